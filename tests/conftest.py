@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.s3"]
+
 DEFAULT_SPEECH_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -1,0 +1,338 @@
+import csv
+import io
+import struct
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainers.data import audio
+from trainers.data.audio import SAMPLING_RATE_HZ, decode, decode_flac, encode_flac
+from trainers.errors import AudioError
+
+SOUNDFILE_FORMATS = [
+    ("WAV", "PCM_16"),
+    ("WAV", "PCM_U8"),
+    ("WAV", "PCM_24"),
+    ("WAV", "FLOAT"),
+    ("WAV", "ULAW"),
+    ("WAVEX", "PCM_16"),
+    ("RF64", "PCM_16"),
+    ("W64", "PCM_16"),
+    ("AIFF", "PCM_16"),
+    ("AU", "PCM_16"),
+    ("CAF", "PCM_16"),
+    ("NIST", "PCM_16"),
+    ("FLAC", "PCM_16"),
+    ("OGG", "VORBIS"),
+    ("OGG", "OPUS"),
+    ("MP3", "MPEG_LAYER_III"),
+]
+AV_FORMATS = [("adts", "aac"), ("mp4", "aac"), ("webm", "libopus"), ("matroska", "pcm_s16le")]
+RATE_HZ = 48_000
+SECONDS = 0.75
+
+
+def tone(rate_hz: int = RATE_HZ, duration_s: float = SECONDS, channels: int = 1) -> np.ndarray:
+    time_s = np.arange(int(rate_hz * duration_s)) / rate_hz
+    samples = (0.4 * np.sin(2 * np.pi * 440 * time_s)).astype(np.float32)
+    return np.stack([samples] * channels, axis=1)
+
+
+@cache
+def written(container: str, subtype: str, rate_hz: int = RATE_HZ, channels: int = 1) -> bytes:
+    """A tone in a container that libsndfile writes."""
+    file = io.BytesIO()
+    soundfile.write(file, tone(rate_hz, channels=channels), rate_hz, format=container, subtype=subtype)
+    return file.getvalue()
+
+
+@cache
+def written_with_av(container: str, codec: str) -> bytes:
+    """A tone in a container that FFmpeg writes."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=container) as output:
+        stream = output.add_stream(codec, rate=RATE_HZ, layout="mono")
+        assert isinstance(stream, av.AudioStream)
+        frame = av.AudioFrame.from_ndarray((tone().T * 32767).astype(np.int16), format="s16", layout="mono")
+        frame.sample_rate, frame.pts, frame.time_base = RATE_HZ, 0, Fraction(1, RATE_HZ)
+        output.mux([*stream.encode(frame), *stream.encode(None)])
+    return file.getvalue()
+
+
+def refusal(source: bytes, name: str = "a.wav") -> str:
+    with pytest.raises(AudioError) as caught:
+        decode(source, name=name)
+    return str(caught.value)
+
+
+def assert_is_the_tone(samples: np.ndarray, slack_s: float) -> None:
+    assert samples.dtype == np.float32 and samples.ndim == 1
+    assert np.abs(samples).max() <= 1
+    assert abs(len(samples) / SAMPLING_RATE_HZ - SECONDS) <= slack_s
+    spectrum = np.abs(np.fft.rfft(samples))
+    assert abs(np.argmax(spectrum) * SAMPLING_RATE_HZ / len(samples) - 440) < 3
+    assert 0.3 < np.abs(samples[2000:-2000]).max() < 0.5
+
+
+@pytest.mark.parametrize(("container", "subtype"), SOUNDFILE_FORMATS)
+@pytest.mark.parametrize("channels", [1, 2])
+def test_formats_of_libsndfile_are_decoded_whole(container: str, subtype: str, channels: int) -> None:
+    samples = decode(written(container, subtype, channels=channels), name="a")
+    assert_is_the_tone(samples, slack_s=1 / SAMPLING_RATE_HZ)
+
+
+@pytest.mark.parametrize(("container", "codec"), AV_FORMATS)
+def test_formats_of_ffmpeg_are_decoded_whole(container: str, codec: str) -> None:
+    assert_is_the_tone(decode(written_with_av(container, codec), name="a"), slack_s=0.06)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 11_025, 16_000, 22_050, 32_000, 44_100, 48_000])
+def test_every_rate_ends_as_the_rate_asked_for(rate_hz: int) -> None:
+    assert_is_the_tone(decode(written("WAV", "PCM_16", rate_hz), name="a.wav"), slack_s=1 / SAMPLING_RATE_HZ)
+
+
+def test_a_plain_wav_gives_its_own_samples() -> None:
+    integers = np.array([0, 1, -1, 32767, -32768], dtype=np.int16)
+    file = io.BytesIO()
+    soundfile.write(file, integers, SAMPLING_RATE_HZ, format="WAV", subtype="PCM_16")
+    np.testing.assert_array_equal(decode(file.getvalue(), name="a.wav"), integers.astype(np.float32) / 32768)
+
+
+def test_channels_are_averaged() -> None:
+    file = io.BytesIO()
+    samples = np.array([[0.5, -0.25], [0.25, 0.25]] * 100)
+    soundfile.write(file, samples, SAMPLING_RATE_HZ, format="WAV", subtype="PCM_16")
+    np.testing.assert_array_equal(decode(file.getvalue(), name="a.wav")[:2], [0.125, 0.25])
+
+
+def test_chunks_before_the_samples_are_passed_over() -> None:
+    plain = written("WAV", "PCM_16")
+    listed = plain[:36] + b"LIST" + struct.pack("<I", 3) + b"abc\0" + plain[36:]
+    np.testing.assert_array_equal(decode(listed, name="a.wav"), decode(plain, name="a.wav"))
+
+
+@pytest.mark.parametrize(("container", "subtype"), SOUNDFILE_FORMATS)
+@pytest.mark.parametrize("kept", [0.5, 0.9, 0.999])
+def test_a_file_cut_short_is_never_taken_for_a_whole_one(container: str, subtype: str, kept: float) -> None:
+    whole = written(container, subtype)
+    assert refusal(whole[: int(len(whole) * kept)])
+
+
+@pytest.mark.parametrize(("container", "codec"), AV_FORMATS)
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_file_of_ffmpeg_cut_short_is_never_taken_for_a_whole_one(
+    container: str, codec: str, kept: float
+) -> None:
+    whole = written_with_av(container, codec)
+    assert refusal(whole[: int(len(whole) * kept)])
+
+
+def test_an_mp3_without_a_tag_is_decoded_whole_whatever_libsndfile_guesses() -> None:
+    tagged = written("MP3", "MPEG_LAYER_III")
+    first_frame_bytes = tagged.index(tagged[:2], 4)
+    assert_is_the_tone(decode(tagged[first_frame_bytes:], name="a.mp3"), slack_s=0.08)
+
+
+def test_an_mp3_keeps_its_tags_out_of_the_samples() -> None:
+    plain = written("MP3", "MPEG_LAYER_III")
+    tagged = b"ID3\4\0\0\0\0\0\x0a" + b"\0" * 10 + plain + b"TAG" + b"\0" * 125
+    np.testing.assert_array_equal(decode(tagged, name="a.mp3"), decode(plain, name="a.mp3"))
+
+
+def test_an_mp3_with_a_hole_is_refused() -> None:
+    plain = written("MP3", "MPEG_LAYER_III")
+    middle = len(plain) // 2
+    assert "should start an MP3 frame" in refusal(plain[:middle] + b"\0" * 100 + plain[middle:], "a.mp3")
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "reason"),
+    [
+        (b"", "a.wav", "the file is empty (0 bytes)"),
+        (bytes(range(1, 200)) * 50, "a.raw", "raw samples need a container such as WAV"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a.wav", "git lfs pull"),
+        (b"\n<!DOCTYPE html><html></html>", "a.mp3", "an HTML page"),
+        (b"#EXTM3U\n#EXTINF:1,\n/etc/hostname\n#EXT-X-ENDLIST\n", "a.m3u8", "no header"),
+        (b"ffconcat version 1.0\nfile /etc/hostname\n", "a.txt", "no header"),
+        (b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\1\0", "a.wav", "No 'data' chunk"),
+    ],
+)
+def test_what_is_no_audio_is_refused_with_a_reason(source: bytes, name: str, reason: str) -> None:
+    assert reason in refusal(source, name)
+
+
+def test_a_wav_without_samples_is_refused() -> None:
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(0), SAMPLING_RATE_HZ, format="WAV", subtype="PCM_16")
+    assert refusal(file.getvalue()) == "holds no samples"
+
+
+def test_a_wav_that_declares_gigabytes_is_refused() -> None:
+    plain = written("WAV", "PCM_16")
+    assert refusal(plain[:40] + struct.pack("<I", 0x7000_0000) + plain[44:]).startswith("ends in the middle")
+
+
+def test_a_flac_that_declares_years_is_refused_and_takes_no_memory() -> None:
+    plain = bytearray(written("FLAC", "PCM_16"))
+    plain[21] |= 0x0F  # The upper four of the 36 bits that count the samples.
+    assert refusal(bytes(plain), "a.flac").startswith("ends in the middle")
+
+
+def test_a_streamed_wav_of_unknown_length_is_decoded() -> None:
+    plain = written("WAV", "PCM_16")
+    streamed = plain[:40] + b"\xff\xff\xff\xff" + plain[44:]
+    np.testing.assert_array_equal(decode(streamed, name="a.wav"), decode(plain, name="a.wav"))
+
+
+def test_a_streamed_flac_of_unknown_length_is_decoded() -> None:
+    plain = bytearray(written("FLAC", "PCM_16"))
+    plain[21] &= 0xF0
+    plain[22:26] = bytes(4)
+    assert_is_the_tone(decode(bytes(plain), name="a.flac"), slack_s=1 / SAMPLING_RATE_HZ)
+
+
+@pytest.mark.parametrize("rate_hz", [1_000, 1_092_676])
+def test_an_absurd_rate_is_refused(rate_hz: int) -> None:
+    plain = bytearray(written("WAV", "PCM_16"))
+    plain[24:28] = struct.pack("<I", rate_hz)
+    assert refusal(bytes(plain)) == f"a sampling rate of {rate_hz} Hz is outside 4000..384000 Hz"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [(np.nan, "not numbers"), (np.inf, "not numbers"), (20_000.0, "reach 20000")]
+)
+def test_float_samples_that_mean_nothing_are_refused(value: float, reason: str) -> None:
+    file = io.BytesIO()
+    samples = tone(SAMPLING_RATE_HZ)
+    samples[7] = value
+    soundfile.write(file, samples, SAMPLING_RATE_HZ, format="WAV", subtype="FLOAT")
+    assert reason in refusal(file.getvalue())
+
+
+def test_float_samples_a_little_over_full_scale_are_clipped() -> None:
+    file = io.BytesIO()
+    soundfile.write(file, tone(SAMPLING_RATE_HZ) * 4, SAMPLING_RATE_HZ, format="WAV", subtype="FLOAT")
+    assert np.abs(decode(file.getvalue(), name="a.wav")).max() == 1
+
+
+def test_more_samples_than_memory_should_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audio, "_MAX_DECODED_VALUES", 1000)
+    assert "cut it into utterances" in refusal(written("FLAC", "PCM_16"), "a.flac")
+    assert "cut it into utterances" in refusal(written_with_av("adts", "aac"), "a.aac")
+
+
+def test_a_film_without_sound_is_refused() -> None:
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as output:
+        stream = output.add_stream("mpeg4", rate=10)
+        stream.width = stream.height = 16
+        output.mux([*stream.encode(av.VideoFrame(16, 16, "yuv420p")), *stream.encode(None)])
+    assert refusal(file.getvalue(), "a.mp4") == "holds no audio stream"
+
+
+@given(st.lists(st.integers(-32768, 32767), min_size=1, max_size=5000))
+def test_sixteen_bits_come_back_as_the_same_sixteen_bits(values: list[int]) -> None:
+    integers = np.array(values, dtype=np.int16)
+    stored = decode_flac(encode_flac(integers / np.float32(32768), SAMPLING_RATE_HZ))
+    assert stored.dtype == np.int16
+    np.testing.assert_array_equal(stored, integers)
+
+
+def test_encoding_rounds_to_nearest_and_clips() -> None:
+    samples = np.array([0.4, 0.6, 0.5, 1.5, -0.6, 4e4, -4e4], dtype=np.float32) / 32768
+    np.testing.assert_array_equal(decode_flac(encode_flac(samples, 16_000)), [0, 1, 0, 2, -1, 32767, -32768])
+
+
+def test_a_damaged_stored_clip_is_an_audio_error() -> None:
+    clip = encode_flac(tone(SAMPLING_RATE_HZ)[:, 0], SAMPLING_RATE_HZ)
+    for damaged in (b"", clip[:20], clip[: len(clip) // 2]):
+        with pytest.raises(AudioError, match="prepare the data again"):
+            decode_flac(damaged)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_damaged_files_give_samples_or_an_audio_error(data: st.DataObject) -> None:
+    formats = [*SOUNDFILE_FORMATS, *AV_FORMATS]
+    container, codec = data.draw(st.sampled_from(formats))
+    make = written if (container, codec) in SOUNDFILE_FORMATS else written_with_av
+    source = bytearray(make(container, codec))
+    # Headers are where damage does the most, so half of it goes there.
+    places = st.integers(0, len(source) - 1) | st.integers(0, 120)
+    for place, value in data.draw(st.lists(st.tuples(places, st.integers(0, 255)), max_size=6)):
+        source[place] = value
+    cut = data.draw(st.none() | places)
+    try:
+        samples = decode(bytes(source[:cut]), name="a")
+    except AudioError as error:
+        assert str(error)
+    else:
+        assert len(samples) > 0
+        assert np.isfinite(samples).all() and np.abs(samples).max() <= 1
+
+
+def odd_rows(speech_data: Path) -> dict[str, dict[str, str]]:
+    with (speech_data / "odd_audio" / "formats.csv").open(encoding="utf-8", newline="") as file:
+        return {row["path"]: row for row in csv.DictReader(file)}
+
+
+def test_recorded_speech_in_every_container_is_decoded_to_its_duration(speech_data: Path) -> None:
+    decoded, refused = set(), {}
+    for path, row in odd_rows(speech_data).items():
+        try:
+            samples = decode((speech_data / "odd_audio" / path).read_bytes(), name=path)
+        except AudioError as error:
+            refused[path] = str(error)
+            continue
+        decoded.add(row["container"])
+        # AAC and WebM keep the encoder's padding of up to one frame at the end.
+        slack_s = 0.024 if row["container"] in ("ADTS", "MP4", "WEBM") else 0.001
+        assert abs(len(samples) / SAMPLING_RATE_HZ - float(row["duration"])) <= slack_s, path
+        assert np.abs(samples).max() > 0.01, path
+    assert list(refused) == ["clips/goforward_16k_s16le.raw"]
+    assert "raw samples need a container" in refused["clips/goforward_16k_s16le.raw"]
+    assert decoded == {"WAV", "WAVEX", "AIFF", "FLAC", "MP3", "OGG", "ADTS", "MP4", "WEBM", "NIST"}
+
+
+@pytest.mark.parametrize(("speech", "slack_s"), [("count_", 0.0001), ("cold_", 0.0), ("sonnet_", 0.024)])
+def test_the_same_speech_in_other_formats_has_the_same_duration(
+    speech_data: Path, speech: str, slack_s: float
+) -> None:
+    files = sorted((speech_data / "odd_audio" / "clips").glob(f"{speech}*"))
+    durations_s = [len(decode(file.read_bytes(), name=file.name)) / SAMPLING_RATE_HZ for file in files]
+    assert len(files) > 1
+    assert max(durations_s) - min(durations_s) <= slack_s
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("zero_bytes.wav", "the file is empty (0 bytes)"),
+        ("cut_in_header.wav", "No 'data' chunk"),
+        ("no_samples_44k.wav", "holds no samples"),
+        ("no_samples_16k.wav", "holds no samples"),
+        ("bad_fmt_size.wav", "No 'data' chunk"),
+        ("junk_chunk_size.wav", "No 'data' chunk"),
+        ("absurd_rate.wav", "a sampling rate of 1092676 Hz is outside 4000..384000 Hz"),
+        ("reader_quirk.flac", "ends in the middle: 396288 of 396679 frames"),
+    ],
+)
+def test_broken_recordings_are_refused_in_words(speech_data: Path, name: str, reason: str) -> None:
+    assert reason in refusal((speech_data / "odd_audio" / "broken" / name).read_bytes(), name)
+
+
+def test_every_recorded_set_is_decoded(speech_data: Path) -> None:
+    files = [
+        *(speech_data / "librispeech_mini").rglob("*.flac"),
+        *(speech_data / "ljspeech_mini").rglob("*.wav"),
+    ]
+    assert files
+    for file in files:
+        assert len(decode(file.read_bytes(), name=file.name)) > SAMPLING_RATE_HZ

@@ -1,0 +1,188 @@
+import contextlib
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.data.manifest import SCHEMA, read_manifest
+from trainers.errors import DataError
+
+
+def read(text: str, location: str = "/data/train.csv", **columns: str) -> pa.Table:
+    return read_manifest(location, text.encode(), **columns)
+
+
+def refusal(content: str | bytes, location: str = "/data/train.csv", **columns: str) -> str:
+    raw = content.encode() if isinstance(content, str) else content
+    with pytest.raises(DataError) as caught:
+        read_manifest(location, raw, **columns)
+    message = str(caught.value)
+    assert message.startswith(f"{location}: ")
+    return message
+
+
+def test_every_column_arrives_typed_and_in_order() -> None:
+    table = read('path,text,speaker,duration,language\nb.wav,"one, ""two""",ana,1.5,sr\na.wav,,,,\n')
+    assert table.schema == SCHEMA
+    assert table.to_pylist() == [
+        {
+            "row": 0,
+            "id": "b.wav",
+            "audio": "/data/b.wav",
+            "text": 'one, "two"',
+            "speaker": "ana",
+            "duration_s": 1.5,
+            "language": "sr",
+        },
+        {
+            "row": 1,
+            "id": "a.wav",
+            "audio": "/data/a.wav",
+            "text": "",
+            "speaker": None,
+            "duration_s": None,
+            "language": None,
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("location", "path", "audio"),
+    [
+        ("/data/train.csv", "clips/a.wav", "/data/clips/a.wav"),
+        ("/data/lists/train.csv", "../clips/./a.wav", "/data/clips/a.wav"),
+        ("/train.csv", "a.wav", "/a.wav"),
+        ("/data/train.csv", "/else/a.wav", "/else/a.wav"),
+        ("/data/train.csv", "s3://bucket/a//b.wav", "s3://bucket/a//b.wav"),
+        ("s3://bucket/x/train.csv", "clips/a.wav", "s3://bucket/x/clips/a.wav"),
+        ("s3://bucket/x/train.csv", "../a.wav", "s3://bucket/a.wav"),
+        ("s3://bucket/train.csv", "a.wav", "s3://bucket/a.wav"),
+        ("s3://bucket/x/train.csv", "https://host/a.wav", "https://host/a.wav"),
+    ],
+)
+def test_audio_paths_are_joined_to_the_folder_of_the_manifest(location: str, path: str, audio: str) -> None:
+    assert read(f"path,text\n{path},x\n", location)["audio"].to_pylist() == [audio]
+
+
+def test_a_relative_location_counts_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read("path,text\na.wav,x\n", "lists/train.csv")["audio"][0].as_py() == str(
+        tmp_path / "lists" / "a.wav"
+    )
+
+
+def test_tsv_takes_quotes_as_they_are() -> None:
+    table = read('path\tsentence\na.mp3\t"Hello," he said.\n', "/data/train.tsv", text_column_name="sentence")
+    assert table["text"].to_pylist() == ['"Hello," he said.']
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "json"])
+def test_json_lines_are_read(extension: str) -> None:
+    lines = [
+        {"audio_filepath": "a.wav", "text": "živ\u2028o", "duration": 2, "speaker": 7},
+        {"audio_filepath": "b.wav", "text": None, "duration": None},
+    ]
+    text = "\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n\n"
+    table = read(text, f"/data/train.{extension}", audio_column_name="audio_filepath")
+    assert table["text"].to_pylist() == ["živ\u2028o", ""]
+    assert table["duration_s"].to_pylist() == [2.0, None]
+    assert table["speaker"].to_pylist() == ["7", None]
+
+
+def test_a_byte_order_mark_and_crlf_are_tolerated() -> None:
+    table = read_manifest("/data/train.csv", b"\xef\xbb\xbfpath, text\r\na.wav,x\r\n\r\n")
+    assert table["id"].to_pylist() == ["a.wav"]
+
+
+def test_repeated_paths_are_numbered() -> None:
+    table = read("path,text\na,1\na,2\na#2,3\na,4\n")
+    assert table["id"].to_pylist() == ["a", "a#3", "a#2", "a#4"]
+
+
+def test_ids_of_the_manifest_are_kept() -> None:
+    assert read("id,path,text\nu1,a,x\nu2,a,y\n")["id"].to_pylist() == ["u1", "u2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("", ["no rows"]),
+        ("path,text\n", ["no rows"]),
+        (b"path,text\na.wav,caf\xe9\n", ["byte 19", "line 2", "UTF-8"]),
+        ("path,text\na.wav,x\n ,y\n", ["line 3", "'path'"]),
+        ("path,text\na.wav,x,y\n", ["line 2 has 3 fields", "header has 2"]),
+        ('path,text\na.wav,"x\ny"\nb.wav\n', ["line 4 has 1 fields"]),
+        ('path,text\na.wav,"x\n', ["line 2", "close every quote"]),
+        ("path,text,duration\na.wav,x,long\n", ["line 2", "'long'"]),
+        ("path,text,duration\na.wav,x,-1\n", ["line 2", "'-1'"]),
+        ("path,text,duration\na.wav,x,nan\n", ["line 2", "'nan'"]),
+        ("id,path,text\nu1,a,x\nu2,b,x\nu1,c,x\n", ["1 ids", "'u1'"]),
+        ("id,path,text\nu1,a,x\n,b,x\n", ["line 3", "'id'"]),
+        ("path,path,text\na,b,x\n", ["'path' twice"]),
+        (
+            "path,sentence\na,x\n",
+            ["no column 'text' among path, sentence", "data.text_column_name to 'sentence'"],
+        ),
+        ("pahts,text\na,x\n", ["no column 'path'", "data.audio_column_name to 'pahts'"]),
+        ("qqq,text\na,x\n", ["no column 'path' among qqq, text", "data.audio_column_name"]),
+    ],
+)
+def test_a_wrong_csv_is_refused_by_line_and_fix(content: str | bytes, parts: list[str]) -> None:
+    message = refusal(content)
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ('{"path": "a", "text": "x"}\n{"path": \n', ["line 2 is not JSON"]),
+        ('[{"path": "a"}]', ["line 1 is not a JSON object"]),
+        ('{"path": "a", "text": 5}', ["line 1", "'text' is 5"]),
+        ('{"path": "a", "text": "x"}\n{"text": "y"}', ["line 2", "'path'"]),
+        ('{"path": "a", "transcription": "y"}', ["data.text_column_name to 'transcription'"]),
+        ('{"path": "a", "text": "x", "duration": NaN}', ["line 1", "'nan'"]),
+        ('{"path": "a", "text": "x", "duration": true}', ["line 1", "duration"]),
+    ],
+)
+def test_wrong_json_lines_are_refused_by_line_and_fix(content: str, parts: list[str]) -> None:
+    message = refusal(content, "s3://bucket/train.jsonl")
+    assert all(part in message for part in parts), message
+
+
+def test_an_unknown_extension_is_refused() -> None:
+    assert "'.xlsx'" in refusal("path,text\na,x\n", "/data/train.xlsx")
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
+
+@given(st.lists(st.tuples(texts.filter(str.strip), texts), min_size=1))
+def test_whatever_csv_quotes_comes_back_as_it_was(rows: list[tuple[str, str]]) -> None:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(["path", "text"])
+    writer.writerows(rows)
+    table = read(file.getvalue())
+    assert table["text"].to_pylist() == [text for _, text in rows]
+    assert len(set(table["id"].to_pylist())) == len(rows)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["csv", "tsv", "jsonl"]))
+def test_any_bytes_give_a_table_or_a_data_error(content: bytes, extension: str) -> None:
+    with contextlib.suppress(DataError):
+        read_manifest(f"/data/train.{extension}", b"path,text\n" * (extension == "csv") + content)
+
+
+@pytest.mark.parametrize("name", ["odd_audio/manifest.csv", "fsdd/train.csv", "ljspeech_mini/train.csv"])
+def test_recorded_sets_are_read(speech_data: Path, name: str) -> None:
+    manifest = speech_data / name
+    table = read_manifest(str(manifest), manifest.read_bytes())
+    assert all(Path(audio).is_file() for audio in table["audio"].to_pylist())
+    assert table["duration_s"].null_count == 0

@@ -1,0 +1,95 @@
+"""Log-mel features of one utterance: bit for bit what WhisperFeatureExtractor gives, without computing its padding.
+
+The reference pads the waveform with zeros to the whole context and transforms all of it. Every frame that sees only
+padding has one known value, so only the real samples are transformed, and the rest is filled in.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainers.errors import ConfigError
+
+# Floor of the mel power before the logarithm, and the range kept below the loudest frame, in log10 units;
+# both from WhisperFeatureExtractor._torch_extract_fbank_features (and OpenAI's whisper/audio.py before it).
+POWER_FLOOR_LOG10 = -10.0
+DYNAMIC_RANGE_LOG10 = 8.0
+
+# A matrix product of fewer columns takes another kernel on some CPUs, whose last bit differs from the reference's.
+FEWEST_FRAMES = 64
+
+
+class LogMel(torch.nn.Module):
+    """Computes input_features of single utterances on the device where it lies."""
+
+    mel_filters: torch.Tensor
+    window: torch.Tensor
+
+    def __init__(self, feature_extractor: Any):
+        """Takes rates, sizes and mel filters from the reference.
+
+        Args:
+            feature_extractor: A transformers WhisperFeatureExtractor.
+
+        Raises:
+            ConfigError: it dithers, so that its features are random.
+        """
+        super().__init__()
+        if feature_extractor.dither:
+            raise ConfigError(
+                f"the feature extractor dithers by {feature_extractor.dither}: set dither to 0.0 in its "
+                "preprocessor_config.json; features must be the same at every reading"
+            )
+        self.n_fft = int(feature_extractor.n_fft)
+        self.hop_length = int(feature_extractor.hop_length)
+        self.n_samples = int(feature_extractor.n_samples)
+        self.sampling_rate_hz = int(feature_extractor.sampling_rate)
+        filters = torch.from_numpy(feature_extractor.mel_filters).to(torch.float32)
+        self.register_buffer("mel_filters", filters, persistent=False)
+        self.register_buffer("window", torch.hann_window(self.n_fft), persistent=False)
+
+    def frames(self, edge_s: float) -> int:
+        """Frames of an utterance that is padded to `edge_s` seconds; even, as the encoder halves them."""
+        return 2 * round(edge_s * self.sampling_rate_hz / self.hop_length / 2)
+
+    @torch.no_grad()
+    def forward(self, samples: torch.Tensor, frames: int) -> torch.Tensor:
+        """Features of one utterance.
+
+        Args:
+            samples: int16 stored samples, shape (T,), T ≤ n_samples, on this module's device.
+            frames: Length to pad to, or None for the whole context.
+
+        Returns:
+            float32 of shape (mel bins, frames), in the reference's scale.
+        """
+        waveform = samples.to(torch.float32) / 32768.0
+        # One window of zeros lets every frame that touches a real sample see what it sees in the reference; beyond
+        # the whole context the reference reflects, and so does this.
+        length = min(max(len(waveform) + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
+        waveform = torch.nn.functional.pad(waveform, (0, length - len(waveform)))
+        stft = torch.stft(waveform, self.n_fft, self.hop_length, window=self.window, return_complex=True)
+        power = (stft[..., :-1].abs() ** 2).contiguous()
+        log_mel = torch.clamp(self.mel_filters.T @ power, min=10**POWER_FLOOR_LOG10).log10()
+        floor = torch.clamp(log_mel.max() - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
+        padded = floor.expand(log_mel.shape[0], frames).clone()
+        kept = min(frames, log_mel.shape[1])
+        padded[:, :kept] = torch.maximum(log_mel[:, :kept], floor)
+        return (padded + 4.0) / 4.0
+
+
+def pad_samples(clips: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stacks clips of unequal length for the way to the device.
+
+    Args:
+        clips: int16 arrays, each of shape (T_i,).
+
+    Returns:
+        int16 samples of shape (B, max T_i), zeros after each clip, and int64 lengths of shape (B,).
+    """
+    lengths = torch.tensor([len(clip) for clip in clips], dtype=torch.int64)
+    samples = torch.zeros((len(clips), int(lengths.max())), dtype=torch.int16)
+    for row, clip in zip(samples, clips, strict=True):
+        row[: len(clip)] = torch.from_numpy(clip)
+    return samples, lengths

@@ -1,0 +1,186 @@
+"""A prepared set: a folder of Arrow shards that `datasets.load_from_disk` opens, and how clips are read from it.
+
+<cache>/<key>.json                  names the finished folder; made last, by exactly one writer
+<cache>/<key>-<writer>/
+    state.json dataset_info.json    what datasets.load_from_disk asks for
+    shard-00000.arrow …             Arrow streams: id, audio (16-bit FLAC, not decoded), text, speaker, duration_s
+    index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs
+    quarantine.jsonl                rows that could not be decoded: id, reason
+    summary.json                    counts; rows = prepared + quarantined
+"""
+
+import io
+import json
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trainers.data.audio import decode_flac
+from trainers.data.shard_cache import ShardCache
+from trainers.errors import DataError
+from trainers.storage import Storage, open_storage
+
+OPEN_SHARDS = 256
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts of one prepared set.
+
+    Attributes:
+        rows: Rows of the manifest.
+        prepared: Rows that were decoded and stored.
+        quarantined: Rows that could not be.
+        duration_s: Seconds of stored audio.
+        stored_bytes: Bytes of all shards.
+    """
+
+    rows: int
+    prepared: int
+    quarantined: int
+    duration_s: float
+    stored_bytes: int
+
+
+def shard_name(shard: int) -> str:
+    """File name of a shard."""
+    return f"shard-{shard:05d}.arrow"
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """A finished prepared folder.
+
+    Attributes:
+        url: Folder or s3:// URL.
+        key: Hash of the manifest and of the preparing options.
+        s3_endpoint_url: Server of an s3:// URL, None for the default.
+    """
+
+    url: str
+    key: str
+    s3_endpoint_url: str | None = None
+
+    @cached_property
+    def storage(self) -> Storage:
+        """The folder, opened."""
+        return open_storage(self.url, s3_endpoint_url=self.s3_endpoint_url)
+
+    @cached_property
+    def index(self) -> pa.Table:
+        """id, shard, row, duration_s and text of each stored clip, in the manifest's order."""
+        return pq.read_table(io.BytesIO(self.storage.read_bytes("index.parquet")))
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Counts."""
+        return Summary(**json.loads(self.storage.read_bytes("summary.json")))
+
+    @cached_property
+    def quarantine(self) -> list[dict[str, str]]:
+        """Rows that could not be decoded: id and reason."""
+        lines = self.storage.read_bytes("quarantine.jsonl").decode().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels as its address; the index is read again where it arrives."""
+        return PreparedSet, (self.url, self.key, self.s3_endpoint_url)
+
+
+def find(cache: Storage, key: str, s3_endpoint_url: str | None) -> PreparedSet | None:
+    """The finished set with this key, or None."""
+    pointer = f"{key}.json"
+    if not cache.exists(pointer):
+        return None
+    folder = json.loads(cache.read_bytes(pointer))["folder"]
+    return PreparedSet(cache.url(folder), key, s3_endpoint_url)
+
+
+def finish(
+    cache: Storage,
+    folder: str,
+    key: str,
+    results: pa.Table,
+    quarantine: list[dict[str, str]],
+    stored_bytes: int,
+) -> None:
+    """Writes index, counts and the files that make the folder a data set, then claims the key for it."""
+    storage = cache.sub(folder)
+    shards = sorted(set(results["shard"].to_pylist()))
+    summary = Summary(
+        rows=len(results) + len(quarantine),
+        prepared=len(results),
+        quarantined=len(quarantine),
+        duration_s=round(sum(results["duration_s"].to_pylist()), 3),
+        stored_bytes=stored_bytes,
+    )
+    state = {
+        "_data_files": [{"filename": shard_name(shard)} for shard in shards],
+        "_fingerprint": key[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": None,
+    }
+    sink = io.BytesIO()
+    pq.write_table(results, sink, compression="zstd")
+    storage.write_bytes("index.parquet", sink.getvalue())
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in quarantine)
+    storage.write_bytes("quarantine.jsonl", lines.encode())
+    storage.write_bytes("dataset_info.json", b"{}")
+    storage.write_bytes("state.json", json.dumps(state, indent=1).encode())
+    storage.write_bytes("summary.json", json.dumps(asdict(summary), indent=1).encode())
+    claim = json.dumps({"folder": folder, **asdict(summary)}, indent=1)
+    if not cache.create_exclusive(f"{key}.json", claim.encode()):
+        cache.delete_tree(folder)
+
+
+class ClipReader:
+    """Reads stored clips of one set by their position in the index."""
+
+    def __init__(self, prepared: PreparedSet, *, cache_bytes: int):
+        """Opens no shard yet.
+
+        Args:
+            prepared: The set.
+            cache_bytes: Bound of the node's copy of shards from s3://; unused for a folder.
+        """
+        self._prepared = prepared
+        index = prepared.index
+        self._shards = index["shard"].to_numpy()
+        self._rows = index["row"].to_numpy()
+        self._open: OrderedDict[int, pa.Array] = OrderedDict()
+        self._cache = ShardCache(prepared.storage, prepared.key, cache_bytes)
+
+    def read(self, position: int) -> np.ndarray:
+        """int16 samples of shape (T,) of the clip at this position of the index."""
+        clips = self._clips(int(self._shards[position]))
+        return decode_flac(clips[int(self._rows[position])].as_py())
+
+    def prefetch(self, positions: np.ndarray) -> None:
+        """Fetches in the background the shards that hold these positions, in their order."""
+        shards = self._shards[positions]
+        for shard in dict.fromkeys(shards.tolist()):
+            self._cache.prefetch(shard_name(shard))
+
+    def _clips(self, shard: int) -> pa.Array:
+        if shard in self._open:
+            self._open.move_to_end(shard)
+            return self._open[shard]
+        try:
+            table = pa.ipc.open_stream(self._cache.open(shard_name(shard))).read_all()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(
+                f"{self._prepared.storage.url(shard_name(shard))}: the prepared shard cannot be read ({error}); "
+                f"delete {self._prepared.url} and the .json of the same name beside it, and prepare again"
+            ) from error
+        self._open[shard] = table["audio"].combine_chunks().field("bytes")
+        if len(self._open) > OPEN_SHARDS:
+            self._open.popitem(last=False)
+        return self._open[shard]

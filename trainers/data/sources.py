@@ -1,0 +1,188 @@
+"""The doors by which speech comes in: manifests, the demo corpus, a `datasets` data set. Each gives one table a split.
+
+A table has the columns of `manifest.read_manifest`; where the recordings are not files that every node can open, it
+has a column `audio_bytes` too, and they travel to the nodes with the rows.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from trainers.config import S3_SCHEME, DataPart, HubDatasetPart
+from trainers.data.demo import DemoOptions, make_demo_corpus
+from trainers.data.manifest import read_manifest
+from trainers.errors import DataError
+from trainers.storage import open_storage
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One split, as it comes in.
+
+    Attributes:
+        split: train, validation or test.
+        origin: What a person calls it, for messages.
+        table: Rows, see the module.
+        fingerprint: Hash of everything that decides what the rows hold.
+    """
+
+    split: str
+    origin: str
+    table: pa.Table
+    fingerprint: str
+
+
+def open_sources(data: DataPart, *, s3_endpoint_url: str | None, splits: tuple[str, ...] = SPLITS) -> list[Source]:
+    """Opens the configured door for each of the splits that it has.
+
+    Raises:
+        DataError: a manifest is missing or wrong, or a data set cannot be opened.
+        StorageError: a bucket cannot be read.
+    """
+    if data.demo is not None:
+        options = DemoOptions(**data.demo.model_dump())
+        folder = Path(tempfile.gettempdir()) / f"rayscribe-demo-{_hash(repr(options))[:16]}"
+        manifests: Mapping[str, str | None] = {
+            split: str(path) for split, path in make_demo_corpus(folder, options).items()
+        }
+        opened = _manifests(data, manifests, splits, s3_endpoint_url)
+        return [
+            Source(source.split, f"demo {source.split}", _with_bytes(source.table), _hash(repr(options), source.split))
+            for source in opened
+        ]
+    if data.dataset is not None:
+        return [source for split in splits if (source := _hub_split(data, data.dataset, split)) is not None]
+    manifests = {"train": data.train, "validation": data.validation, "test": data.test}
+    return _manifests(data, manifests, splits, s3_endpoint_url)
+
+
+def read_location(location: str, s3_endpoint_url: str | None) -> bytes:
+    """The bytes of a file at an absolute path or s3:// URL.
+
+    Raises:
+        FileNotFoundError: there is no such local file.
+        StorageError: the bucket cannot be read.
+    """
+    if not location.startswith(S3_SCHEME):
+        return Path(location).read_bytes()
+    folder, _, name = location.rpartition("/")
+    return open_storage(folder, s3_endpoint_url=s3_endpoint_url).read_bytes(name)
+
+
+def _manifests(
+    data: DataPart, manifests: Mapping[str, str | None], splits: tuple[str, ...], s3_endpoint_url: str | None
+) -> list[Source]:
+    sources = []
+    for split in splits:
+        location = manifests.get(split)
+        if location is None:
+            continue
+        try:
+            content = read_location(location, s3_endpoint_url)
+        except OSError as error:
+            reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
+            raise DataError(
+                f"data.{split}: {location}: {reason}; give the path of a manifest (--set data.{split}=my/{split}.csv)"
+            ) from None
+        table = read_manifest(
+            location, content, audio_column_name=data.audio_column_name, text_column_name=data.text_column_name
+        )
+        columns = (data.audio_column_name, data.text_column_name)
+        sources.append(Source(split, location, table, _hash(content, columns, _file_stats(table))))
+    return sources
+
+
+def _file_stats(table: pa.Table) -> list[tuple[int, int] | None]:
+    """Size and time of change of each local recording, so that a replaced file is prepared again."""
+
+    def stat(path: str) -> tuple[int, int] | None:
+        if "://" in path:
+            return None
+        try:
+            status = Path(path).stat()
+        except OSError:
+            return None
+        return status.st_size, status.st_mtime_ns
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return list(pool.map(stat, table["audio"].to_pylist(), chunksize=256))
+
+
+def _with_bytes(table: pa.Table) -> pa.Table:
+    recordings = [Path(path).read_bytes() for path in table["audio"].to_pylist()]
+    return table.append_column("audio_bytes", pa.array(recordings, pa.large_binary()))
+
+
+def _hub_split(data: DataPart, part: HubDatasetPart, split: str) -> Source | None:
+    # The client side imports this module's neighbours; `datasets` alone takes two seconds.
+    import datasets  # noqa: PLC0415
+
+    name = getattr(part, f"{split}_split")
+    if name is None:
+        return None
+    try:
+        config_name = _config_name(part)
+        loaded = datasets.load_dataset(part.name, config_name, split=name, revision=part.revision)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DataError(f"data.dataset: {part.name} ({part.config_name}), split {name}: {error}") from error
+    for field in ("audio_column_name", "text_column_name"):
+        if getattr(data, field) not in loaded.column_names:
+            raise DataError(
+                f"data.{field}: {part.name} has no column {getattr(data, field)!r}; "
+                f"it has {', '.join(loaded.column_names)}"
+            )
+    plain = loaded.cast_column(data.audio_column_name, datasets.Audio(decode=False)).with_format("arrow")
+    arrow: pa.Table = plain[:]
+    audio = arrow[data.audio_column_name].combine_chunks()
+    count = len(arrow)
+    ids = [f"{name}-{row:08d}" for row in range(count)]
+    table = pa.table(
+        {
+            "row": pa.array(range(count), pa.int64()),
+            "id": arrow["id"].cast(pa.string()) if _unique(arrow, "id") else pa.array(ids),
+            "audio": audio.field("path").cast(pa.string()).fill_null(""),
+            "text": arrow[data.text_column_name].cast(pa.string()).fill_null(""),
+            "speaker": pa.nulls(count, pa.string()),
+            "duration_s": pa.nulls(count, pa.float64()),
+            "language": pa.nulls(count, pa.string()),
+            "audio_bytes": audio.field("bytes").cast(pa.large_binary()),
+        }
+    )
+    columns = (data.audio_column_name, data.text_column_name)
+    return Source(split, f"{part.name} {name}", table, _hash(loaded._fingerprint, part.name, name, columns))
+
+
+def _config_name(part: HubDatasetPart) -> str | None:
+    import datasets  # noqa: PLC0415
+
+    if part.config_name is None:
+        return None
+    names = datasets.get_dataset_config_names(part.name, revision=part.revision)
+    if part.config_name in names:
+        return part.config_name
+    near = [name for name in names if name.startswith(f"{part.config_name}_")]
+    if len(near) != 1:
+        raise DataError(
+            f"data.dataset.config_name: {part.name} has no config {part.config_name!r}; it has {', '.join(names)}"
+        )
+    return near[0]
+
+
+def _unique(table: pa.Table, column: str) -> bool:
+    return column in table.column_names and len(table[column].unique()) == len(table)
+
+
+def _hash(*parts: object) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else json.dumps(part, default=str).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()

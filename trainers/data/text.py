@@ -1,0 +1,100 @@
+"""Transcripts: what is done to them before training, and before they are compared for scoring."""
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+from transformers.models.whisper.english_normalizer import BasicTextNormalizer
+
+# Invisible, and often left in text that was copied from a page: soft hyphen, zero-width space, direction
+# marks, byte order mark. Joiners (U+200C, U+200D) change the writing of Persian and Indic words and stay.
+_INVISIBLE = dict.fromkeys([0x00AD, 0x200B, 0x200E, 0x200F, 0x2060, 0xFEFF])
+
+# Punctuation by Unicode category, but read aloud: it stays. Symbols (€, +, °) have other categories.
+_SPOKEN = frozenset("%‰&@#§")
+
+_APOSTROPHES = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}\N{FULLWIDTH APOSTROPHE}")
+_HYPHENS = frozenset("-\N{HYPHEN}\N{NON-BREAKING HYPHEN}")
+_IN_NUMBERS = frozenset(".,:")
+
+# Hiragana, katakana and Han are written without spaces: punctuation that goes must not leave one.
+_UNSPACED = (
+    "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_REMOVED = "\0"
+_REMOVED_BETWEEN_UNSPACED = re.compile(f"(?<=[{_UNSPACED}]){_REMOVED}+(?=[{_UNSPACED}])")
+
+
+def normalize(text: str, *, do_lower_case: bool, do_remove_punctuation: bool) -> str:
+    """Bring a transcript into the one form that is trained on.
+
+    Always: Unicode NFC, no invisible characters, whitespace of every kind collapsed to single spaces, none at
+    the ends.
+
+    Without punctuation: every character of Unicode category P goes, in any script, leaving a space (none
+    between Japanese or Chinese characters). What stays, because it is part of a word or is read aloud:
+    apostrophes and hyphens between letters or digits (l'homme, rock-n-roll), written ' and - from then on; a
+    full stop, comma or colon between digits (3,5 and 10:30); and % ‰ & @ # §.
+
+    Args:
+        text: The transcript as the manifest has it.
+        do_lower_case: Lower the case, as Unicode does for any script.
+        do_remove_punctuation: Remove punctuation as said above.
+    """
+    text = text.translate(_INVISIBLE)
+    if do_lower_case:
+        text = text.lower()
+    text = unicodedata.normalize("NFC", text)
+    if do_remove_punctuation:
+        text = _without_punctuation(text)
+    return _collapse_whitespace(text)
+
+
+def scoring_normalizer(enabled: bool) -> Callable[[str], str]:
+    """Return what is done to reference and hypothesis before they are compared.
+
+    Args:
+        enabled: True for Whisper's BasicTextNormalizer, which published scores commonly use: lower case, no
+            text in brackets, symbols and punctuation to spaces. It also takes combining marks for symbols,
+            which cuts words of Indic scripts. False compares as written.
+
+    Returns:
+        A function of one text; in both cases whitespace is collapsed and the ends are stripped.
+    """
+    if not enabled:
+        return _collapse_whitespace
+    basic = BasicTextNormalizer()
+    return lambda text: _collapse_whitespace(basic(text))
+
+
+def _collapse_whitespace(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _without_punctuation(text: str) -> str:
+    kept = []
+    for position, character in enumerate(text):
+        if character in _SPOKEN or unicodedata.category(character)[0] != "P":
+            kept.append(character)
+            continue
+        before, after = text[position - 1 : position], text[position + 1 : position + 2]
+        kept.append(_inside(before, character, after) or _REMOVED)
+    joined = _REMOVED_BETWEEN_UNSPACED.sub("", "".join(kept))
+    return joined.replace(_REMOVED, " ")
+
+
+def _inside(before: str, character: str, after: str) -> str:
+    """Return what stays of a punctuation character between two others, "" for nothing."""
+    if character in _IN_NUMBERS and before.isdecimal() and after.isdecimal():
+        return character
+    if _is_of_word(before) and _is_of_word(after):
+        if character in _APOSTROPHES:
+            return "'"
+        if character in _HYPHENS:
+            return "-"
+    return ""
+
+
+def _is_of_word(character: str) -> bool:
+    """Whether a character is a letter, digit or combining mark; False for ""."""
+    return bool(character) and unicodedata.category(character)[0] in "LMN"

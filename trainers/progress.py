@@ -1,0 +1,65 @@
+"""One line of progress at a time, for people: how much, how fast, how long still."""
+
+import time
+from collections.abc import Callable
+
+
+def format_duration(seconds: float) -> str:
+    """`4 s`, `3 min 20 s`, `2 h 05 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class Progress:
+    """Counts towards a total and says a line now and then; lines are for logs, so none is overwritten."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        total: int,
+        unit: str,
+        say: Callable[[str], None],
+        every_s: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Starts the clock.
+
+        Args:
+            what: Begins each line.
+            total: Units to come.
+            unit: What is counted.
+            say: Takes the lines.
+            every_s: Least seconds between two lines.
+            clock: Seconds from any origin.
+        """
+        self._what, self._total, self._unit, self._say = what, total, unit, say
+        self._every_s, self._clock = every_s, clock
+        self._start = self._last = clock()
+        self._count = 0
+        self._note = ""
+
+    def advance(self, count: int, note: str = "") -> None:
+        """Counts further units; `note` ends the line."""
+        self._count += count
+        self._note = note
+        now = self._clock()
+        if now - self._last >= self._every_s and self._count < self._total:
+            self._last = now
+            rate = self._count / max(now - self._start, 1e-9)
+            rest = format_duration((self._total - self._count) / max(rate, 1e-9))
+            bar = "█" * (20 * self._count // self._total)
+            self._say(self._line(f"{bar:░<20} {self._count:,}/{self._total:,} {self._unit}", rate, f"ETA {rest}"))
+
+    def done(self) -> None:
+        """Says the closing line."""
+        elapsed = max(self._clock() - self._start, 1e-9)
+        self._say(self._line(f"{self._count:,} {self._unit}", self._count / elapsed, f"in {format_duration(elapsed)}"))
+
+    def _line(self, amount: str, rate: float, end: str) -> str:
+        note = f" · {self._note}" if self._note else ""
+        return f"{self._what}: {amount} · {rate:,.0f} {self._unit}/s · {end}{note}"

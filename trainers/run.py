@@ -1,0 +1,244 @@
+"""fit(config): prepare, train, score, export; and the two verbs that do a part of it: prepare_all and evaluate."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from trainers import run_folder as layout
+from trainers.config import S3_SCHEME, TrainConfig
+from trainers.data.prepare import Runner, prepare, run_here
+from trainers.data.prepared import PreparedSet
+from trainers.data.select import check_scorable, select_training
+from trainers.data.sources import SPLITS, Source, open_sources
+from trainers.errors import ConfigError, RayscribeError
+from trainers.experiment import claim, finished
+from trainers.run_folder import RunFolder
+from trainers.seq2seq import check_label_lengths, encode_labels
+from trainers.session import LoneSession
+from trainers.storage import open_storage
+from trainers.vocabulary import context_and_labels, settle_processor
+from trainers.worker import EvaluateOrder, WorkOrder, context_of, evaluate_here, work_here
+
+Made = TypeVar("Made")
+
+
+class Engine(Protocol):
+    """Where preparing and training run: on Ray (`ray_engine`), or in this process."""
+
+    runner: Runner
+
+    def once(self, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made by one process and known to all that call."""
+
+    def check(self, config: TrainConfig) -> None:
+        """Refuses what can never run here."""
+
+    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+        """Runs the training workers to their end."""
+
+    def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
+        """Runs scoring workers to their end."""
+
+
+class LoneEngine:
+    """This process, or those that torchrun started: the same core without Ray."""
+
+    runner: Runner = staticmethod(run_here)
+
+    def once(self, make: Callable[[], Made]) -> Made:
+        """Made by rank 0."""
+        made: Made = LoneSession.of_this_process().from_leader(make)
+        return made
+
+    def check(self, config: TrainConfig) -> None:
+        """Nothing is placed, so everything fits."""
+
+    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+        """Runs this process's rank."""
+        work_here(order)
+
+    def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
+        """Runs this process's rank."""
+        evaluate_here(order)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        folder: The run folder's path or URL.
+        totals: Totals of the split that was scored last: test, or validation where there is no test.
+        split: Its name.
+    """
+
+    folder: str
+    totals: Mapping[str, Any]
+    split: str
+
+    @property
+    def headline(self) -> str:
+        """`WER 4.2% on test (200 utterances) · <folder>`, or `(199 of 200 utterances)`."""
+        asked, scored = self.totals["utterances"], self.totals["scored"]
+        count = f"{scored}" if scored == asked else f"{scored} of {asked}"
+        return f"WER {self.totals['wer']:.1f}% on {self.split} ({count} utterances) · {self.folder}"
+
+
+def say(line: str) -> None:
+    """Shows a line at once, through pipes too."""
+    print(line, flush=True)
+
+
+def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = ()) -> RunResult:
+    """Runs one experiment from manifests to an exported, scored model; continues it where it was interrupted.
+
+    Args:
+        config: The config; `run.name` given and paths absolute.
+        engine: Where it runs.
+        overrides: What the command line changed, for the record.
+
+    Raises:
+        RayscribeError: with the thing, the value and the fix; before training wherever it can be known.
+    """
+    folder = RunFolder.of(config)
+    order = engine.once(lambda: _stage(config, engine, folder, overrides))
+    if order is not None:
+        engine.train(order, folder)
+    result = folder.read_json(layout.RESULT)
+    if result is None:
+        raise RayscribeError(f"{folder.url}: the workers ended without a result; look into {layout.ATTEMPTS}/")
+    split = "validation" if result["test"] is None else "test"
+    return RunResult(folder.url, folder.read_json(f"{layout.EVALUATION}/{split}.json") or {}, split)
+
+
+def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS) -> dict[str, PreparedSet]:
+    """Prepares every split of the config, or finds it prepared.
+
+    Raises:
+        DataError: a manifest is wrong, or too many recordings cannot be decoded.
+        StorageError: the storage cannot be written.
+    """
+    endpoint = config.run.s3_endpoint_url
+    open_storage(layout.storage_path_of(config), s3_endpoint_url=endpoint).check_writable()
+    sources = open_sources(config.data, s3_endpoint_url=endpoint, splits=splits)
+    engine.check(config)
+    return {source.split: _prepare(config, source, engine) for source in sources}
+
+
+def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> RunResult:
+    """Scores a model on a split of the config's data, into a new folder under the storage path.
+
+    Args:
+        config: Says data, scaling and how to score.
+        engine: Where it runs.
+        model: A run folder, a folder or s3:// URL with a model, or a Hub id.
+        split: train, validation or test.
+
+    Raises:
+        ConfigError: there is no such model, or the config has no such split.
+    """
+    name = model.rstrip("/").rpartition("/")[2]
+    url = f"{layout.storage_path_of(config)}/evaluations/{name}-{split}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+    folder = RunFolder(open_storage(url, s3_endpoint_url=config.run.s3_endpoint_url))
+
+    def stage() -> EvaluateOrder:
+        address = find_model(model, config.run.s3_endpoint_url)
+        sets = prepare_all(config, engine, (split,))
+        if split not in sets:
+            raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
+        return EvaluateOrder(config, sets[split], split, address, url)
+
+    order = engine.once(stage)
+    engine.evaluate(order, folder)
+    totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
+    return RunResult(folder.url, totals or {}, split)
+
+
+def find_model(model: str, s3_endpoint_url: str | None) -> str:
+    """The folder or URL that holds the model of a run, or the text itself where it is one, or a Hub id.
+
+    Raises:
+        ConfigError: a folder or URL was given that holds no model.
+    """
+    local = Path(model).expanduser()
+    if not model.startswith(S3_SCHEME) and not local.exists():
+        if local.is_absolute() or model.startswith("."):
+            raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")
+        return model
+    address = model.rstrip("/") if model.startswith(S3_SCHEME) else str(local.resolve())
+    for candidate in (f"{address}/{layout.MODEL}", address):
+        if open_storage(candidate, s3_endpoint_url=s3_endpoint_url).exists("config.json"):
+            return candidate
+    raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")
+
+
+def _stage(config: TrainConfig, engine: Engine, folder: RunFolder, overrides: Sequence[str]) -> WorkOrder | None:
+    """Everything before training; None where the run has finished already."""
+    sets = prepare_all(config, engine)
+    data_keys = {split: prepared.key for split, prepared in sets.items()}
+    run_id = claim(folder, config, data_keys)
+    if finished(folder, config) is not None:
+        say(f"{folder.url}: this run has finished; raise training.max_steps to train on, or name another run")
+        return None
+    folder.write_request(config, overrides)
+    folder.write_json(layout.ENVIRONMENT, layout.describe_environment(data_keys))
+    _check_utterances(config, folder, sets)
+    return WorkOrder(config, sets, folder.open_attempt(), run_id)
+
+
+def _prepare(config: TrainConfig, source: Source, engine: Engine) -> PreparedSet:
+    return prepare(
+        source,
+        config.data,
+        cache_url=layout.cache_url_of(config),
+        s3_endpoint_url=config.run.s3_endpoint_url,
+        runner=engine.runner,
+        say=say,
+    )
+
+
+def _check_utterances(config: TrainConfig, folder: RunFolder, sets: Mapping[str, PreparedSet]) -> None:
+    """Finds what would stop or falsify the run later, and writes which rows are left out and why.
+
+    Raises:
+        DataError: transcripts or clips do not fit the model; nothing is left to train on.
+    """
+    processor = settle_processor(config, folder, sets["train"].index["text"].to_pylist())
+    model_context_s, most_labels = context_and_labels(config.model, processor)
+    context_s = context_of(config, model_context_s)
+    chosen = select_training(
+        sets["train"].index,
+        min_duration_s=config.data.min_duration_s,
+        max_duration_s=config.data.max_duration_s,
+        context_s=context_s,
+    )
+    trained = set(chosen.selection.rows.tolist())
+    left_out = [{"split": "train", **row} for row in chosen.left_out]
+    for split, prepared in sets.items():
+        index = prepared.index
+        left_out += [{"split": split, **row} for row in prepared.quarantine]
+        if split != "train":
+            check_scorable(index, context_s=context_s, split=split)
+        rows = [row for row in range(len(index)) if split != "train" or row in trained]
+        ids, texts = index["id"].take(rows).to_pylist(), index["text"].take(rows).to_pylist()
+        check_label_lengths([len(labels) for labels in encode_labels(processor.tokenizer, texts)], ids, most_labels, split)
+    folder.write_jsonl(layout.QUARANTINE, left_out)
+    say(_data_line(sets, len(trained), len(chosen.left_out)))
+
+
+def _data_line(sets: Mapping[str, PreparedSet], trained: int, left_out: int) -> str:
+    parts = []
+    for split, prepared in sets.items():
+        summary = prepared.summary
+        counts = f"{split} {trained if split == 'train' else summary.prepared} of {summary.rows} clips"
+        notes = [f"{summary.duration_s / 3600:.2f} h"]
+        if split == "train" and left_out:
+            notes.append(f"{left_out} left out")
+        if summary.quarantined:
+            notes.append(f"{summary.quarantined} quarantined")
+        parts.append(f"{counts} ({', '.join(notes)})")
+    return "data: " + " · ".join(parts)
+
+

@@ -1,0 +1,267 @@
+"""Storage: files under keys, in a folder or a bucket."""
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+from pyarrow import fs
+
+from trainers.errors import StorageError
+
+T = TypeVar("T")
+
+# A file still being written carries this ending; it is never listed, uploaded or asked for.
+PART_SUFFIX = ".rayscribe-part"
+_PARALLEL_FILES = 8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file that is stored.
+
+    Attributes:
+        key: Its path below the storage's root.
+        size_bytes: Its length.
+        modified_s: When it was last written, in seconds since 1970.
+    """
+
+    key: str
+    size_bytes: int
+    modified_s: float
+
+
+class Storage(ABC):
+    """Files under keys, below one root.
+
+    A key is a relative POSIX path: `checkpoints/7/model.safetensors`. A prefix is the key of a folder;
+    "" is the root itself. Folders come and go with the files in them. A storage may be pickled and
+    shared by threads. Every method raises StorageError, which names the URL, the cause and the fix.
+    """
+
+    @abstractmethod
+    def url(self, key: str = "") -> str:
+        """The absolute path, or s3:// URL, of `key`, or of the root."""
+
+    @abstractmethod
+    def sub(self, prefix: str) -> "Storage":
+        """The storage whose root is the folder `prefix` of this one."""
+
+    @abstractmethod
+    def read_bytes(self, key: str) -> bytes:
+        """The whole content of `key`."""
+
+    @abstractmethod
+    def write_bytes(self, key: str, data: bytes) -> None:
+        """Makes `data` the content of `key`: a reader sees the old content or the new, whole, at any time."""
+
+    @abstractmethod
+    def append_line(self, key: str, line: str) -> None:
+        """Adds `line` and a line feed to `key`, which need not be there yet.
+
+        For one writer at a time: on S3 the object is read and written again, so of two writers one would
+        lose its line. A line that a crash cut short stays a line of its own.
+        """
+
+    @abstractmethod
+    def exists(self, key: str) -> bool:
+        """Whether a file has this key; a folder does not count."""
+
+    @abstractmethod
+    def list_files(self, prefix: str = "") -> list[Entry]:
+        """All files below the folder `prefix`, at any depth, sorted by key; keys are relative to the root."""
+
+    @abstractmethod
+    def list_folders(self, prefix: str = "") -> list[str]:
+        """The keys of the folders right below `prefix` that have a file somewhere in them, sorted."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Deletes one file; one that is not there is no error."""
+
+    def delete_tree(self, prefix: str, *, first: str | None = None) -> None:
+        """Deletes the folder `prefix` with all that is in it; one that is not there is no error.
+
+        Args:
+            prefix: The folder; never "", so that no slip deletes a whole storage.
+            first: A file of the folder to delete before all others, such as its manifest, so that a
+                deletion cut short leaves nothing that looks whole.
+        """
+        folder = clean_key(prefix)
+        if first is not None:
+            self.delete(f"{folder}/{clean_key(first)}")
+        self._delete_all(folder)
+
+    @abstractmethod
+    def _delete_all(self, folder: str) -> None:
+        """Deletes what is below the clean key `folder`, in any order."""
+
+    @abstractmethod
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        """Writes `data` unless `key` is there already; of callers that race, exactly one gets True.
+
+        The file is never seen half-written.
+        """
+
+    @abstractmethod
+    def upload_file(self, local: Path, key: str) -> None:
+        """Stores the file `local` under `key`, which is seen only when it is whole."""
+
+    @abstractmethod
+    def download_file(self, key: str, local: Path) -> None:
+        """Copies `key` to the file `local`, which is seen only when it is whole; its folder is made."""
+
+    def upload_folder(self, local: Path, prefix: str, *, last: str | None = None) -> None:
+        """Stores all files below `local` under `prefix`, several at a time.
+
+        Args:
+            local: A folder; links to files are followed.
+            prefix: Where it goes; files that are there already and not in `local` stay.
+            last: A file of `local`, such as MANIFEST.json, that is stored after all others. An older one
+                under `prefix` is deleted before anything is written, so where `last` is seen all of the
+                folder is there.
+        """
+        keys = _files_below(local)
+        if last is not None and last not in keys:
+            raise StorageError(
+                f"cannot upload {local} to {self.url(prefix)}: it has no file {last!r}; write it first"
+            )
+        target = self.sub(prefix)
+        if last is not None:
+            target.delete(last)
+        in_parallel(lambda key: target.upload_file(local / key, key), (key for key in keys if key != last))
+        if last is not None:
+            target.upload_file(local / last, last)
+
+    def download_folder(self, prefix: str, local: Path) -> None:
+        """Copies all files below `prefix` into the folder `local`, several at a time."""
+        source = self.sub(prefix)
+        # A bucket may hold keys like a/../../b from other tools: cleaned before any becomes a path here.
+        keys = [clean_key(entry.key) for entry in source.list_files()]
+        if not keys:
+            raise StorageError(
+                f"cannot download {source.url()}: no file is there; check the name of the folder"
+            )
+        in_parallel(lambda key: source.download_file(key, local / key), keys)
+
+    def check_writable(self) -> None:
+        """Writes, reads, lists and deletes a small file, to find within seconds what would stop a run."""
+        storage = self._for_probe()
+        folder = f".rayscribe-probe-{uuid4().hex}"
+        try:
+            _probe(storage, f"{folder}/probe")
+        except StorageError:
+            with suppress(StorageError):
+                storage.delete_tree(folder)
+            raise
+        storage.delete_tree(folder)
+
+    def _for_probe(self) -> "Storage":
+        """The same place with less patience."""
+        return self
+
+    @abstractmethod
+    def for_pyarrow(self) -> tuple[str, fs.FileSystem | None]:
+        """What Ray's RunConfig takes as (storage_path, storage_filesystem); no filesystem for a folder."""
+
+
+def clean_key(key: str) -> str:
+    """Returns `key`, less one closing slash, if it is a relative POSIX path that stays below the root.
+
+    Raises:
+        StorageError: It is empty or absolute, or has an empty, "." or ".." part, or a name no file may have.
+    """
+    cleaned = key.removesuffix("/")
+    parts = cleaned.split("/")
+    if key.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        raise StorageError(
+            f"storage key {key!r} is not a path below the root: give one like folder/file, without '..'"
+        )
+    if "\0" in key or key.endswith(PART_SUFFIX):
+        raise StorageError(
+            f"storage key {key!r} has a NUL in it or ends with {PART_SUFFIX}: give another name"
+        )
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise StorageError(f"storage key {key!r} is not valid Unicode: rename the file") from error
+    return cleaned
+
+
+def clean_prefix(prefix: str) -> str:
+    """Like clean_key, for a folder, where "" is the root."""
+    return clean_key(prefix) if prefix else ""
+
+
+def with_line(content_so_far: bytes, line: str) -> bytes:
+    """The bytes that add `line` to a file that ends with `content_so_far`.
+
+    Raises:
+        StorageError: `line` has a line feed in it.
+    """
+    if "\n" in line:
+        raise StorageError(f"cannot append {line[:80]!r}: it is more than one line; append each by itself")
+    # A crash may have left a line without its end; the new line must not grow on to it.
+    mend = b"\n" if content_so_far and not content_so_far.endswith(b"\n") else b""
+    return mend + line.encode() + b"\n"
+
+
+def in_parallel(action: Callable[[T], None], items: Iterable[T]) -> None:
+    """Does `action` for each item, a few at a time; after a failure no new one starts, and it is raised."""
+    with ThreadPoolExecutor(_PARALLEL_FILES) as pool:
+        futures = [pool.submit(action, item) for item in items]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def sha256_of(path: str | Path) -> str:
+    """The SHA-256 of a local file, as 64 hexadecimal digits, read in blocks.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {path}: {error.strerror}; check that it is a file you may read"
+        ) from error
+
+
+def _files_below(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise StorageError(f"cannot upload {folder}: it is not a folder; check its name")
+    keys = []
+    for parent, _, names in os.walk(folder):
+        relative = Path(parent).relative_to(folder)
+        keys += [(relative / name).as_posix() for name in names if not name.endswith(PART_SUFFIX)]
+    return sorted(keys)
+
+
+def _probe(storage: Storage, key: str) -> None:
+    data = uuid4().hex.encode()
+    storage.create_exclusive(key, data)
+    if storage.read_bytes(key) != data:
+        raise StorageError(
+            f"cannot trust {storage.url(key)}: it reads back other bytes than were written; check it"
+        )
+    if key not in [entry.key for entry in storage.list_files(key.partition("/")[0])]:
+        raise StorageError(
+            f"cannot trust {storage.url(key)}: a file just written is not listed; check the service"
+        )
+    if storage.create_exclusive(key, b"a second creation"):
+        raise StorageError(
+            f"cannot use {storage.url()}: two could create the same file there; "
+            "use a service that honours the header If-None-Match"
+        )

@@ -1,0 +1,235 @@
+"""Storage in a folder: a local disk, or one that all nodes mount."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+from pyarrow import fs
+
+from trainers.errors import StorageError
+from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, with_line
+from trainers.storage.retry import Fault, RetryPolicy
+
+T = TypeVar("T")
+
+# What a network file system answers while its server comes back.
+_TRANSIENT = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
+_ONCE = RetryPolicy(attempts=1)
+
+
+@dataclass(frozen=True)
+class LocalStorage(Storage):
+    """A folder. New files are written beside their place and renamed into it.
+
+    Attributes:
+        root: The absolute folder; made with the first file.
+        retry: For the faults of network file systems.
+    """
+
+    root: str
+    retry: RetryPolicy
+
+    def url(self, key: str = "") -> str:
+        """See Storage."""
+        return str(self._path(key)) if key else self.root
+
+    def sub(self, prefix: str) -> "LocalStorage":
+        """See Storage."""
+        return LocalStorage(self.url(clean_prefix(prefix)), self.retry)
+
+    def read_bytes(self, key: str) -> bytes:
+        """See Storage."""
+        path = self._path(key)
+        return self._run("read", path, path.read_bytes)
+
+    def write_bytes(self, key: str, data: bytes) -> None:
+        """See Storage."""
+        path = self._path(key)
+
+        def write() -> None:
+            with _part_beside(path) as part:
+                _write_synced(part, data)
+                _rename(part, path)
+
+        self._run("write", path, write)
+
+    def append_line(self, key: str, line: str) -> None:
+        """See Storage."""
+        path = self._path(key)
+
+        def append() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a+b") as file:
+                file.seek(max(0, file.tell() - 1))
+                file.write(with_line(file.read(1), line))
+
+        # Once only: whether a failed append left its line cannot be told.
+        self._run("append to", path, append, _ONCE)
+
+    def exists(self, key: str) -> bool:
+        """See Storage."""
+        path = self._path(key)
+        return self._run("look for", path, path.is_file)
+
+    def list_files(self, prefix: str = "") -> list[Entry]:
+        """See Storage."""
+        folder = self._folder(prefix)
+
+        def entries() -> list[Entry]:
+            return sorted(self._entries(folder), key=lambda entry: entry.key)
+
+        return self._run("list", folder, entries)
+
+    def list_folders(self, prefix: str = "") -> list[str]:
+        """See Storage."""
+        folder = self._folder(prefix)
+
+        def folders() -> list[str]:
+            try:
+                children = [child for child in folder.iterdir() if child.is_dir()]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            filled = (child for child in children if next(self._entries(child), None))
+            return sorted(child.relative_to(self.root).as_posix() for child in filled)
+
+        return self._run("list", folder, folders)
+
+    def delete(self, key: str) -> None:
+        """See Storage."""
+        path = self._path(key)
+        self._run("delete", path, lambda: path.unlink(missing_ok=True))
+
+    def _delete_all(self, folder: str) -> None:
+        path = self._path(folder)
+
+        def delete() -> None:
+            if path.exists():
+                shutil.rmtree(path)
+
+        self._run("delete", path, delete)
+
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        """See Storage."""
+        path = self._path(key)
+
+        def create() -> bool:
+            with _part_beside(path) as part:
+                _write_synced(part, data)
+                return _link(part, path)
+
+        return self._run("create", path, create, _ONCE)
+
+    def upload_file(self, local: Path, key: str) -> None:
+        """See Storage."""
+        path = self._path(key)
+        self._run(f"copy {local} to", path, lambda: _copy(local, path))
+
+    def download_file(self, key: str, local: Path) -> None:
+        """See Storage."""
+        path = self._path(key)
+        self._run(f"copy to {local} from", path, lambda: _copy(path, local))
+
+    def for_pyarrow(self) -> tuple[str, fs.FileSystem | None]:
+        """See Storage."""
+        return self.root, None
+
+    def _path(self, key: str) -> Path:
+        return Path(self.root) / clean_key(key)
+
+    def _folder(self, prefix: str) -> Path:
+        return Path(self.root) / clean_prefix(prefix)
+
+    def _entries(self, folder: Path) -> Iterator[Entry]:
+        def refuse(error: OSError) -> None:
+            # A folder that another process deletes while this one walks is simply gone.
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise error
+
+        for parent, _, names in os.walk(folder, onerror=refuse):
+            for name in names:
+                path = Path(parent) / name
+                try:
+                    stat = path.stat()
+                except FileNotFoundError:
+                    continue
+                if not name.endswith(PART_SUFFIX):
+                    yield Entry(path.relative_to(self.root).as_posix(), stat.st_size, stat.st_mtime)
+
+    def _run(self, action: str, path: Path, call: Callable[[], T], retry: RetryPolicy | None = None) -> T:
+        return (retry or self.retry).run(call, action=action, url=str(path), fault_of=_fault_of)
+
+
+@contextmanager
+def _part_beside(path: Path) -> Iterator[Path]:
+    """Gives the name of a new file in the folder of `path`; what is left under it is deleted on leaving."""
+    part = path.parent / f".{uuid4().hex}{PART_SUFFIX}"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _rename(part: Path, path: Path) -> None:
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with _part_beside(target) as part:
+        shutil.copyfile(source, part)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        _rename(part, target)
+
+
+def _link(part: Path, path: Path) -> bool:
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        # NFS may say "exists" of a link it has just made and whose answer it lost; the count knows.
+        return part.stat().st_nlink > 1
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise StorageError(
+                f"cannot create {path}: its file system knows no hard links, without which two could create "
+                "the same file; use a disk, NFS, Lustre or an s3:// path"
+            ) from error
+        raise
+    return True
+
+
+def _fault_of(error: BaseException) -> Fault | None:
+    if not isinstance(error, OSError):
+        return None
+    cause = f"{error.strerror or error} ({error.filename})" if error.filename else str(error)
+    fixes: dict[int | None, str] = {
+        errno.ENOENT: "check that it exists",
+        errno.EACCES: f"permission is denied to user id {os.getuid()}: give it read and write access",
+        errno.EPERM: f"permission is denied to user id {os.getuid()}: give it read and write access",
+        errno.EROFS: "mount the file system for writing or choose another storage path",
+        errno.ENOSPC: "free some space or choose another storage path",
+        errno.EDQUOT: "free some of the quota or choose another storage path",
+        errno.ENOTDIR: "a file stands where a folder is needed: choose another storage path",
+        errno.EISDIR: "a folder stands where a file is needed: choose another key",
+    }
+    transient = error.errno in _TRANSIENT
+    return Fault(cause, fixes.get(error.errno, "check the file system"), transient)

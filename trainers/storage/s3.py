@@ -1,0 +1,293 @@
+"""Storage in a bucket of S3, or of a service that speaks its language."""
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from pyarrow import fs
+
+from trainers.errors import StorageError
+from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, in_parallel, with_line
+from trainers.storage.retry import RetryPolicy
+from trainers.storage.s3_faults import S3Faults, error_code
+
+T = TypeVar("T")
+
+_CREATOR = "rayscribe-creator"
+_MIB = 1024 * 1024
+_TRANSFER = TransferConfig(
+    multipart_threshold=32 * _MIB,
+    multipart_chunksize=16 * _MIB,
+    max_concurrency=4,
+    preferred_transfer_client="classic",
+)
+_PROBE_RETRY = RetryPolicy(attempts=2, part_attempts=1, first_delay_s=0.2)
+
+
+class S3Connection:
+    """Clients for one endpoint, made when first used and anew in every process.
+
+    Pickled, it is an endpoint and two timeouts: sockets do not travel, and credentials must not.
+    """
+
+    def __init__(
+        self, endpoint_url: str | None, *, connect_timeout_s: float = 10.0, read_timeout_s: float = 60.0
+    ) -> None:
+        """Remembers where and how; connects to nothing.
+
+        Args:
+            endpoint_url: http(s)://host:port; None means AWS, or what AWS's config file says.
+            connect_timeout_s: How long to wait for a connection.
+            read_timeout_s: How long to wait for the next bytes of an answer.
+        """
+        self.endpoint_url = endpoint_url
+        self._timeouts_s = (connect_timeout_s, read_timeout_s)
+        self._clients: dict[tuple[int, int], Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_clients": {}}
+
+    def client(self, attempts: int = 1) -> Any:
+        """A boto3 client for S3 that tries each request `attempts` times; threads may share it."""
+        # The process is in the key because a forked one must not speak on its parent's sockets.
+        key = (os.getpid(), attempts)
+        if key not in self._clients:
+            self._clients[key] = self._new_client(attempts)
+        return self._clients[key]
+
+    def _new_client(self, attempts: int) -> Any:
+        connect_timeout_s, read_timeout_s = self._timeouts_s
+        config = Config(
+            connect_timeout=connect_timeout_s,
+            read_timeout=read_timeout_s,
+            max_pool_connections=32,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+        )
+        if self.endpoint_url:
+            # Not every service has a name for each bucket, nor takes the checksums that AWS asks for.
+            other = Config(
+                s3={"addressing_style": "path"},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            )
+            config = config.merge(other)
+        # A session of its own: boto3's default one may not be used by two threads at once.
+        session = boto3.session.Session()
+        return session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region(), config=config)
+
+    def region(self) -> str | None:
+        """AWS_REGION, then what boto3 itself looks at, then None, for which an endpoint gets a stand-in."""
+        found = os.environ.get("AWS_REGION") or boto3.session.Session().region_name
+        return found or ("us-east-1" if self.endpoint_url else None)
+
+
+@dataclass(frozen=True)
+class S3Storage(Storage):
+    """Objects of a bucket below a prefix.
+
+    Attributes:
+        connection: Shared by all storages that `sub` makes.
+        bucket: The bucket's name.
+        prefix: The clean key that is this storage's root; "" is the whole bucket.
+        retry: How often and how patiently each call is tried.
+    """
+
+    connection: S3Connection
+    bucket: str
+    prefix: str
+    retry: RetryPolicy
+
+    def url(self, key: str = "") -> str:
+        """See Storage."""
+        path = self._object(key) if key else self.prefix
+        return f"s3://{self.bucket}/{path}" if path else f"s3://{self.bucket}"
+
+    def sub(self, prefix: str) -> "S3Storage":
+        """See Storage."""
+        return replace(self, prefix=self._object(prefix) if prefix else self.prefix)
+
+    def read_bytes(self, key: str) -> bytes:
+        """See Storage."""
+        name = self._object(key)
+
+        def read() -> bytes:
+            answer = self.connection.client().get_object(Bucket=self.bucket, Key=name)
+            with closing(answer["Body"]) as body:
+                data: bytes = body.read()
+            return data
+
+        return self._run("read", self.url(key), read)
+
+    def write_bytes(self, key: str, data: bytes) -> None:
+        """See Storage."""
+        name = self._object(key)
+
+        def write() -> None:
+            self.connection.client().put_object(Bucket=self.bucket, Key=name, Body=data)
+
+        self._run("write", self.url(key), write)
+
+    def append_line(self, key: str, line: str) -> None:
+        """See Storage."""
+        so_far = self.read_bytes(key) if self.exists(key) else b""
+        # Only the write is tried again, with the same bytes: a second reading might find the line there.
+        self.write_bytes(key, so_far + with_line(so_far, line))
+
+    def exists(self, key: str) -> bool:
+        """See Storage."""
+        name = self._object(key)
+        return self._run("look for", self.url(key), lambda: self._metadata(name) is not None)
+
+    def list_files(self, prefix: str = "") -> list[Entry]:
+        """See Storage."""
+        below = self._below(prefix)
+
+        def entries() -> list[Entry]:
+            pages = self.connection.client().get_paginator("list_objects_v2")
+            found = []
+            for page in pages.paginate(Bucket=self.bucket, Prefix=below):
+                # Consoles mark an empty folder by an object whose key ends with a slash.
+                found += [
+                    Entry(self._key(item["Key"]), item["Size"], item["LastModified"].timestamp())
+                    for item in page.get("Contents", [])
+                    if not item["Key"].endswith(("/", PART_SUFFIX))
+                ]
+            return sorted(found, key=lambda entry: entry.key)
+
+        return self._run("list", self.url(clean_prefix(prefix)), entries)
+
+    def list_folders(self, prefix: str = "") -> list[str]:
+        """See Storage."""
+        below = self._below(prefix)
+
+        def folders() -> list[str]:
+            pages = self.connection.client().get_paginator("list_objects_v2")
+            found = []
+            for page in pages.paginate(Bucket=self.bucket, Prefix=below, Delimiter="/"):
+                found += [self._key(item["Prefix"]).rstrip("/") for item in page.get("CommonPrefixes", [])]
+            return sorted(found)
+
+        return self._run("list", self.url(clean_prefix(prefix)), folders)
+
+    def delete(self, key: str) -> None:
+        """See Storage."""
+        name = self._object(key)
+
+        def delete() -> None:
+            self.connection.client().delete_object(Bucket=self.bucket, Key=name)
+
+        self._run("delete", self.url(key), delete)
+
+    def _delete_all(self, folder: str) -> None:
+        # One by one: services differ in the checksum they want of S3's request that deletes many.
+        in_parallel(lambda entry: self.delete(entry.key), self.list_files(folder))
+
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        """See Storage."""
+        name, creator = self._object(key), uuid4().hex
+
+        def create() -> bool:
+            try:
+                self.connection.client().put_object(
+                    Bucket=self.bucket, Key=name, Body=data, IfNoneMatch="*", Metadata={_CREATOR: creator}
+                )
+            except ClientError as error:
+                if error_code(error) not in ("PreconditionFailed", "412"):
+                    raise
+                # It may be there because an earlier try succeeded and only its answer was lost.
+                return (self._metadata(name) or {}).get(_CREATOR) == creator
+            return True
+
+        return self._run("create", self.url(key), create)
+
+    def upload_file(self, local: Path, key: str) -> None:
+        """See Storage."""
+        name = self._object(key)
+
+        def upload() -> None:
+            client = self.connection.client(self.retry.part_attempts)
+            client.upload_file(str(local), self.bucket, name, Config=_TRANSFER)
+
+        self._run(f"upload {local} to", self.url(key), upload)
+
+    def download_file(self, key: str, local: Path) -> None:
+        """See Storage."""
+        name = self._object(key)
+        part = local.parent / f".{uuid4().hex}{PART_SUFFIX}"
+
+        def download() -> None:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            client = self.connection.client(self.retry.part_attempts)
+            client.download_file(self.bucket, name, str(part), Config=_TRANSFER)
+            part.replace(local)
+
+        try:
+            self._run(f"download to {local} from", self.url(key), download)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _for_probe(self) -> Storage:
+        connection = S3Connection(self.connection.endpoint_url, connect_timeout_s=3.0, read_timeout_s=10.0)
+        return replace(self, connection=connection, retry=_PROBE_RETRY)
+
+    def for_pyarrow(self) -> tuple[str, fs.FileSystem | None]:
+        """See Storage. The filesystem finds credentials by itself, so none are pickled with it."""
+        endpoint = urlsplit(self.connection.endpoint_url or "")
+
+        def make() -> fs.FileSystem:
+            return fs.S3FileSystem(
+                region=self.connection.region() or self._region_of_bucket(),
+                scheme=endpoint.scheme or "https",
+                endpoint_override=f"{endpoint.netloc}{endpoint.path}" or None,
+                connect_timeout=10.0,
+                request_timeout=60.0,
+                retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=self.retry.attempts),
+                tls_ca_file_path=os.environ.get("AWS_CA_BUNDLE"),
+            )
+
+        return self.url().removeprefix("s3://"), self._run("open", self.url(), make)
+
+    def _region_of_bucket(self) -> str:
+        try:
+            region: str = fs.resolve_s3_region(self.bucket)
+        except OSError as error:
+            raise StorageError(
+                f"cannot open {self.url()}: AWS does not tell the region of the bucket {self.bucket!r}; "
+                "check its name and the network, or set AWS_REGION"
+            ) from error
+        return region
+
+    def _object(self, key: str) -> str:
+        """The name in the bucket of a key of this storage."""
+        return f"{self.prefix}/{clean_key(key)}" if self.prefix else clean_key(key)
+
+    def _key(self, name: str) -> str:
+        return name.removeprefix(f"{self.prefix}/") if self.prefix else name
+
+    def _below(self, prefix: str) -> str:
+        folder = self._object(prefix) if prefix else self.prefix
+        return f"{folder}/" if folder else ""
+
+    def _metadata(self, name: str) -> dict[str, str] | None:
+        """What the writer of an object noted on it; None if there is no such object."""
+        try:
+            head = self.connection.client().head_object(Bucket=self.bucket, Key=name)
+        except ClientError as error:
+            if error_code(error) in ("404", "NoSuchKey", "NotFound"):
+                return None
+            raise
+        metadata: dict[str, str] = head["Metadata"]
+        return metadata
+
+    def _run(self, action: str, url: str, call: Callable[[], T]) -> T:
+        faults = S3Faults(self.bucket, self.connection.endpoint_url or "AWS")
+        return self.retry.run(call, action=action, url=url, fault_of=faults.fault_of)
