@@ -163,9 +163,7 @@ class FaultProxy:
         """The next `count` such requests are answered with `status` and do not reach the service."""
         self._add(Fault("status", count, method, matches, status, error_code))
 
-    def cut_next(
-        self, count: int, method: str = "PUT", *, matches: Matcher = lambda method, path: True
-    ) -> None:
+    def cut_next(self, count: int, method: str = "PUT", *, matches: Matcher = lambda method, path: True) -> None:
         """The next `count` such connections break: a PUT half-sent, a GET half-answered."""
         self._add(Fault("cut", count, method, matches))
 

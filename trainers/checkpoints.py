@@ -111,9 +111,7 @@ def bring_home(staged: Path, storage: Storage) -> Checkpoint:
         StorageError: the storage does not take it.
     """
     checkpoint = Checkpoint(**json.loads((staged / STAGED).read_text()))
-    files = {
-        name: {**entry, "sha256": sha256_of(staged / name)} for name, entry in sorted(checkpoint.files.items())
-    }
+    files = {name: {**entry, "sha256": sha256_of(staged / name)} for name, entry in sorted(checkpoint.files.items())}
     whole = replace(checkpoint, files=files)
     target = storage.sub(checkpoint.name)
     for name in files:

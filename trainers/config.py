@@ -37,7 +37,8 @@ class RunPart(Part):
         description="Folder or s3:// URL under which the run folder is made. null: Ray's own default, ~/ray_results.",
     )
     s3_endpoint_url: str | None = Field(
-        None, description="Address of an S3-compatible server. null: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or AWS."
+        None,
+        description="Address of an S3-compatible server. null: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or AWS.",
     )
     resume: str = Field(
         "auto",
@@ -47,7 +48,9 @@ class RunPart(Part):
     )
     seed: NotNegative = Field(42, description="Seed of weights, order of utterances and dropout.")
     max_failures: int = Field(
-        3, ge=-1, description="How often a failed worker group is started again within an attempt. -1: without limit."
+        3,
+        ge=-1,
+        description="How often a failed worker group is started again within an attempt. -1: without limit.",
     )
 
 
@@ -65,7 +68,8 @@ class HubDatasetPart(Part):
 
     name: str = Field(description="Hub id, e.g. google/fleurs, or a folder.")
     config_name: str | None = Field(
-        None, description="The set's language config, e.g. sr_rs; a unique beginning (sr) is enough. null: the default."
+        None,
+        description="The set's language config, e.g. sr_rs; a unique beginning (sr) is enough. null: the default.",
     )
     revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
     train_split: str = Field("train", description="Split to train on; train+validation joins two.")
@@ -88,7 +92,9 @@ class DataPart(Part):
     do_normalize_eval: bool = Field(
         True, description="Score after Whisper's basic text normalisation of reference and hypothesis."
     )
-    min_duration_s: float = Field(0.1, ge=0, description="Shorter clips are left out of training, and counted. Seconds.")
+    min_duration_s: float = Field(
+        0.1, ge=0, description="Shorter clips are left out of training, and counted. Seconds."
+    )
     max_duration_s: PositiveFloat = Field(
         30.0, description="Longer clips are left out of training, and counted. Seconds."
     )
@@ -106,19 +112,21 @@ class DataPart(Part):
     def _one_door(self) -> Self:
         doors = [name for name in ("train", "demo", "dataset") if getattr(self, name) is not None]
         if len(doors) > 1:
-            raise ValueError(f"names {' and '.join(doors)}: keep one of train, demo and dataset, set the others to null")
+            raise ValueError(
+                f"names {' and '.join(doors)}: keep one of train, demo and dataset, set the others to null"
+            )
         if not doors:
             raise ValueError("names no data: set data.train and data.validation to manifests (--set data.train=my.csv)")
         if self.train is not None and self.validation is None:
             raise ValueError("validation is missing: the best model is chosen on it (--set data.validation=valid.csv)")
         if self.test is not None and self.test in (self.train, self.validation):
-            raise ValueError(f"test is {self.test}, which is also trained on or chooses the model: give a set of its own")
+            raise ValueError(
+                f"test is {self.test}, which is also trained on or chooses the model: give a set of its own"
+            )
         if self.train is not None and self.train == self.validation:
             raise ValueError(f"train and validation are both {self.train}: give a validation set of its own")
         if self.min_duration_s >= self.max_duration_s:
-            raise ValueError(
-                f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}"
-            )
+            raise ValueError(f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}")
         return self
 
 
@@ -149,7 +157,9 @@ class ModelPart(Part):
     max_label_tokens: Positive = Field(448, le=448, description="scratch: most label tokens of an utterance.")
     dropout: Dropout | None = Field(None, description="Dropout. null: the model's own; 0 for scratch.")
     attention_dropout: Dropout | None = Field(None, description="Dropout of attention weights. null: the model's own.")
-    activation_dropout: Dropout | None = Field(None, description="Dropout in feed-forward layers. null: the model's own.")
+    activation_dropout: Dropout | None = Field(
+        None, description="Dropout in feed-forward layers. null: the model's own."
+    )
 
     @model_validator(mode="after")
     def _init_fits(self) -> Self:
@@ -170,7 +180,8 @@ class TrainingPart(Part):
     max_steps: Positive | None = Field(None, description="Optimizer steps. null: use num_train_epochs.")
     num_train_epochs: PositiveFloat | None = Field(None, description="Passes over the data. null: use max_steps.")
     per_device_train_batch_size: Positive = Field(
-        16, description="Utterances of one forward pass of one worker; with global_batch_size, the most of them."
+        16,
+        description="Utterances of one forward pass of one worker; with global_batch_size, the most of them.",
     )
     global_batch_size: Positive | None = Field(
         None,
@@ -182,7 +193,9 @@ class TrainingPart(Part):
         description="Dynamic batching: the most padded seconds of one forward pass of one worker, instead of a number "
         "of utterances. null: off.",
     )
-    per_device_eval_batch_size: Positive = Field(16, description="Utterances of one generate call; never moves a score.")
+    per_device_eval_batch_size: Positive = Field(
+        16, description="Utterances of one generate call; never moves a score."
+    )
     gradient_accumulation_steps: Positive = Field(1, description="Forward passes of a worker per optimizer step.")
     learning_rate: PositiveFloat = Field(1e-5, description="Peak learning rate.")
     warmup_steps: NotNegative = Field(0, description="Optimizer steps from zero to the peak learning rate.")
@@ -190,10 +203,13 @@ class TrainingPart(Part):
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
     max_grad_norm: float = Field(1.0, ge=0, description="Gradients are clipped to this norm. 0: not clipped.")
     eval_steps: Positive | None = Field(None, description="Score the validation set this often. null: save_steps.")
-    save_steps: Positive = Field(1000, description="Checkpoint this often; a multiple of eval_steps, as each is scored.")
+    save_steps: Positive = Field(
+        1000, description="Checkpoint this often; a multiple of eval_steps, as each is scored."
+    )
     logging_steps: Positive = Field(25, description="Report the loss this often.")
     shuffle_window_shards: Positive | None = Field(
-        None, description="Shuffle utterances within this many shards at a time, for sets on s3://. null: the whole set."
+        None,
+        description="Shuffle utterances within this many shards at a time, for sets on s3://. null: the whole set.",
     )
     fp16: bool = Field(False, description="16-bit floats with loss scaling (CUDA).")
     bf16: bool = Field(False, description="bfloat16 (newer CUDA GPUs, and CPUs).")
@@ -243,7 +259,8 @@ class ScalingPart(Part):
     num_workers: Positive = Field(1, description="Training workers, one process each.")
     use_gpu: bool = Field(False, description="One GPU for each worker.")
     resources_per_worker: dict[str, float] = Field(
-        default_factory=dict, description="What each worker reserves, e.g. {CPU: 8, GPU: 1}. {}: 1 CPU, and a GPU if used."
+        default_factory=dict,
+        description="What each worker reserves, e.g. {CPU: 8, GPU: 1}. {}: 1 CPU, and a GPU if used.",
     )
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
         "PACK", description="How Ray places the workers over the nodes."
@@ -260,7 +277,8 @@ class CheckpointPart(Part):
 
     num_to_keep: Positive | None = Field(3, description="Keep this many of the best, and the newest. null: keep all.")
     checkpoint_score_attribute: Literal["eval_wer", "eval_cer", "eval_ser"] = Field(
-        "eval_wer", description="The score on the validation set that ranks checkpoints. A loss does not rank recognisers."
+        "eval_wer",
+        description="The score on the validation set that ranks checkpoints. A loss does not rank recognisers.",
     )
     checkpoint_score_order: Literal["min"] = Field("min", description="An error rate is better when it is smaller.")
 

@@ -97,5 +97,7 @@ def finished(folder: RunFolder, config: TrainConfig) -> dict[str, Any] | None:
         return None
     asked = (config.training.max_steps, config.training.num_train_epochs)
     reached = (result["max_steps"], result["num_train_epochs"])
-    grown = any(now is not None and before is not None and now > before for now, before in zip(asked, reached, strict=True))
+    grown = any(
+        now is not None and before is not None and now > before for now, before in zip(asked, reached, strict=True)
+    )
     return None if grown else result

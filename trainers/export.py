@@ -12,7 +12,14 @@ from trainers.run_folder import MODEL, RunFolder
 from trainers.whisper_vocabulary import language_code
 
 # What training needs to go on, and nobody else.
-NOT_EXPORTED = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json", "validation.json", "validation.jsonl"}
+NOT_EXPORTED = {
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "trainer_state.json",
+    "validation.json",
+    "validation.jsonl",
+}
 
 
 def export_model(

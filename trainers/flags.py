@@ -38,7 +38,12 @@ def _training(name: str, kind: type, meaning: str) -> Flag:
 
 
 FLAGS = (
-    Flag(("--model_size", "--model-size"), "model.name_or_path", str, "tiny, base, small, …: openai/whisper-<size>"),
+    Flag(
+        ("--model_size", "--model-size"),
+        "model.name_or_path",
+        str,
+        "tiny, base, small, …: openai/whisper-<size>",
+    ),
     Flag(("--model_name_or_path",), "model.name_or_path", str, "Hub id or folder of pretrained weights"),
     Flag(("--dataset",), "data.dataset.name", str, f"Hub id of the data set (default: {DEFAULT_DATASET})"),
     Flag(("--name",), "data.dataset.config_name", str, "language config of the data set, e.g. sr"),

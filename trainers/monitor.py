@@ -96,7 +96,10 @@ class ProgressReport(TrainerCallback):  # type: ignore[misc]
     def _measure(self, state: Any) -> dict[str, float]:
         elapsed = max(self._clock() - self._since, 1e-9)
         self._speed = (state.global_step - self._last_logged) / elapsed
-        measured = {"clips_per_s": round(self._clips / elapsed, 3), "audio_s_per_s": round(self._audio_s / elapsed, 3)}
+        measured = {
+            "clips_per_s": round(self._clips / elapsed, 3),
+            "audio_s_per_s": round(self._audio_s / elapsed, 3),
+        }
         self._last_logged = state.global_step
         self._restart()
         return measured
@@ -106,7 +109,12 @@ class ProgressReport(TrainerCallback):  # type: ignore[misc]
         self._clips, self._audio_s = 0, 0.0
 
     def _write(self, state: Any, numbers: dict[str, float]) -> None:
-        line = {"step": state.global_step, "epoch": round(state.epoch or 0.0, 4), "attempt": self._attempt, "time": now()}
+        line = {
+            "step": state.global_step,
+            "epoch": round(state.epoch or 0.0, 4),
+            "attempt": self._attempt,
+            "time": now(),
+        }
         self._folder.storage.append_line(METRICS, json.dumps({**line, **numbers}))
 
 

@@ -135,4 +135,3 @@ def named_checkpoint(text: str, checkpoints: Storage, s3_endpoint_url: str | Non
         f"run.resume: {text} is no checkpoint of this run ({', '.join(names) or 'it has none'}); "
         "give an absolute folder or s3:// URL"
     )
-

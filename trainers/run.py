@@ -223,7 +223,9 @@ def _check_utterances(config: TrainConfig, folder: RunFolder, sets: Mapping[str,
             check_scorable(index, context_s=context_s, split=split)
         rows = [row for row in range(len(index)) if split != "train" or row in trained]
         ids, texts = index["id"].take(rows).to_pylist(), index["text"].take(rows).to_pylist()
-        check_label_lengths([len(labels) for labels in encode_labels(processor.tokenizer, texts)], ids, most_labels, split)
+        check_label_lengths(
+            [len(labels) for labels in encode_labels(processor.tokenizer, texts)], ids, most_labels, split
+        )
     folder.write_jsonl(layout.QUARANTINE, left_out)
     say(_data_line(sets, len(trained), len(chosen.left_out)))
 
@@ -240,5 +242,3 @@ def _data_line(sets: Mapping[str, PreparedSet], trained: int, left_out: int) -> 
             notes.append(f"{summary.quarantined} quarantined")
         parts.append(f"{counts} ({', '.join(notes)})")
     return "data: " + " · ".join(parts)
-
-

@@ -1,12 +1,12 @@
 """The layout of a run folder, in one place. Imports no torch.
 
-    config.yaml overrides.yaml environment.json experiment.json
-    metrics.jsonl   quarantine.jsonl   result.json
-    processor/                    a new model's description: tokenizer, extractor, sizes
-    checkpoints/<name>/           over all attempts, each whole once it has MANIFEST.json
-    attempts/<k>/                 Ray Train's own folder of each attempt, and its TensorBoard events
-    evaluation/<split>.json .jsonl
-    model/                        the best model, ready for from_pretrained
+config.yaml overrides.yaml environment.json experiment.json
+metrics.jsonl   quarantine.jsonl   result.json
+processor/                    a new model's description: tokenizer, extractor, sizes
+checkpoints/<name>/           over all attempts, each whole once it has MANIFEST.json
+attempts/<k>/                 Ray Train's own folder of each attempt, and its TensorBoard events
+evaluation/<split>.json .jsonl
+model/                        the best model, ready for from_pretrained
 """
 
 import json
@@ -40,7 +40,17 @@ EVALUATION = "evaluation"
 MODEL = "model"
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
-REPORTED_PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate", "soundfile", "soxr", "jiwer", "rayscribe")
+REPORTED_PACKAGES = (
+    "ray",
+    "torch",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "soundfile",
+    "soxr",
+    "jiwer",
+    "rayscribe",
+)
 
 
 def default_storage_path() -> str:

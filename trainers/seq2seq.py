@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration, WhisperProcessor, set_seed
+from transformers import (
+    GenerationConfig,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+    set_seed,
+)
 
 from trainers.config import ModelPart
 from trainers.errors import ConfigError, DataError

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch.distributed
 
-
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 

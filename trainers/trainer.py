@@ -125,7 +125,7 @@ class Collator:
 class SpeechTrainer(Seq2SeqTrainer):  # type: ignore[misc]
     """One rank's training loop."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         *,
         recogniser: Recogniser,
@@ -237,4 +237,3 @@ class Reseed(TrainerCallback):  # type: ignore[misc]
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
-

@@ -37,5 +37,7 @@ def context_and_labels(model: ModelPart, processor: Any) -> tuple[float, int]:
     if model.init == "scratch":
         most = model.max_label_tokens
     else:
-        most = int(WhisperConfig.from_pretrained(model.name_or_path, revision=model.revision or "main").max_target_positions)
+        most = int(
+            WhisperConfig.from_pretrained(model.name_or_path, revision=model.revision or "main").max_target_positions
+        )
     return float(processor.feature_extractor.chunk_length), most

@@ -155,9 +155,7 @@ def _train(
     keeping = Keeping(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
     uploader = Uploader(folder.storage.sub(layout.CHECKPOINTS), keeping, on_home=lambda checkpoint: None)
     keeper = KeepCheckpoints(session, uploader if session.leads else None, order.attempt, staging.group)
-    report = ProgressReport(
-        session, folder, plan, order.sets["train"].index["duration_s"].to_numpy(), order.attempt
-    )
+    report = ProgressReport(session, folder, plan, order.sets["train"].index["duration_s"].to_numpy(), order.attempt)
     scorer = Scorer(order.sets[VALIDATION], recogniser, session, cache_bytes=cache_bytes(config))
     options = scoring_options(config, recogniser.context_s)
 
@@ -172,7 +170,10 @@ def _train(
     trainer = SpeechTrainer(
         recogniser=recogniser,
         arguments=training_arguments(
-            config, output_dir=staging.folder, accumulation=plan.shape.accumulation, on_gpu=config.scaling.use_gpu
+            config,
+            output_dir=staging.folder,
+            accumulation=plan.shape.accumulation,
+            on_gpu=config.scaling.use_gpu,
         ),
         plan=plan,
         rank=session.rank,
@@ -260,7 +261,11 @@ def score_split(
     totals: dict[str, Any] = {"split": split, **result.score.to_json_dict(), "loss": result.loss}
     if config.model.max_context_s is not None:
         whole = scorer.score(scoring_options(config, recogniser.context_s, full_context=True))
-        totals["full_context"] = {"context_s": recogniser.context_s, **whole.score.to_json_dict(), "loss": whole.loss}
+        totals["full_context"] = {
+            "context_s": recogniser.context_s,
+            **whole.score.to_json_dict(),
+            "loss": whole.loss,
+        }
     if session.leads:
         write_split(folder, split, totals, result)
     return totals
@@ -286,7 +291,9 @@ def _finish(order: WorkOrder, session: Session, folder: RunFolder, staging: Stag
     keeping = Keeping(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
     best: Checkpoint | None = session.from_leader(lambda: keeping.best(list_checkpoints(checkpoints)))
     if best is None:
-        raise RayscribeError(f"{checkpoints.url()}: training ended without a checkpoint; this is a bug, please report it")
+        raise RayscribeError(
+            f"{checkpoints.url()}: training ended without a checkpoint; this is a bug, please report it"
+        )
     local = staging.folder / "best"
     if session.local_rank == 0:
         fetch(checkpoints, best.name, local)
@@ -340,7 +347,11 @@ def _upload_tensorboard(folder: RunFolder, attempt: int, staging: Staging) -> No
 
 
 def _say_start(
-    session: Session, config: TrainConfig, plan: BatchPlan, trainer: SpeechTrainer, start: tuple[Checkpoint, Path] | None
+    session: Session,
+    config: TrainConfig,
+    plan: BatchPlan,
+    trainer: SpeechTrainer,
+    start: tuple[Checkpoint, Path] | None,
 ) -> None:
     if not session.leads:
         return

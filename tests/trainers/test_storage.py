@@ -51,9 +51,7 @@ class TestOpening:
         assert repr(root) in message
         assert "s3://bucket/prefix" in message
 
-    @pytest.mark.parametrize(
-        "root", ["s3://", "s3:///x", "s3://b//x", "s3://b/../c", "s3://a b/x", "/runs/../x"]
-    )
+    @pytest.mark.parametrize("root", ["s3://", "s3:///x", "s3://b//x", "s3://b/../c", "s3://a b/x", "/runs/../x"])
     def test_a_root_that_cannot_exist_is_refused(self, root: str) -> None:
         assert repr(root) in fails(lambda: open_storage(root))
 
@@ -109,12 +107,8 @@ class TestFiles:
         assert not storage.exists(key)
         assert storage.list_files() == []
 
-    @pytest.mark.parametrize(
-        "key", ["", "/", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "a//b", "./a", "a\0b"]
-    )
-    def test_a_key_that_leaves_the_root_is_refused_everywhere(
-        self, storage: Storage, key: str, tmp_path: Path
-    ) -> None:
+    @pytest.mark.parametrize("key", ["", "/", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "a//b", "./a", "a\0b"])
+    def test_a_key_that_leaves_the_root_is_refused_everywhere(self, storage: Storage, key: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         calls: list[Callable[[], object]] = [
             lambda: storage.read_bytes(key),
@@ -140,9 +134,7 @@ class TestFiles:
         for call in calls:
             assert "storage key" in fails(call)
 
-    def test_a_missing_file_is_named_and_leaves_nothing_behind(
-        self, storage: Storage, tmp_path: Path
-    ) -> None:
+    def test_a_missing_file_is_named_and_leaves_nothing_behind(self, storage: Storage, tmp_path: Path) -> None:
         assert storage.url("no/such") in fails(lambda: storage.read_bytes("no/such"))
         assert storage.url("no/such") in fails(lambda: storage.download_file("no/such", tmp_path / "d" / "x"))
         assert list((tmp_path / "d").iterdir()) == []
@@ -247,9 +239,7 @@ class TestFolders:
         storage.download_folder("checkpoints/1", tmp_path / "back")
         files = [path.relative_to(checkpoint) for path in checkpoint.rglob("*") if path.is_file()]
         assert len(files) == 6
-        assert all(
-            (checkpoint / name).read_bytes() == (tmp_path / "back" / name).read_bytes() for name in files
-        )
+        assert all((checkpoint / name).read_bytes() == (tmp_path / "back" / name).read_bytes() for name in files)
         assert "no file is there" in fails(lambda: storage.download_folder("checkpoints/2", tmp_path / "no"))
 
     def test_a_half_done_upload_never_shows_the_last_file_not_even_an_older_one(

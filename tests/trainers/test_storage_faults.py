@@ -39,9 +39,7 @@ class TestFaults:
         assert sha256_of(back) == sha256_of(source)
         assert sorted(tmp_path.iterdir()) == [back, source]
 
-    def test_small_reads_and_writes_survive_them_too(
-        self, shaky_storage: Storage, fault_proxy: FaultProxy
-    ) -> None:
+    def test_small_reads_and_writes_survive_them_too(self, shaky_storage: Storage, fault_proxy: FaultProxy) -> None:
         data = os.urandom(100_000)
         fault_proxy.cut_next(2)
         fault_proxy.fail_next(1)

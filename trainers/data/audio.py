@@ -101,15 +101,11 @@ def decode(source: bytes, *, name: str, sampling_rate_hz: int = SAMPLING_RATE_HZ
     samples, rate_hz = _read(source, name)
     if not len(samples):
         raise AudioError("holds no samples")
-    peak = max(
-        float(samples.max()), -float(samples.min())
-    )  # NaN wins in max and min, and fails the next test.
+    peak = max(float(samples.max()), -float(samples.min()))  # NaN wins in max and min, and fails the next test.
     if not np.isfinite(peak):
         raise AudioError("holds samples that are not numbers (NaN or infinity)")
     if peak > _MAX_PEAK:
-        raise AudioError(
-            f"float samples reach {peak:.6g}, outside -1..1: divide them by full scale and store again"
-        )
+        raise AudioError(f"float samples reach {peak:.6g}, outside -1..1: divide them by full scale and store again")
     if rate_hz != sampling_rate_hz:
         samples = soxr.resample(samples, rate_hz, sampling_rate_hz, quality="HQ")
         if not len(samples):
@@ -157,9 +153,7 @@ def decode_flac(data: bytes) -> np.ndarray:
     try:
         samples, _ = soundfile.read(io.BytesIO(data), dtype="int16")
     except (soundfile.SoundFileError, MemoryError) as error:
-        raise AudioError(
-            f"a stored clip of {len(data)} bytes is damaged ({error}): prepare the data again"
-        ) from error
+        raise AudioError(f"a stored clip of {len(data)} bytes is damaged ({error}): prepare the data again") from error
     return np.asarray(samples, dtype=np.int16)
 
 
@@ -225,9 +219,7 @@ def _read_with_av(source: bytes, promised: int) -> tuple[np.ndarray, int]:
                 for frame in packet.decode():
                     _check_rate(frame.sample_rate)
                     if rate_hz not in (0, frame.sample_rate):
-                        raise AudioError(
-                            f"changes from {rate_hz} to {frame.sample_rate} Hz midway: store one rate"
-                        )
+                        raise AudioError(f"changes from {rate_hz} to {frame.sample_rate} Hz midway: store one rate")
                     rate_hz = frame.sample_rate
                     frames += frame.samples
                     _check_size(frames * frame.layout.nb_channels)
@@ -282,9 +274,7 @@ def _joined(blocks: list[np.ndarray]) -> np.ndarray:
 
 def _check_rate(rate_hz: int) -> None:
     if not _LOWEST_RATE_HZ <= rate_hz <= _HIGHEST_RATE_HZ:
-        raise AudioError(
-            f"a sampling rate of {rate_hz} Hz is outside {_LOWEST_RATE_HZ}..{_HIGHEST_RATE_HZ} Hz"
-        )
+        raise AudioError(f"a sampling rate of {rate_hz} Hz is outside {_LOWEST_RATE_HZ}..{_HIGHEST_RATE_HZ} Hz")
 
 
 def _check_size(values: int) -> None:

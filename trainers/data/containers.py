@@ -154,11 +154,7 @@ def _check_ogg(source: bytes) -> None:
     page = source.rfind(b"OggS")
     header = source[page : page + 27]
     segments = source[page + 27 : page + 27 + header[26]] if len(header) == 27 else b""
-    if (
-        len(header) < 27
-        or len(segments) < header[26]
-        or page + 27 + len(segments) + sum(segments) > len(source)
-    ):
+    if len(header) < 27 or len(segments) < header[26] or page + 27 + len(segments) + sum(segments) > len(source):
         raise AudioError("ends in the middle of its last Ogg page")
     if not header[5] & 4:
         raise AudioError("ends in the middle: its last Ogg page is not marked as the end of the stream")

@@ -206,9 +206,7 @@ def make_demo_corpus(folder: Path, options: DemoOptions | None = None) -> dict[s
     options = options or DemoOptions()
     if not _is_finished(folder, options):
         if espeakng_loader is None:
-            raise DataError(
-                "the demo speaks with espeak-ng, which is not installed: pip install 'rayscribe[demo]'"
-            )
+            raise DataError("the demo speaks with espeak-ng, which is not installed: pip install 'rayscribe[demo]'")
         unfinished = folder.with_name(f".{folder.name}.{uuid4().hex}")
         try:
             _write_in_fresh_process(unfinished, options)

@@ -78,9 +78,7 @@ def read_manifest(
     elif suffix in (".jsonl", ".json"):
         columns, rows = _json_rows(location, text, wanted)
     else:
-        raise DataError(
-            f"{location}: the extension {suffix!r} is not a manifest's: name it .csv, .tsv or .jsonl"
-        )
+        raise DataError(f"{location}: the extension {suffix!r} is not a manifest's: name it .csv, .tsv or .jsonl")
     _require_column(location, columns, audio_column_name, "data.audio_column_name")
     _require_column(location, columns, text_column_name, "data.text_column_name")
     chunks = []
@@ -155,9 +153,7 @@ def _json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collect
         try:
             record = json.loads(record_text)
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"{location}: line {line} is not JSON ({error}): write one object a line"
-            ) from None
+            raise DataError(f"{location}: line {line} is not JSON ({error}): write one object a line") from None
         if not isinstance(record, dict):
             raise DataError(f"{location}: line {line} is not a JSON object: write one object a line, no list")
         keys.update(record)
@@ -183,9 +179,7 @@ def _require_column(location: str, columns: Collection[str], name: str, field: s
     if name in columns:
         return
     if not columns:
-        raise DataError(
-            f"{location}: no rows: the file is empty; add a header and one line for each recording"
-        )
+        raise DataError(f"{location}: no rows: the file is empty; add a header and one line for each recording")
     usual = [other for other in _USUAL_NAMES[field] if other in columns]
     nearest = usual or difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
     fix = f"to {nearest[0]!r}" if nearest else "to the one that it should be"
@@ -196,9 +190,7 @@ def _chunk_table(location: str, chunk: list[_Row], audio_column_name: str, has_i
     """Check some rows and make a table of them, without `row`; audio paths stand in for ids not given."""
     lines, values = zip(*chunk, strict=True)
     paths, texts, ids, speakers, durations, languages = zip(*values, strict=True)
-    for name, column in (
-        ((audio_column_name, paths), ("id", ids)) if has_ids else ((audio_column_name, paths),)
-    ):
+    for name, column in ((audio_column_name, paths), ("id", ids)) if has_ids else ((audio_column_name, paths),):
         if not all(map(str.strip, column)):
             line = next(line for line, value in zip(lines, column, strict=True) if not value.strip())
             raise DataError(f"{location}: line {line} has an empty {name!r}: fill it in, or take the row out")
@@ -226,9 +218,7 @@ def _durations_s(location: str, lines: Sequence[int], values: Sequence[str]) -> 
         except ValueError:
             duration_s = math.nan
         if not 0 <= duration_s < math.inf:
-            raise DataError(
-                f"{location}: line {line}: duration {value!r} is not a number of seconds: correct it"
-            )
+            raise DataError(f"{location}: line {line}: duration {value!r} is not a number of seconds: correct it")
         durations_s.append(duration_s)
     return durations_s
 

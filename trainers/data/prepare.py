@@ -222,9 +222,7 @@ def _run(source: Source, data: DataPart, runner: Runner, task: ShardTask, say: C
     bad: list[dict[str, str]] = []
     for part in runner(blocks, task):
         parts.append(part)
-        bad += [
-            {"id": row["id"], "reason": row["reason"]} for row in part.to_pylist() if row["reason"] is not None
-        ]
+        bad += [{"id": row["id"], "reason": row["reason"]} for row in part.to_pylist() if row["reason"] is not None]
         progress.advance(len(part), note=f"{len(bad)} quarantined" if bad else "")
         _check_bad(source, data, len(bad), len(source.table), bad)
     progress.done()
@@ -237,7 +235,11 @@ def _split_results(results: pa.Table) -> tuple[pa.Table, list[dict[str, str]], i
     good = ordered.filter(ordered["reason"].is_null())
     bad = ordered.filter(ordered["reason"].is_valid())
     stored_bytes = sum(ordered["stored_bytes"].to_pylist())
-    return good.select(["id", "shard", "row", "duration_s", "text"]), bad.select(["id", "reason"]).to_pylist(), stored_bytes
+    return (
+        good.select(["id", "shard", "row", "duration_s", "text"]),
+        bad.select(["id", "reason"]).to_pylist(),
+        stored_bytes,
+    )
 
 
 def _check_bad(source: Source, data: DataPart, bad: int, rows: int, quarantine: list[dict[str, str]]) -> None:

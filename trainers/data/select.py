@@ -41,7 +41,10 @@ def select_training(index: pa.Table, *, min_duration_s: float, max_duration_s: f
     silent = np.array([not text for text in index["text"].to_pylist()], dtype=bool)
     reasons = (
         (short, f"shorter than data.min_duration_s {min_duration_s:g} s"),
-        (long, f"longer than {longest_s:g} s ({'data.max_duration_s' if max_duration_s <= context_s else 'the model'})"),
+        (
+            long,
+            f"longer than {longest_s:g} s ({'data.max_duration_s' if max_duration_s <= context_s else 'the model'})",
+        ),
         (silent & ~short & ~long, "empty transcript"),
     )
     ids = index["id"]

@@ -55,7 +55,12 @@ def open_sources(data: DataPart, *, s3_endpoint_url: str | None, splits: tuple[s
         }
         opened = _manifests(data, manifests, splits, s3_endpoint_url)
         return [
-            Source(source.split, f"demo {source.split}", _with_bytes(source.table), _hash(repr(options), source.split))
+            Source(
+                source.split,
+                f"demo {source.split}",
+                _with_bytes(source.table),
+                _hash(repr(options), source.split),
+            )
             for source in opened
         ]
     if data.dataset is not None:
@@ -93,7 +98,10 @@ def _manifests(
                 f"data.{split}: {location}: {reason}; give the path of a manifest (--set data.{split}=my/{split}.csv)"
             ) from None
         table = read_manifest(
-            location, content, audio_column_name=data.audio_column_name, text_column_name=data.text_column_name
+            location,
+            content,
+            audio_column_name=data.audio_column_name,
+            text_column_name=data.text_column_name,
         )
         columns = (data.audio_column_name, data.text_column_name)
         sources.append(Source(split, location, table, _hash(content, columns, _file_stats(table))))

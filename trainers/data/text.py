@@ -18,9 +18,7 @@ _HYPHENS = frozenset("-\N{HYPHEN}\N{NON-BREAKING HYPHEN}")
 _IN_NUMBERS = frozenset(".,:")
 
 # Hiragana, katakana and Han are written without spaces: punctuation that goes must not leave one.
-_UNSPACED = (
-    "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-)
+_UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 _REMOVED = "\0"
 _REMOVED_BETWEEN_UNSPACED = re.compile(f"(?<=[{_UNSPACED}]){_REMOVED}+(?=[{_UNSPACED}])")
 

@@ -174,7 +174,8 @@ class Scorer:
 
     def _sum(self, heard: Sequence[_Heard], options: ScoringOptions) -> SplitScore:
         gathered = sorted(
-            (item for part in self._session.gather(list(heard)) for item in part), key=lambda item: item.position
+            (item for part in self._session.gather(list(heard)) for item in part),
+            key=lambda item: item.position,
         )
         ids, texts = self._index["id"].to_pylist(), self._index["text"].to_pylist()
         check_ids(ids, [ids[item.position] for item in gathered])
@@ -203,5 +204,3 @@ def _most_new_tokens(model: Any, max_length: int) -> int:
 def _is_out_of_memory(error: BaseException) -> bool:
     text = str(error)
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
-
-

@@ -129,9 +129,7 @@ class Storage(ABC):
         """
         keys = _files_below(local)
         if last is not None and last not in keys:
-            raise StorageError(
-                f"cannot upload {local} to {self.url(prefix)}: it has no file {last!r}; write it first"
-            )
+            raise StorageError(f"cannot upload {local} to {self.url(prefix)}: it has no file {last!r}; write it first")
         target = self.sub(prefix)
         if last is not None:
             target.delete(last)
@@ -145,9 +143,7 @@ class Storage(ABC):
         # A bucket may hold keys like a/../../b from other tools: cleaned before any becomes a path here.
         keys = [clean_key(entry.key) for entry in source.list_files()]
         if not keys:
-            raise StorageError(
-                f"cannot download {source.url()}: no file is there; check the name of the folder"
-            )
+            raise StorageError(f"cannot download {source.url()}: no file is there; check the name of the folder")
         in_parallel(lambda key: source.download_file(key, local / key), keys)
 
     def check_writable(self) -> None:
@@ -180,13 +176,9 @@ def clean_key(key: str) -> str:
     cleaned = key.removesuffix("/")
     parts = cleaned.split("/")
     if key.startswith("/") or any(part in ("", ".", "..") for part in parts):
-        raise StorageError(
-            f"storage key {key!r} is not a path below the root: give one like folder/file, without '..'"
-        )
+        raise StorageError(f"storage key {key!r} is not a path below the root: give one like folder/file, without '..'")
     if "\0" in key or key.endswith(PART_SUFFIX):
-        raise StorageError(
-            f"storage key {key!r} has a NUL in it or ends with {PART_SUFFIX}: give another name"
-        )
+        raise StorageError(f"storage key {key!r} has a NUL in it or ends with {PART_SUFFIX}: give another name")
     try:
         key.encode()
     except UnicodeEncodeError as error:
@@ -234,9 +226,7 @@ def sha256_of(path: str | Path) -> str:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise StorageError(
-            f"cannot read {path}: {error.strerror}; check that it is a file you may read"
-        ) from error
+        raise StorageError(f"cannot read {path}: {error.strerror}; check that it is a file you may read") from error
 
 
 def _files_below(folder: Path) -> list[str]:
@@ -253,13 +243,9 @@ def _probe(storage: Storage, key: str) -> None:
     data = uuid4().hex.encode()
     storage.create_exclusive(key, data)
     if storage.read_bytes(key) != data:
-        raise StorageError(
-            f"cannot trust {storage.url(key)}: it reads back other bytes than were written; check it"
-        )
+        raise StorageError(f"cannot trust {storage.url(key)}: it reads back other bytes than were written; check it")
     if key not in [entry.key for entry in storage.list_files(key.partition("/")[0])]:
-        raise StorageError(
-            f"cannot trust {storage.url(key)}: a file just written is not listed; check the service"
-        )
+        raise StorageError(f"cannot trust {storage.url(key)}: a file just written is not listed; check the service")
     if storage.create_exclusive(key, b"a second creation"):
         raise StorageError(
             f"cannot use {storage.url()}: two could create the same file there; "

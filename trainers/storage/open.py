@@ -16,9 +16,7 @@ _BUCKET = re.compile(r"[a-zA-Z0-9.\-_]{1,255}")
 _WANTED = "give an absolute folder such as /mnt/runs, or s3://bucket/prefix"
 
 
-def open_storage(
-    root: str, *, s3_endpoint_url: str | None = None, retry: RetryPolicy | None = None
-) -> Storage:
+def open_storage(root: str, *, s3_endpoint_url: str | None = None, retry: RetryPolicy | None = None) -> Storage:
     """Opens the folder or bucket that `root` names, without touching it.
 
     Args:
@@ -63,9 +61,7 @@ def _endpoint(given: str | None) -> str | None:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         # Not echoed: it holds a password.
-        raise StorageError(
-            "s3_endpoint_url holds a user name: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
+        raise StorageError("s3_endpoint_url holds a user name: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise StorageError(f"s3_endpoint_url {url!r} is not the URL of a service: give http(s)://host:port")
     return url.rstrip("/")

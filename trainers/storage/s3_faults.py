@@ -18,8 +18,7 @@ _TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 
 _SET_KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the node a role"
 _ALLOW = (
-    "allow s3:GetObject, s3:PutObject and s3:DeleteObject on its objects "
-    "and s3:ListBucket on the bucket {bucket!r}"
+    "allow s3:GetObject, s3:PutObject and s3:DeleteObject on its objects and s3:ListBucket on the bucket {bucket!r}"
 )
 # Codes, cause, fix.
 _ANSWERS = (
@@ -138,9 +137,7 @@ class S3Faults:
                 names = {"bucket": self.bucket, "endpoint": self.endpoint, "code": code}
                 return Fault(cause.format(**names), fix.format(**names))
         words = error.response.get("Error", {}).get("Message", "no message")
-        return Fault(
-            f"the service answers {status} {code}: {words}", "check the storage path and the service"
-        )
+        return Fault(f"the service answers {status} {code}: {words}", "check the storage path and the service")
 
 
 def error_code(error: ClientError) -> str:

@@ -127,9 +127,7 @@ def test_a_file_cut_short_is_never_taken_for_a_whole_one(container: str, subtype
 
 @pytest.mark.parametrize(("container", "codec"), AV_FORMATS)
 @pytest.mark.parametrize("kept", [0.5, 0.9])
-def test_a_file_of_ffmpeg_cut_short_is_never_taken_for_a_whole_one(
-    container: str, codec: str, kept: float
-) -> None:
+def test_a_file_of_ffmpeg_cut_short_is_never_taken_for_a_whole_one(container: str, codec: str, kept: float) -> None:
     whole = written_with_av(container, codec)
     assert refusal(whole[: int(len(whole) * kept)])
 
@@ -302,9 +300,7 @@ def test_recorded_speech_in_every_container_is_decoded_to_its_duration(speech_da
 
 
 @pytest.mark.parametrize(("speech", "slack_s"), [("count_", 0.0001), ("cold_", 0.0), ("sonnet_", 0.024)])
-def test_the_same_speech_in_other_formats_has_the_same_duration(
-    speech_data: Path, speech: str, slack_s: float
-) -> None:
+def test_the_same_speech_in_other_formats_has_the_same_duration(speech_data: Path, speech: str, slack_s: float) -> None:
     files = sorted((speech_data / "odd_audio" / "clips").glob(f"{speech}*"))
     durations_s = [len(decode(file.read_bytes(), name=file.name)) / SAMPLING_RATE_HZ for file in files]
     assert len(files) > 1

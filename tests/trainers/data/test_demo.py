@@ -40,10 +40,7 @@ def test_default_plan_holds_out_speakers_and_word_sequences() -> None:
     options = DemoOptions()
     plan = plan_corpus(options)
     speakers, texts = (
-        {
-            split: {getattr(utterance, field) for utterance in plan if utterance.split == split}
-            for split in demo.SPLITS
-        }
+        {split: {getattr(utterance, field) for utterance in plan if utterance.split == split} for split in demo.SPLITS}
         for field in ("speaker", "text")
     )
     for by_split in (speakers, texts):
@@ -136,17 +133,13 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_without_espeak_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_espeak_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(demo, "espeakng_loader", None)
     with pytest.raises(DataError, match=r"pip install 'rayscribe\[demo\]'"):
         make_demo_corpus(tmp_path / "corpus", SMALL)
 
 
-def test_a_voice_that_does_not_exist_fails_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_voice_that_does_not_exist_fails_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader")
     # The plan is made again in the child, so the wrong voice has to be put there.
     script = (

@@ -69,13 +69,9 @@ def test_audio_paths_are_joined_to_the_folder_of_the_manifest(location: str, pat
     assert read(f"path,text\n{path},x\n", location)["audio"].to_pylist() == [audio]
 
 
-def test_a_relative_location_counts_from_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_location_counts_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert read("path,text\na.wav,x\n", "lists/train.csv")["audio"][0].as_py() == str(
-        tmp_path / "lists" / "a.wav"
-    )
+    assert read("path,text\na.wav,x\n", "lists/train.csv")["audio"][0].as_py() == str(tmp_path / "lists" / "a.wav")
 
 
 def test_tsv_takes_quotes_as_they_are() -> None:

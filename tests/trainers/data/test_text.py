@@ -1,4 +1,4 @@
-# ruff: noqa: RUF001 (letters and quotation marks of other scripts are what is tested)
+
 
 import subprocess
 import sys
@@ -40,10 +40,7 @@ def test_punctuation_goes_and_words_stay_whole(text: str, expected: str) -> None
 
 def test_both_switches_off_keeps_case_and_punctuation() -> None:
     text = "  The\t“lower-case”,\n being  invented. "
-    assert (
-        normalize(text, do_lower_case=False, do_remove_punctuation=False)
-        == "The “lower-case”, being invented."
-    )
+    assert normalize(text, do_lower_case=False, do_remove_punctuation=False) == "The “lower-case”, being invented."
 
 
 def test_the_same_letter_in_two_encodings_becomes_one() -> None:

@@ -105,9 +105,7 @@ def test_any_unicode_can_be_scored(reference: str, hypothesis: str) -> None:
 
 
 @given(pairs, st.randoms(use_true_random=False))
-def test_order_of_the_utterances_does_not_move_the_score(
-    texts: list[tuple[str, str]], rng: random.Random
-) -> None:
+def test_order_of_the_utterances_does_not_move_the_score(texts: list[tuple[str, str]], rng: random.Random) -> None:
     scores = scores_of(texts)
     shuffled = rng.sample(scores, len(scores))
     assert total(shuffled, utterances=len(scores)) == total(scores, utterances=len(scores))

@@ -96,8 +96,7 @@ def test_metrics_open_at_once_share_no_files(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_computing_at_once_do_not_collide() -> None:
     processes = [
-        subprocess.Popen([sys.executable, "-c", COMPUTE_IN_A_LOOP], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
+        subprocess.Popen([sys.executable, "-c", COMPUTE_IN_A_LOOP], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
     outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
