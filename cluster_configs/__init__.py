@@ -1,0 +1,1 @@
+"""Templates of clusters that run Rayscribe."""

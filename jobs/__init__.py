@@ -1,0 +1,1 @@
+"""Client and service side; never imports torch, transformers or datasets."""

@@ -1,0 +1,1 @@
+"""What a job's environment is made of; pure."""

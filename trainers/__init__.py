@@ -1,0 +1,1 @@
+"""What runs on the cluster: preparing speech, training, scoring, exporting. Imports nothing of `jobs`."""

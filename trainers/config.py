@@ -286,12 +286,12 @@ class CheckpointPart(Part):
 class TrainConfig(Part):
     """One experiment, whole: everything that training reads, and `job`, which it only carries."""
 
-    run: RunPart = Field(default_factory=RunPart)
+    run: RunPart = RunPart()
     data: DataPart
     model: ModelPart
     training: TrainingPart
-    scaling: ScalingPart = Field(default_factory=ScalingPart)
-    checkpoint: CheckpointPart = Field(default_factory=CheckpointPart)
+    scaling: ScalingPart = ScalingPart()
+    checkpoint: CheckpointPart = CheckpointPart()
     job: dict[str, Any] = Field(default_factory=dict, description="For the jobs service; not read by training.")
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ def validation_metrics(result: SplitScore) -> dict[str, float]:
     return {**{name: float(rate or 0.0) for name, rate in rates.items()}, "eval_loss": result.loss}
 
 
-class ProgressReport(TrainerCallback):  # type: ignore[misc]
+class ProgressReport(TrainerCallback):
     """Speaks and writes for all ranks: the leading one does, the others are silent."""
 
     def __init__(
@@ -76,8 +76,9 @@ class ProgressReport(TrainerCallback):  # type: ignore[misc]
         """Leaves saving out of the training speed."""
         self._restart()
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Says and writes a line for a loss or a score."""
+        logs: dict[str, float] = kwargs["logs"]
         if not self._session.leads:
             return
         if "eval_wer" in logs:
@@ -118,7 +119,7 @@ class ProgressReport(TrainerCallback):  # type: ignore[misc]
         self._folder.storage.append_line(METRICS, json.dumps({**line, **numbers}))
 
 
-class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
+class KeepCheckpoints(TrainerCallback):
     """Hands each checkpoint that the Trainer wrote, with its score, to the uploader."""
 
     def __init__(self, session: Session, uploader: Uploader | None, attempt: int, group: str):

@@ -74,7 +74,7 @@ def load_processor(model: ModelPart, description: Path | None) -> WhisperProcess
             f"model.language is missing: {model.name_or_path} is multilingual (--set model.language=English)"
         )
     try:
-        processor = WhisperProcessor.from_pretrained(model.name_or_path, revision=model.revision or "main")
+        processor = WhisperProcessor.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
     except (OSError, ValueError) as error:
         raise _cannot_open(model, error) from error
     if multilingual and model.language is not None:
@@ -90,7 +90,7 @@ def load_processor(model: ModelPart, description: Path | None) -> WhisperProcess
 def is_multilingual(model: ModelPart) -> bool:
     """Whether the pretrained weights know languages, by their generation config."""
     try:
-        generation = GenerationConfig.from_pretrained(model.name_or_path, revision=model.revision or "main")
+        generation = GenerationConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
     except (OSError, ValueError) as error:
         raise _cannot_open(model, error) from error
     return bool(getattr(generation, "is_multilingual", True))
@@ -120,7 +120,7 @@ def load_recogniser(model: ModelPart, description: Path | None, seed: int) -> Re
     }
     try:
         network = WhisperForConditionalGeneration.from_pretrained(
-            model.name_or_path, revision=model.revision or "main", dtype=torch.float32, **dropouts
+            str(model.name_or_path), revision=model.revision or "main", dtype=torch.float32, **dropouts
         )
     except (OSError, ValueError) as error:
         raise _cannot_open(model, error) from error

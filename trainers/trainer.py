@@ -122,7 +122,7 @@ class Collator:
         }
 
 
-class SpeechTrainer(Seq2SeqTrainer):  # type: ignore[misc]
+class SpeechTrainer(Seq2SeqTrainer):
     """One rank's training loop."""
 
     def __init__(
@@ -210,7 +210,7 @@ class SpeechTrainer(Seq2SeqTrainer):  # type: ignore[misc]
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
         if self.args.should_save:
-            folder = Path(output_dir or self.args.output_dir)
+            folder = Path(str(output_dir or self.args.output_dir))
             # A pickle, and nothing that config.yaml does not say.
             (folder / "training_args.bin").unlink(missing_ok=True)
             self.processor.save_pretrained(folder)
@@ -222,7 +222,7 @@ class SpeechTrainer(Seq2SeqTrainer):  # type: ignore[misc]
         """Nothing, see `_save_rng_state`."""
 
 
-class Reseed(TrainerCallback):  # type: ignore[misc]
+class Reseed(TrainerCallback):
     """Seeds dropout of each step from (seed, step, rank), so that a resumed run draws what the first would have."""
 
     def __init__(self, seed: int, rank: int):

@@ -38,6 +38,8 @@ def context_and_labels(model: ModelPart, processor: Any) -> tuple[float, int]:
         most = model.max_label_tokens
     else:
         most = int(
-            WhisperConfig.from_pretrained(model.name_or_path, revision=model.revision or "main").max_target_positions
+            WhisperConfig.from_pretrained(
+                str(model.name_or_path), revision=model.revision or "main"
+            ).max_target_positions
         )
     return float(processor.feature_extractor.chunk_length), most

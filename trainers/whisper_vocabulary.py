@@ -18,12 +18,15 @@ from transformers import (
     WhisperProcessor,
     WhisperTokenizer,
 )
-from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
+from transformers.models.whisper.tokenization_whisper import LANGUAGES as CODES
+from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 from trainers.config import ModelPart
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 
+# Name of each language by its code, in the order of the tokens.
+LANGUAGES: dict[str, str] = CODES
 END = "<|endoftext|>"
 START = "<|startoftranscript|>"
 NO_TIMESTAMPS = "<|notimestamps|>"

@@ -181,7 +181,7 @@ def _train(
         evaluate=score_validation,
         callbacks=[Reseed(config.run.seed, session.rank), report, keeper],
     )
-    _say_start(session, config, plan, trainer, start)
+    _say_start(session, config, plan, recogniser, start)
     set_seed(config.run.seed)
     if start is None or start[0].step < _last_step(config, plan):
         trainer.train(resume_from_checkpoint=str(start[1]) if start is not None else None)
@@ -350,12 +350,12 @@ def _say_start(
     session: Session,
     config: TrainConfig,
     plan: BatchPlan,
-    trainer: SpeechTrainer,
+    recogniser: Recogniser,
     start: tuple[Checkpoint, Path] | None,
 ) -> None:
     if not session.leads:
         return
-    millions = sum(weight.numel() for weight in trainer.model.parameters()) / 1e6
+    millions = sum(weight.numel() for weight in recogniser.model.parameters()) / 1e6
     begin = f"resuming from {start[0].name}, step {start[0].step}" if start is not None else "from the beginning"
     size = plan.shape.global_batch_size
     batch = f"{size} utterances" if size else f"{plan.shape.max_batch_duration_s:g} padded s × {plan.shape.slots}"

@@ -180,7 +180,7 @@ def prepare(
         say: Takes lines of progress.
 
     Raises:
-        DataError: more than `data.max_bad_fraction` of the rows cannot be decoded; none is left; with the worst reasons.
+        DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
         StorageError: the cache cannot be written.
     """
     cache = open_storage(cache_url, s3_endpoint_url=s3_endpoint_url)

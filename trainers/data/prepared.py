@@ -119,7 +119,7 @@ def finish(
         duration_s=round(sum(results["duration_s"].to_pylist()), 3),
         stored_bytes=stored_bytes,
     )
-    state = {
+    state: dict[str, object] = {
         "_data_files": [{"filename": shard_name(shard)} for shard in shards],
         "_fingerprint": key[:16],
         "_format_columns": None,

@@ -175,13 +175,13 @@ def _config_name(part: HubDatasetPart) -> str | None:
         return None
     names = datasets.get_dataset_config_names(part.name, revision=part.revision)
     if part.config_name in names:
-        return part.config_name
+        return str(part.config_name)
     near = [name for name in names if name.startswith(f"{part.config_name}_")]
     if len(near) != 1:
         raise DataError(
             f"data.dataset.config_name: {part.name} has no config {part.config_name!r}; it has {', '.join(names)}"
         )
-    return near[0]
+    return str(near[0])
 
 
 def _unique(table: pa.Table, column: str) -> bool:

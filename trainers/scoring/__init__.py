@@ -1,0 +1,1 @@
+"""From hypotheses to error rates."""

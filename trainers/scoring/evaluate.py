@@ -198,7 +198,7 @@ class Scorer:
 
 def _most_new_tokens(model: Any, max_length: int) -> int:
     # Start, language, task and no-timestamps stand before the first new token.
-    return max(1, min(max_length, model.config.max_target_positions - 4))
+    return max(1, min(max_length, int(model.config.max_target_positions) - 4))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
