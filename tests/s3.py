@@ -132,11 +132,13 @@ class FaultProxy:
     Attributes:
         upstream: The URL of the service.
         delay_put_s: How long each PUT waits before it goes on.
+        delays: Which PUTs wait; all unless set.
         requests: (method, path with query) of all requests so far, faulty ones included.
     """
 
     upstream: str
     delay_put_s: float = 0.0
+    delays: Matcher = lambda method, path: True
     requests: list[tuple[str, str]] = field(default_factory=list)
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -205,7 +207,7 @@ class _ProxyHandler(BaseHTTPRequestHandler):
             self.rfile.read(self._length() // 2)
             return self._break()
         body = self._body()
-        if self.command == "PUT" and self.proxy.delay_put_s:
+        if self.command == "PUT" and self.proxy.delay_put_s and self.proxy.delays(self.command, self.path):
             self.proxy.stopped.wait(self.proxy.delay_put_s)
         if fault and kind == "status":
             return self._refuse(fault)

@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
         description="Fine-tunes a speech recogniser on the Ray cluster that this process finds, or on this machine.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     result.add_argument("--config", type=Path, help="recipe, e.g. jobs/specs/whisper_micro.yaml")
     result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a field; repeatable")

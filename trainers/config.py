@@ -20,7 +20,9 @@ S3_SCHEME = "s3://"
 class Part(BaseModel):
     """A frozen part of the config that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), str_strip_whitespace=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), str_strip_whitespace=True, allow_inf_nan=False
+    )
 
 
 class RunPart(Part):
@@ -80,11 +82,17 @@ class HubDatasetPart(Part):
 class DataPart(Part):
     """Where the speech comes from and how it is prepared. Exactly one door: manifests, `demo` or `dataset`."""
 
-    train: str | None = Field(None, description="Manifest (CSV, TSV, JSONL) to train on: folder path or s3:// URL.")
-    validation: str | None = Field(None, description="Manifest that chooses the best model. Never the test set.")
+    train: str | None = Field(
+        None, description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL. null: another door."
+    )
+    validation: str | None = Field(None, description="Manifest that chooses the best model. null: another door.")
     test: str | None = Field(None, description="Manifest of the final score. null: no final score.")
-    demo: DemoPart | None = Field(None, description="Door `demo:`, a corpus synthesised where the job runs.")
-    dataset: HubDatasetPart | None = Field(None, description="Door `dataset:`, opened by datasets.load_dataset.")
+    demo: DemoPart | None = Field(
+        None, description="Door `demo:`, a corpus synthesised where the job runs. null: another door."
+    )
+    dataset: HubDatasetPart | None = Field(
+        None, description="Door `dataset:`, opened by datasets.load_dataset. null: another door."
+    )
     audio_column_name: str = Field("path", description="Column with the path of the recording.")
     text_column_name: str = Field("text", description="Column with the transcript.")
     do_lower_case: bool = Field(False, description="Lower-case the transcripts that are trained on and scored.")
@@ -134,7 +142,7 @@ class ModelPart(Part):
     """The recogniser: pretrained weights, or sizes of a new one."""
 
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
-    name_or_path: str | None = Field(None, description="pretrained: Hub id, or folder. scratch: null.")
+    name_or_path: str | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")
     revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
     language: str | None = Field(
         None, description="Language of the speech, in Whisper's words (english). null: an English-only model."

@@ -1,5 +1,6 @@
 """Command-line flags that the usual fine-tuning scripts have, each as an override of the field that it means."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,9 +94,10 @@ def base_of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
     columns = {"audio_column_name": "audio"}
     if name == DEFAULT_DATASET:
         columns["text_column_name"] = "raw_transcription"
-    size = values.get("model_size") or Path(str(values.get("model_name_or_path") or "whisper")).name
+    weights = values.get("model_size") or Path(str(values.get("model_name_or_path"))).name.removeprefix("whisper-")
+    words = "-".join(str(part).lower() for part in ("whisper", weights, values.get("name")) if part)
     return {
-        "run": {"name": "-".join(str(part).lower() for part in ("whisper", size, values.get("name")) if part)},
+        "run": {"name": re.sub(r"[^a-z0-9._-]+", "-", words).strip("-")},
         "data": {"dataset": {"name": name}, **columns},
         "model": {"init": "pretrained"},
         "training": {"max_steps": 5000},

@@ -3,7 +3,7 @@
 An epoch's order is a function of (index, seed, epoch, batch shape, bucket edges, shuffle window) and of nothing else.
 Utterances are shuffled within windows of shards, fall into length buckets in that order, and a bucket that is full is
 a global batch. What is left in a bucket at the end moves up to the next longer one, so that an epoch holds each
-utterance once and only its last batch is smaller. The number of steps in an epoch is the same for every epoch.
+utterance once and only one of its batches is smaller. The number of steps in an epoch is the same for every epoch.
 """
 
 from collections.abc import Iterator, Sequence

@@ -49,10 +49,10 @@ ACCENTS = ("en", "en-us", "en-gb-scotland", "en-gb-x-rp")
 SPEAKERS = {
     "train": (
         "m1", "m2", "m3", "m5", "m7", "m8", "f1", "f2", "f3", "f5", "Andy", "Annie", "Gene", "belinda",
-        "edward2", "anika", "linda", "max", "rob", "shelby", "steph", "zac",
+        "edward2", "anika", "linda", "max", "rob", "shelby", "travis", "zac",
     ),
     "validation": ("m4", "Mike", "grandma"),
-    "test": ("m6", "f4", "aunty", "travis"),
+    "test": ("m6", "f4", "aunty", "steph"),
 }
 # fmt: on
 

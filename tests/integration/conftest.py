@@ -1,0 +1,32 @@
+"""One real Ray for all tests of this folder, and runs of task.py on it that can be killed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from tests.integration.killing import RayHead
+from tests.trainers.synthetic import write_corpus
+
+WORDS = ("red", "green", "blue", "left right", "up and down", "stop", "go on then", "one two three four")
+LOGICAL_CPUS = 8
+
+
+@pytest.fixture(scope="session")
+def ray_head() -> Iterator[RayHead]:
+    """A Ray of more logical CPUs than there are cores, which drivers in other processes join."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": LOGICAL_CPUS, "include_dashboard": False})
+    yield RayHead(cluster.address)
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train.csv, validation.csv and test.csv of tones with made-up transcripts."""
+    folder = tmp_path_factory.mktemp("tones")
+    for name, count in (("train", 48), ("validation", 6), ("test", 6)):
+        texts = [WORDS[(number + len(name)) % len(WORDS)] for number in range(count)]
+        durations_s = [0.3 + 0.07 * (number * 7 % 11) for number in range(count)]
+        write_corpus(folder, texts, durations_s=durations_s, name=name)
+    return folder

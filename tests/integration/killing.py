@@ -1,0 +1,123 @@
+"""Runs of task.py in processes of their own, watched by what they write, and killed by process id."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainers.checkpoints import Checkpoint, list_checkpoints
+from trainers.run_folder import CHECKPOINTS, METRICS
+from trainers.storage import Storage, open_storage
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEADLINE_S = 240.0
+
+
+@dataclass(frozen=True)
+class RayHead:
+    """A Ray whose processes are children of this one.
+
+    Attributes:
+        address: What drivers join.
+    """
+
+    address: str
+
+    def training_workers(self) -> list[psutil.Process]:
+        """The processes of training workers that live now."""
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            try:
+                if any("TrainWorker" in part for part in process.cmdline()):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@dataclass
+class Run:
+    """One run folder, and the driver that works on it.
+
+    Attributes:
+        head: The cluster.
+        name: Name of the run.
+        storage_path: Where its folder is.
+        recipe: The YAML file.
+        sets: Overrides.
+        log: File that takes what the drivers print.
+    """
+
+    head: RayHead
+    name: str
+    storage_path: str
+    recipe: Path
+    sets: Sequence[str]
+    log: Path
+    driver: subprocess.Popen[bytes] | None = None
+
+    @property
+    def folder(self) -> Storage:
+        """The run folder."""
+        return open_storage(f"{self.storage_path}/{self.name}")
+
+    def start(self) -> None:
+        """Starts a driver."""
+        command = [sys.executable, "task.py", "--config", str(self.recipe)]
+        for item in (*self.sets, f"run.name={self.name}", f"run.storage_path={self.storage_path}"):
+            command += ["--set", item]
+        environment = {**os.environ, "RAY_ADDRESS": self.head.address}
+        with self.log.open("ab") as log:
+            self.driver = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=log)
+
+    def finish(self) -> None:
+        """Waits for the driver to end well."""
+        assert self.driver is not None
+        code = self.driver.wait(DEADLINE_S)
+        assert code == 0, f"the driver ended with {code}:\n{self.log.read_text()[-4000:]}"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl so far."""
+        if not self.folder.exists(METRICS):
+            return []
+        lines = self.folder.read_bytes(METRICS).decode().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def steps(self) -> list[int]:
+        """Each step whose loss was reported, in the order of reporting."""
+        return [line["step"] for line in self.metrics() if "loss" in line]
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Whole checkpoints."""
+        return list_checkpoints(self.folder.sub(CHECKPOINTS))
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits for a condition while the driver lives."""
+        end = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert self.driver is not None
+            code = self.driver.poll()
+            assert code is None, f"the driver ended with {code} before {what}:\n{self.log.read_text()[-4000:]}"
+            assert time.monotonic() < end, f"no {what} in {DEADLINE_S} s:\n{self.log.read_text()[-4000:]}"
+            time.sleep(0.02)
+
+    def kill_worker(self) -> None:
+        """SIGKILL for one training worker, the last in the list."""
+        workers = sorted(self.head.training_workers(), key=lambda process: process.pid)
+        assert workers, "no training worker lives"
+        workers[-1].send_signal(signal.SIGKILL)
+
+    def kill_driver(self) -> None:
+        """SIGKILL for the driver; its workers end with it."""
+        assert self.driver is not None
+        self.driver.send_signal(signal.SIGKILL)
+        self.driver.wait()
+        psutil.wait_procs(self.head.training_workers(), timeout=DEADLINE_S)

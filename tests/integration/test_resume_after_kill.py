@@ -1,0 +1,152 @@
+"""A training that is killed again and again ends with the weights of the undisturbed one, bit for bit."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.integration.killing import RayHead, Run
+from tests.s3 import FaultProxy
+from tests.trainers.synthetic import content
+from trainers.run_folder import CHECKPOINTS
+
+MAX_STEPS, SAVE_STEPS = 200, 20
+WORKER, DRIVER, BOTH = "worker", "driver", "both"
+# Step after which each kill comes, and whom it hits: spread over the run, right after checkpoints and between them.
+KILLS = (
+    (3, WORKER),
+    (21, DRIVER),
+    (38, WORKER),
+    (55, BOTH),
+    (61, WORKER),
+    (80, WORKER),
+    (99, DRIVER),
+    (121, WORKER),
+    (141, BOTH),
+    (163, WORKER),
+    (188, DRIVER),
+)
+
+
+@pytest.fixture
+def recipe(tones: Path, tmp_path: Path) -> Path:
+    """Dropout, accumulation and gradient checkpointing, all that could draw or add in another order."""
+    changes: dict[str, Any] = {
+        "run.max_failures": 20,
+        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "data.cache_dir": str(tmp_path / "prepared"),
+        "model.d_model": 32,
+        "model.encoder_layers": 2,
+        "model.dropout": 0.2,
+        "model.attention_dropout": 0.1,
+        "training.max_steps": MAX_STEPS,
+        "training.save_steps": SAVE_STEPS,
+        "training.eval_steps": SAVE_STEPS,
+        "training.logging_steps": 1,
+        "training.learning_rate": 1e-3,
+        "training.per_device_train_batch_size": 4,
+        "training.gradient_accumulation_steps": 2,
+        "training.gradient_checkpointing": True,
+        "training.generation_max_length": 8,
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content(changes)))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_workers_killed_eleven_times_end_with_the_same_weights(
+    ray_head: RayHead, recipe: Path, tmp_path: Path
+) -> None:
+    run = Run(ray_head, "killed", str(tmp_path / "runs"), recipe, ["scaling.num_workers=2"], tmp_path / "killed.log")
+    calm = replace(run, name="calm", log=tmp_path / "calm.log")
+    calm.start()
+    calm.finish()
+    run.start()
+    for step, victim in KILLS:
+        run.wait_for(lambda step=step: max(run.steps(), default=0) >= step, f"step {step}")
+        kill(run, victim)
+    run.finish()
+    check_same(run, calm)
+    check_repeats(run.steps(), restarts=len(KILLS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_weights(
+    ray_head: RayHead,
+    recipe: Path,
+    tmp_path: Path,
+    s3_bucket: str,
+    fault_proxy: FaultProxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", fault_proxy.url)
+    # Long enough for a kill to fall between two files of one checkpoint.
+    fault_proxy.delay_put_s = 0.1
+    fault_proxy.delays = lambda method, path: f"/{CHECKPOINTS}/checkpoint-" in path
+    sets = ["scaling.num_workers=3", f"run.s3_endpoint_url={fault_proxy.url}"]
+    run = Run(ray_head, "killed", f"{s3_bucket}/runs", recipe, sets, tmp_path / "killed.log")
+    calm = replace(run, name="calm", log=tmp_path / "calm.log")
+    calm.start()
+    calm.finish()
+    run.start()
+    for number, (step, victim) in enumerate(KILLS):
+        if number % 2:
+            run.wait_for(lambda step=step: upload_under_way(fault_proxy, step), f"an upload of step {step}")
+        else:
+            run.wait_for(lambda step=step: max(run.steps(), default=0) >= step, f"step {step}")
+        kill(run, victim)
+    run.finish()
+    check_same(run, calm)
+    check_repeats(run.steps(), restarts=len(KILLS))
+
+
+def kill(run: Run, victim: str) -> None:
+    """Kills a worker, the driver, or both; starts a new driver where there is none."""
+    if victim in (WORKER, BOTH):
+        run.kill_worker()
+    if victim in (DRIVER, BOTH):
+        run.kill_driver()
+        run.start()
+
+
+def upload_under_way(proxy: FaultProxy, step: int) -> bool:
+    """Whether files of a checkpoint of this step or a later one have been sent, and its manifest has not."""
+    names: dict[str, set[str]] = {}
+    for method, path in list(proxy.requests):
+        if method == "PUT" and f"/killed/{CHECKPOINTS}/checkpoint-" in path:
+            folder, _, file = path.rpartition("/")
+            names.setdefault(folder.rpartition("/")[2], set()).add(file.partition("?")[0])
+    late = {name: files for name, files in names.items() if int(name.split("-")[1]) >= step - SAVE_STEPS}
+    newest = max(late, key=lambda name: int(name.split("-")[1]), default=None)
+    return newest is not None and int(newest.split("-")[1]) >= step and "MANIFEST.json" not in late[newest]
+
+
+def check_same(run: Run, calm: Run) -> None:
+    """Weights, optimizer and scores of the last checkpoints are equal to the last bit."""
+    mine, theirs = run.checkpoints()[-1], calm.checkpoints()[-1]
+    assert (mine.step, theirs.step) == (MAX_STEPS, MAX_STEPS)
+    assert mine.files["model.safetensors"]["sha256"] == theirs.files["model.safetensors"]["sha256"]
+    assert mine.metrics == theirs.metrics
+    ours, others = (
+        torch.load(io.BytesIO(item.folder.read_bytes(f"{CHECKPOINTS}/{last.name}/optimizer.pt")), weights_only=True)
+        for item, last in ((run, mine), (calm, theirs))
+    )
+    for number, state in ours["state"].items():
+        for name, value in state.items():
+            assert torch.equal(value, others["state"][number][name]), f"optimizer state {number}.{name} differs"
+    assert run.folder.read_bytes("evaluation/test.json") == calm.folder.read_bytes("evaluation/test.json")
+
+
+def check_repeats(steps: list[int], restarts: int) -> None:
+    """Every restart repeats at most save_steps steps, and no step is left out."""
+    jumps = [(before, after) for before, after in zip(steps, steps[1:], strict=False) if after != before + 1]
+    assert len(jumps) <= restarts
+    assert all(0 <= before + 1 - after <= SAVE_STEPS for before, after in jumps), jumps
+    assert set(steps) == set(range(1, MAX_STEPS + 1))
