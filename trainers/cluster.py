@@ -30,7 +30,7 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     try:
         if address:

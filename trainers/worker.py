@@ -1,6 +1,7 @@
 """What every training worker runs: build → resume → train → score the best → export. The same with and without Ray."""
 
 import logging
+import math
 import os
 import tempfile
 import warnings
@@ -328,7 +329,7 @@ def _last_step(config: TrainConfig, plan: BatchPlan) -> int:
     if config.training.max_steps is not None:
         return config.training.max_steps
     assert config.training.num_train_epochs is not None
-    return -(-int(config.training.num_train_epochs * plan.steps_per_epoch * 1000) // 1000)
+    return math.ceil(config.training.num_train_epochs * plan.steps_per_epoch)
 
 
 def _place_tensorboard(folder: RunFolder, attempt: int, staging: Staging) -> None:

@@ -30,7 +30,7 @@ from transformers import (
     set_seed,
 )
 
-from tests.benchmarks.processes import write_figures
+from tests.benchmarks.turns import Turns, training_turns
 
 SAMPLING_RATE_HZ = 16_000
 IGNORED_LABEL = -100
@@ -52,56 +52,54 @@ class SpeechCollator:
         return dict(batch)
 
 
-class Clock(TrainerCallback):
-    """Reads the clock every few optimizer steps."""
-
-    def __init__(self, every: int):
-        self._every = every
-        self.readings_s: list[float] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step % self._every == 0:
-            self.readings_s.append(time.perf_counter())
-
-
-def prepare(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> dict[str, Any]:
-    """Computes and stores features with datasets.map, then reads them into the memory of every rank."""
+def prepare(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> None:
+    """Computes and stores features with datasets.map, then reads them into the memory of every rank, turn by turn."""
     processor = WhisperProcessor.from_pretrained(given.model)
-    began = time.perf_counter()
-    with training.main_process_first(local=False):
-        if training.process_index == 0:
-            _map(given, processor)
-    map_s = time.perf_counter() - began
-    features = stored(given.features)
-    began = time.perf_counter()
-    share = features.shard(training.world_size, training.process_index)
-    loader = DataLoader(share, batch_size=given.batch, collate_fn=collator(processor))
-    frames = sum(batch["input_features"].shape[-1] for batch in loader)
-    torch.distributed.barrier()
-    read_s = time.perf_counter() - began
-    assert frames == 3000 * len(loader)
-    size = sum(path.stat().st_size for path in given.features.glob("*.arrow"))
-    return {"clips": len(features), "map_s": map_s, "read_s": read_s, "stored_bytes": size, "audio_s": audio_s(given)}
+    turns = Turns(given.turns, training.process_index)
+    number = 0
+    while turns.wait():
+        folder = given.features / str(number)
+        began = time.perf_counter()
+        with training.main_process_first(local=False):
+            if training.process_index == 0:
+                map_features(given, processor, number * given.clips, folder)
+        map_s = time.perf_counter() - began
+        began = time.perf_counter()
+        features = stored(folder)
+        share = features.shard(training.world_size, training.process_index)
+        loader = DataLoader(share, batch_size=given.batch, collate_fn=collator(processor))
+        frames = [batch["input_features"].shape[-1] for batch in loader]
+        torch.distributed.barrier()
+        assert set(frames) == {3000}
+        turns.done(
+            {
+                "clips": len(features),
+                "map_s": map_s,
+                "read_s": time.perf_counter() - began,
+                "stored_bytes": sum(path.stat().st_size for path in folder.iterdir()),
+                "audio_s": sum(float(row["duration"]) for row in rows_of(given, number * given.clips)),
+            }
+        )
+        number += 1
 
 
-def train(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> dict[str, Any]:
-    """Trains on stored features; the rate leaves the first reading of the clock out."""
-    clock = Clock(given.log_every)
-    make_trainer(given, training, [clock]).train()
-    steps = given.log_every * (len(clock.readings_s) - 1)
-    clips = steps * given.batch * training.world_size
-    return {"clips": clips, "seconds": clock.readings_s[-1] - clock.readings_s[0], "steps": steps}
+def train(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> None:
+    """Trains on stored features, a few steps a turn."""
+    turns = training_turns(given.turns, training.process_index, given.turn_steps)
+    make_trainer(given, training, [turns()]).train()
 
 
-def evaluate(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> dict[str, Any]:
-    """Scores stored features with generate; one batch of every rank goes before, uncounted."""
+def evaluate(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> None:
+    """Scores the same stored features with generate in every turn; one batch of each rank goes before, uncounted."""
     trainer = make_trainer(given, training, [])
     chosen = stored(given.features).select(range(given.clips))
     trainer.evaluate(chosen.select(range(given.batch * training.world_size)), max_new_tokens=given.max_new_tokens)
-    began = time.perf_counter()
-    metrics = trainer.evaluate(chosen, max_new_tokens=given.max_new_tokens)
-    seconds = time.perf_counter() - began
-    return {"clips": given.clips, "seconds": seconds, "wer": metrics["eval_wer"], "loss": metrics["eval_loss"]}
+    turns = Turns(given.turns, training.process_index)
+    while turns.wait():
+        began = time.perf_counter()
+        metrics = trainer.evaluate(chosen, max_new_tokens=given.max_new_tokens)
+        seconds = time.perf_counter() - began
+        turns.done({"clips": len(chosen), "seconds": seconds, "wer": metrics["eval_wer"]})
 
 
 def make_trainer(
@@ -140,18 +138,15 @@ def stored(folder: Path) -> Dataset:
     return concatenate_datasets([Dataset.from_file(str(path)) for path in sorted(folder.glob("*.arrow"))])
 
 
-def audio_s(given: argparse.Namespace) -> float:
-    """Seconds of the clips that were prepared."""
-    return sum(float(row["duration"]) for row in rows_of(given.manifest, given.clips))
+def rows_of(given: argparse.Namespace, first: int) -> list[dict[str, str]]:
+    """As many of the manifest's rows as one turn prepares."""
+    with given.manifest.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))[first : first + given.clips]
 
 
-def rows_of(manifest: Path, count: int) -> list[dict[str, str]]:
-    """The manifest's first rows."""
-    with manifest.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))[:count]
+def map_features(given: argparse.Namespace, processor: Any, first: int, folder: Path) -> None:
+    """Stores features and labels of some rows with datasets.map."""
 
-
-def _map(given: argparse.Namespace, processor: Any) -> None:
     def features(item: dict[str, str]) -> dict[str, Any]:
         samples, rate_hz = soundfile.read(item["path"], dtype="float32")
         if rate_hz != SAMPLING_RATE_HZ:
@@ -159,29 +154,30 @@ def _map(given: argparse.Namespace, processor: Any) -> None:
         extracted = processor.feature_extractor(samples, sampling_rate=SAMPLING_RATE_HZ)
         return {"input_features": extracted.input_features[0], "labels": processor.tokenizer(item["text"]).input_ids}
 
-    given.features.mkdir(parents=True)
-    rows = rows_of(given.manifest, given.clips)
+    folder.mkdir(parents=True)
+    rows = rows_of(given, first)
     clips = Dataset.from_list([{"path": str(given.manifest.parent / row["path"]), "text": row["text"]} for row in rows])
     clips.map(
         features,
         remove_columns=clips.column_names,
         num_proc=given.num_proc if given.num_proc > 1 else None,
-        cache_file_name=str(given.features / "features.arrow"),
+        cache_file_name=str(folder / "features.arrow"),
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=("prepare", "train", "evaluate"))
-    for name in ("model", "manifest", "features", "work", "out"):
+    for name in ("model", "manifest", "features", "work"):
         parser.add_argument(f"--{name}", type=Path)
-    for name in ("clips", "num-proc", "batch", "steps", "log-every", "max-new-tokens"):
+    parser.add_argument("--turns", required=True, help="address of the benchmark")
+    for name in ("clips", "num-proc", "batch", "steps", "turn-steps", "max-new-tokens"):
         parser.add_argument(f"--{name}", type=int, default=1)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one verb on every rank; rank 0 writes the figures."""
+    """Runs one verb on every rank."""
     given = _parser().parse_args(arguments)
     transformers.logging.set_verbosity_error()
     disable_progress_bars()
@@ -194,19 +190,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         max_steps=given.steps,
         eval_strategy="no",
         save_strategy="no",
-        logging_steps=given.log_every,
+        logging_steps=given.turn_steps,
         predict_with_generate=True,
         report_to=[],
         use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
-    verb = {"prepare": prepare, "train": train, "evaluate": evaluate}[given.verb]
-    # Naming the device starts the process group, which the verbs' barriers need.
+    # Asking for the device starts the process group, which the verbs' barriers need.
     assert training.device is not None
-    figures = verb(given, training)
-    if training.process_index == 0:
-        write_figures(given.out, figures)
+    {"prepare": prepare, "train": train, "evaluate": evaluate}[given.verb](given, training)
     torch.distributed.destroy_process_group()
 
 

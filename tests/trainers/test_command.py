@@ -154,7 +154,9 @@ class TestBeforeTraining:
         assert code == 4
         assert str(recipe.parent / "file") in message
 
-    def test_a_transcript_that_the_decoder_cannot_hold(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_transcript_that_the_decoder_cannot_hold(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         recipe = write_recipe(tmp_path, {"model.max_label_tokens": 5})
         code, message = refused(recipe, capsys)
         assert code == 3
@@ -269,5 +271,3 @@ def test_an_interrupted_command_says_how_it_goes_on(
     monkeypatch.setattr("trainers.command.run_verb", interrupt)
     assert main(["--config", str(recipe)]) == 130
     assert "the same command continues" in capsys.readouterr().err
-
-

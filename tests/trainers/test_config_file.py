@@ -91,7 +91,10 @@ class TestFaults:
         [
             ({"training.num_train_epochs": 3}, "max_steps is 10 and num_train_epochs is 3"),
             ({"training.max_steps": None}, "give one of them"),
-            ({"training.save_steps": 100, "training.eval_steps": 30}, "save_steps 100 must be a multiple of eval_steps"),
+            (
+                {"training.save_steps": 100, "training.eval_steps": 30},
+                "save_steps 100 must be a multiple of eval_steps",
+            ),
             ({"training.save_steps": 100, "training.eval_steps": 200}, "save_steps 100 must be a multiple"),
             ({"training.fp16": True, "training.bf16": True}, "fp16 and bf16 exclude each other"),
             ({"training.fp16": True}, "training.fp16 needs a GPU"),
@@ -164,7 +167,9 @@ class TestDoors:
 
     @pytest.mark.parametrize("field", ["data.train", "data.validation"])
     def test_the_test_set_is_neither_trained_on_nor_chooses(self, field: str) -> None:
-        assert "which is also trained on or chooses" in refused({field: "/data/test.csv", "data.test": "/data/test.csv"})
+        assert "which is also trained on or chooses" in refused(
+            {field: "/data/test.csv", "data.test": "/data/test.csv"}
+        )
 
     def test_the_validation_set_is_not_trained_on(self) -> None:
         assert "train and validation are both /data/a.csv" in refused(
@@ -232,7 +237,10 @@ class TestPaths:
 
     def test_without_an_environment_the_process_s_own_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAYSCRIBE_TEST_ROOT", "/here")
-        assert build_config(content({"data.train": "${RAYSCRIBE_TEST_ROOT}/a.csv"}), origin="x").data.train == "/here/a.csv"
+        assert (
+            build_config(content({"data.train": "${RAYSCRIBE_TEST_ROOT}/a.csv"}), origin="x").data.train
+            == "/here/a.csv"
+        )
 
     def test_a_home_folder_is_filled_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", "/home/someone")

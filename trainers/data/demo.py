@@ -49,7 +49,11 @@ ACCENTS = ("en", "en-us", "en-gb-scotland", "en-gb-x-rp")
 SPEAKERS = {
     "train": (
         "m1", "m2", "m3", "m5", "m7", "m8", "f1", "f2", "f3", "f5", "Andy", "Annie", "Gene", "belinda",
-        "edward2", "anika", "linda", "max", "rob", "shelby", "travis", "zac",
+        "edward2", "anika", "linda", "max", "rob", "shelby", "travis", "zac", "Alex", "Andrea", "Denis",
+        "Diogo", "Gene2", "Henrique", "Hugo", "Jacky", "Mario", "Michael", "Nguyen", "Reed", "RicishayMax",
+        "adam", "antonio", "benjamin", "boris", "caleb", "david", "ed", "edward", "gustave", "ian", "iven",
+        "iven2", "john", "klatt", "klatt2", "klatt3", "klatt4", "marcelo", "michel", "miguel", "norbert",
+        "pablo", "paul", "pedro", "quincy", "robert", "sandro", "victor",
     ),
     "validation": ("m4", "Mike", "grandma"),
     "test": ("m6", "f4", "aunty", "steph"),

@@ -152,7 +152,7 @@ def run_on_ray(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
     # Only here, so that the core runs on a machine without Ray.
     import ray.data  # noqa: PLC0415
 
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -64,14 +64,15 @@ class ShardCache:
         return path
 
     def _evict(self, keep: str) -> None:
+        # Sorted first, the shard that has just arrived stays; if another process has evicted it, `open` sees that.
         files = sorted(
-            ((stat.st_mtime, stat.st_size, path) for path, stat in self._stats() if path.name != keep),
+            ((path.name == keep, stat.st_mtime, stat.st_size, path) for path, stat in self._stats()),
             reverse=True,
         )
-        used = (self._folder / keep).stat().st_size
-        for _, size, path in files:
+        used = 0
+        for kept, _, size, path in files:
             used += size
-            if used > self._bound_bytes:
+            if used > self._bound_bytes and not kept:
                 path.unlink(missing_ok=True)
 
     def _stats(self) -> list[tuple[Path, os.stat_result]]:

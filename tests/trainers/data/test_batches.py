@@ -64,6 +64,7 @@ plans = st.builds(
 
 
 class TestAnyPlan:
+    @settings(deadline=None)
     @given(selections, shapes, st.integers(0, 99), st.one_of(st.none(), st.integers(1, 4)), st.floats(0, 1))
     def test_an_epoch_holds_each_utterance_once_in_the_same_number_of_steps(
         self, selection: Selection, shape: BatchShape, seed: int, window: int | None, fraction: float
@@ -76,6 +77,7 @@ class TestAnyPlan:
             assert len(batches) == plan.steps_per_epoch
             assert sorted(np.concatenate([batch.rows for batch in batches]).tolist()) == selection.rows.tolist()
 
+    @settings(deadline=None)
     @given(selections, shapes, st.integers(0, 99), st.floats(0, 1))
     def test_no_utterance_is_longer_than_the_edge_of_its_step(
         self, selection: Selection, shape: BatchShape, seed: int, fraction: float
@@ -86,6 +88,7 @@ class TestAnyPlan:
             assert batch.edge_s in EDGES_S
             assert max(durations_s[row] for row in batch.rows.tolist()) <= batch.edge_s
 
+    @settings(deadline=None)
     @given(plans)
     def test_shares_of_ranks_and_turns_are_a_partition_that_differs_by_one_at_most(self, plan: BatchPlan) -> None:
         shape = plan.shape
@@ -98,6 +101,7 @@ class TestAnyPlan:
             assert max(sizes) - min(sizes) <= 1
             assert sorted(np.concatenate([rows for rows, _ in shares]).tolist()) == sorted(batch.rows.tolist())
 
+    @settings(deadline=None)
     @given(plans, st.randoms(use_true_random=False))
     def test_any_step_is_reached_without_those_before_it(self, plan: BatchPlan, random: Any) -> None:
         expected = [item for epoch in range(3) for item in order_of(plan, epoch)]
@@ -107,6 +111,7 @@ class TestAnyPlan:
             batch = plan.batch(step)
             assert (batch.rows.tolist(), batch.edge_s) == expected[step]
 
+    @settings(deadline=None)
     @given(selections, shapes, st.integers(0, 99), st.one_of(st.none(), st.integers(1, 4)))
     def test_only_what_is_left_over_at_the_end_is_a_smaller_batch(
         self, selection: Selection, shape: BatchShape, seed: int, window: int | None
@@ -116,6 +121,7 @@ class TestAnyPlan:
         assert len(smaller) <= 1
         assert all(len(batch.rows) <= shape.capacity(batch.edge_s) for batch in batches)
 
+    @settings(deadline=None)
     @given(selections, dynamic_shapes, st.integers(0, 99), st.floats(0, 1))
     def test_dynamic_batching_bounds_the_padded_seconds_of_a_forward_pass(
         self, selection: Selection, shape: BatchShape, seed: int, fraction: float
@@ -128,6 +134,7 @@ class TestAnyPlan:
                     # One clip alone may be longer than the bound, and has to be heard too.
                     assert len(rows) <= 1 or len(rows) * edge_s <= shape.max_batch_duration_s + 1e-6
 
+    @settings(deadline=None)
     @given(selections, st.integers(12, 40), st.integers(0, 99))
     def test_with_a_global_batch_size_the_utterances_of_a_step_do_not_depend_on_the_workers(
         self, selection: Selection, size: int, seed: int
@@ -145,11 +152,13 @@ class TestAnyPlan:
         ]
         assert all(order == orders[0] for order in orders)
 
+    @settings(deadline=None)
     @given(selections, shapes, st.integers(0, 2**32))
     def test_the_same_seed_gives_the_same_order(self, selection: Selection, shape: BatchShape, seed: int) -> None:
         first, second = (BatchPlan(selection, shape, edges_s=EDGES_S, seed=seed) for _ in range(2))
         assert order_of(first, 2) == order_of(second, 2)
 
+    @settings(deadline=None)
     @given(selections, fixed_shapes, st.integers(0, 99))
     def test_widening_moves_no_utterance(self, selection: Selection, shape: BatchShape, seed: int) -> None:
         narrow, half, wide = (
@@ -163,6 +172,7 @@ class TestAnyPlan:
 
 
 class TestShape:
+    @settings(deadline=None)
     @given(st.integers(1, 8), st.integers(1, 16), st.integers(1, 4), st.integers(1, 200))
     def test_no_forward_pass_holds_more_than_a_device_may(
         self, workers: int, per_device: int, accumulation: int, size: int
@@ -257,7 +267,7 @@ class TestWindow:
         assert self.fetches(4, EDGES_S, held=12) < 5 * self.SHARDS
         assert self.fetches(None, EDGES_S, held=12) > 50 * self.SHARDS
 
-    @settings(max_examples=30)
+    @settings(max_examples=30, deadline=None)
     @given(st.integers(1, 6), st.integers(0, 99))
     def test_a_batch_of_one_length_touches_two_windows_at_most(self, window: int, seed: int) -> None:
         selection = selection_of(np.full(300, 2.0), rows_per_shard=10)

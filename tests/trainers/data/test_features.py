@@ -13,8 +13,8 @@ from trainers.data.features import LogMel, pad_samples
 from trainers.errors import ConfigError
 
 HOP = 160
-CONTEXTS_S = (1, 3, 30)
-LENGTHS = (1, 2, 159, 160, 161, 199, 200, 201, 399, 400, 401, 559, 560, 1000, 4321, 8000, 15_999)
+SIZES = [(1, 80), (3, 80), (3, 128), (30, 80), (30, 128)]
+LENGTHS = (1, 2, 160, 199, 200, 201, 401, 1000, 4321, 15_999)
 SPEECH = ("librispeech_mini/clips/*.flac", "fsdd/clips/*.wav", "odd_audio/clips/*.mp3")
 
 
@@ -35,8 +35,7 @@ def ours(samples: np.ndarray, context_s: int, mels: int, frames: int | None = No
     return LogMel(extractor(context_s, mels))(torch.from_numpy(samples), whole if frames is None else frames)
 
 
-@pytest.mark.parametrize("mels", [80, 128])
-@pytest.mark.parametrize("context_s", CONTEXTS_S)
+@pytest.mark.parametrize(("context_s", "mels"), SIZES)
 class TestSameAsTheReference:
     """To the last bit, on a CPU."""
 
@@ -45,7 +44,7 @@ class TestSameAsTheReference:
         samples = speechlike(1.0)[:length]
         assert torch.equal(ours(samples, context_s, mels), reference(samples, context_s, mels))
 
-    @pytest.mark.parametrize("missing", [0, 1, 199, 200, 201, 399, 400, 401, 5000])
+    @pytest.mark.parametrize("missing", [0, 1, 199, 201, 400, 401, 5000])
     def test_a_clip_near_the_whole_context(self, context_s: int, mels: int, missing: int) -> None:
         samples = speechlike(context_s)[: context_s * RATE_HZ - missing]
         assert torch.equal(ours(samples, context_s, mels), reference(samples, context_s, mels))

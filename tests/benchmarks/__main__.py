@@ -1,0 +1,51 @@
+"""Rayscribe beside the stock recipe, in one run: python -m tests.benchmarks [--quick].
+
+Prints what was measured, whatever it is; the exit code says only whether it could be measured.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.benchmarks.comparisons import Bench, compare_evaluation, compare_preparation, compare_training
+from tests.benchmarks.sides import SideError
+from tests.benchmarks.sizes import FULL, QUICK, RANKS
+from tests.benchmarks.speech import make_speech
+from tests.benchmarks.table import machine_facts, render
+from tests.benchmarks.weights import write_weights
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer clips, steps and rounds: for trying it out")
+    sizes = QUICK if parser.parse_args(arguments).quick else FULL
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"[{time.monotonic() - began:4.0f} s] {line}", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="rayscribe-bench-") as name:
+        folder = Path(name)
+        speech = make_speech(folder / "speech", sizes)
+        weights = write_weights(folder / "model", speech.folder / "train.csv", sizes)
+        say(f"{speech.clips} clips of mean {speech.mean_s:.2f} s: {speech.origin}")
+        say(f"Whisper of {weights / 1e6:.1f} M new weights, d_model {sizes.d_model}, {RANKS} ranks a side, {sizes}")
+        bench, rows = Bench(folder, speech, sizes, say), []
+        try:
+            for compare in (compare_preparation, compare_training, compare_evaluation):
+                rows += compare(bench)
+        except SideError as error:
+            print(error, file=sys.stderr)
+            return 1
+    say("done")
+    print(f"\n{render(rows)}\n\nratio: more than 1 favours Rayscribe. Resident memory, pages of mapped files and what")
+    print(f"processes share included; Rayscribe's with all of Ray's own processes.\n{machine_facts()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

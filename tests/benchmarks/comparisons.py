@@ -1,0 +1,161 @@
+"""The comparisons: which sides take turns, and what rows their figures come to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from tests.benchmarks.sides import Side, alternate, running
+from tests.benchmarks.sizes import RANKS, Sizes
+from tests.benchmarks.speech import Speech
+from tests.benchmarks.table import Row
+
+OURS, STOCK = "tests.benchmarks.our_recipe", "tests.benchmarks.stock_recipe"
+PREPARE_GOAL, TRAIN_GOAL, EVALUATE_GOAL, STORED_GOAL_GB = 15, 0.98, 2, 0.08
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all comparisons share.
+
+    Attributes:
+        folder: Temporary folder of everything.
+        speech: The clips.
+        sizes: Counts.
+        say: Takes lines of progress and notes.
+    """
+
+    folder: Path
+    speech: Speech
+    sizes: Sizes
+    say: Callable[[str], None]
+
+    def ours(self, name: str, verb: str, *arguments: object, ranks: int = RANKS) -> Side:
+        """Starts a side of Rayscribe."""
+        common = {"model": "model", "cache": "cache", "work": "runs", "speech": "speech"}
+        return self._start(name, OURS, verb, common, arguments, ranks)
+
+    def stock(self, name: str, verb: str, *arguments: object) -> Side:
+        """Starts a side of the stock recipe."""
+        common = {"model": "model", "work": "stock", "manifest": "speech/train.csv"}
+        return self._start(name, STOCK, verb, common, arguments, RANKS)
+
+    def _start(
+        self, name: str, module: str, verb: str, paths: dict[str, str], arguments: Sequence[object], ranks: int
+    ) -> Side:
+        given = [verb, *(str(argument) for argument in arguments)]
+        for flag, path in paths.items():
+            given += [f"--{flag}", str(self.folder / path)]
+        return Side.start(name, module, given, folder=self.folder, ranks=ranks)
+
+
+def compare_preparation(bench: Bench) -> list[Row]:
+    """From manifest to features in the workers' memory, and the bytes stored between."""
+    sizes = bench.sizes
+    stock_arguments = ("--clips", sizes.stock_clips, "--batch", sizes.train_batch)
+    both, single = (
+        bench.stock(f"stock, num_proc={count}", "prepare", *stock_arguments, "--num-proc", count, "--features",
+                    bench.folder / f"features-{count}")
+        for count in (2, 1)
+    )  # fmt: skip
+    prepare = bench.ours("preparation", "prepare", ranks=1)
+    read = bench.ours("reading", "read", "--batch", sizes.train_batch)
+    with running([both, single, prepare, read]):
+        alternate([prepare, read, both, single], 1)
+        alternate([prepare, read, both, single], sizes.rounds - 1)
+    first, later = prepare.turns[0], prepare.turns[1:]
+    read_s = read.total("read_s") / len(read.turns)
+    warm_s = median([turn["prepare_s"] for turn in later] or [first["prepare_s"]])
+    clips = first["clips"]
+    ours = {
+        "Ray's start included": clips / (first["ray_s"] + first["prepare_s"] + read_s),
+        "Ray up, first use": clips / (first["prepare_s"] + read_s),
+        "Ray up, in use": clips / (warm_s + read_s),
+    }
+    for side in (both, single):
+        bench.say(f"{side.name}: " + _parts(side, "map_s", "read_s"))
+    bench.say(f"{prepare.name}: Ray's start {first['ray_s']:.1f} s · {_parts(prepare, 'prepare_s')}")
+    bench.say(f"{read.name}: {_parts(read, 'read_s', 'bucketed_s')}")
+    rows = [
+        Row(f"prepare, clips/s to features in memory ({side.name}; {state})", rate, _prepared_rate(side),
+            least_ratio=PREPARE_GOAL)
+        for side in (single, both)
+        for state, rate in ours.items()
+    ]  # fmt: skip
+    gb_an_hour = [side.total("stored_bytes") / 1e9 / (side.total("audio_s") / 3600) for side in (prepare, both)]
+    rows.append(Row("stored, GB an hour of speech", *gb_an_hour, better="low", most=STORED_GOAL_GB, digits=3))
+    return [*rows, *_memory_rows("prepare", prepare, both)]
+
+
+def compare_training(bench: Bench) -> list[Row]:
+    """Optimizer steps on the same weights with the same batch."""
+    sizes = bench.sizes
+    steps = (sizes.rounds + 1) * sizes.turn_steps
+    common = ("--batch", sizes.train_batch, "--steps", steps, "--turn-steps", sizes.turn_steps)
+    stock = bench.stock("stock", "train", *common, "--features", bench.folder / "features-2" / "0")
+    on_ray = bench.ours("Ray TorchTrainer", "fit", *common, "--max-new-tokens", 2, ranks=1)
+    lone = bench.ours("torchrun", "train", *common, "--max-new-tokens", 2)
+    short = bench.ours(
+        "buckets", "train", *common, "--max-new-tokens", 2, "--context", sizes.short_context_s
+    )  # fmt: skip
+    with running([stock, on_ray, lone, short]):
+        alternate([stock, on_ray, lone, short], sizes.rounds)
+    clips = sizes.train_batch * RANKS * sizes.turn_steps
+    for side in (stock, on_ray, lone, short):
+        bench.say(f"train, {side.name}: clips/s of each turn {_rates(side, clips)}")
+    theirs = _rate(stock, clips)
+    return [
+        Row("train, clips/s at 30 s (Ray TorchTrainer)", _rate(on_ray, clips), theirs, "high", TRAIN_GOAL, digits=2),
+        Row("train, clips/s at 30 s (torchrun)", _rate(lone, clips), theirs, "high", TRAIN_GOAL, digits=2),
+        Row(f"train, clips/s, buckets to {sizes.short_context_s} s", _rate(short, clips), theirs, digits=2),
+        *_memory_rows("train", on_ray, stock),
+    ]
+
+
+def compare_evaluation(bench: Bench) -> list[Row]:
+    """Scoring with the same weights and the same number of tokens."""
+    sizes = bench.sizes
+    common = ("--batch", sizes.score_batch, "--max-new-tokens", sizes.max_new_tokens)
+    features = bench.folder / "features-2" / "0"
+    stock = bench.stock("stock", "evaluate", *common, "--clips", sizes.score_clips, "--features", features)
+    ours = bench.ours("Rayscribe", "evaluate", *common)
+    with running([stock, ours]):
+        alternate([stock, ours], sizes.rounds)
+    for side in (stock, ours):
+        wer = side.turns[0]["wer"]
+        bench.say(f"evaluate, {side.name}: clips/s of each turn {_rates(side, sizes.score_clips)} · WER {wer:.2f}")
+    return [
+        Row(
+            "evaluate, clips/s at 30 s",
+            _rate(ours, sizes.score_clips),
+            _rate(stock, sizes.score_clips),
+            least_ratio=EVALUATE_GOAL,
+            digits=2,
+        ),
+        *_memory_rows("evaluate", ours, stock),
+    ]
+
+
+def _rate(side: Side, clips: int) -> float:
+    return clips * len(side.turns) / side.total("seconds")
+
+
+def _rates(side: Side, clips: int) -> str:
+    return ", ".join(f"{clips / turn['seconds']:.2f}" for turn in side.turns)
+
+
+def _prepared_rate(side: Side) -> float:
+    return side.total("clips") / (side.total("map_s") + side.total("read_s"))
+
+
+def _parts(side: Side, *names: str) -> str:
+    lists = (f"{name} {', '.join(f'{turn[name]:.2f}' for turn in side.turns)}" for name in names)
+    return f"{side.turns[0]['clips']} clips a turn · {' · '.join(lists)}"
+
+
+def _memory_rows(stage: str, ours: Side, stock: Side) -> list[Row]:
+    pairs = (
+        (f"{stage}, peak MB of the largest process", ours.largest_bytes, stock.largest_bytes),
+        (f"{stage}, peak MB of all processes", ours.sum_bytes, stock.sum_bytes),
+    )
+    return [Row(what, mine / 1e6, theirs / 1e6, better="low", digits=0) for what, mine, theirs in pairs]

@@ -1,0 +1,67 @@
+"""Turns: the sides of a comparison are all started, and then work one after the other, a few seconds each.
+
+Only rank 0 of a side holds the line to the benchmark; its other ranks wait for it where they would anyway, in the
+next collective. What else runs on the machine then slows both sides alike, and nobody waits for imports twice.
+"""
+
+import time
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+import torch.distributed
+from transformers import TrainerCallback
+
+KEY = b"benchmark"
+GO, STOP = "go", "stop"
+
+
+class Turns:
+    """A side's end of the line. On ranks other than 0 there is no line, and nothing to wait for."""
+
+    def __init__(self, address: str, rank: int):
+        self._line: Connection | None = Client(address, authkey=KEY) if rank == 0 else None
+
+    def wait(self) -> bool:
+        """Waits for this side's next turn, on all ranks; False when there is none."""
+        word = [self._line.recv() if self._line is not None else None]
+        if torch.distributed.is_initialized():
+            torch.distributed.broadcast_object_list(word, src=0)
+        return word[0] == GO
+
+    def wait_alone(self) -> None:
+        """Waits on rank 0 only, where the other ranks are held up by what it does not do."""
+        if self._line is not None:
+            self._line.recv()
+
+    def done(self, figures: dict[str, Any]) -> None:
+        """Ends the turn with its figures."""
+        if self._line is not None:
+            self._line.send(figures)
+
+
+class TrainingTurns(TrainerCallback):
+    """Lets a Trainer of any kind take its optimizer steps in turns."""
+
+    address = ""
+    rank = 0
+    steps = 1
+
+    def __init__(self) -> None:
+        self._turns: Turns | None = None
+        self._began_s = 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.rank != 0 or state.global_step % self.steps:
+            return
+        if self._turns is None:
+            self._turns = Turns(self.address, 0)
+        else:
+            self._turns.done({"steps": self.steps, "seconds": time.perf_counter() - self._began_s})
+        if state.global_step < state.max_steps:
+            self._turns.wait_alone()
+            self._began_s = time.perf_counter()
+
+
+def training_turns(address: str, rank: int, steps: int) -> type[TrainingTurns]:
+    """The callback with its settings bound, for whoever makes callbacks by their class."""
+    return type("BoundTrainingTurns", (TrainingTurns,), {"address": address, "rank": rank, "steps": steps})

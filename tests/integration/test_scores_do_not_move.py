@@ -1,0 +1,80 @@
+"""The same model and the same clips give the same counts, however many workers and however large the batch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.killing import RayHead
+from tests.trainers.synthetic import config
+from trainers.cluster import connected
+from trainers.config import TrainConfig
+from trainers.data.demo import DemoOptions, make_demo_corpus
+from trainers.ray_engine import RayEngine
+from trainers.run import LoneEngine, evaluate, fit
+from trainers.storage import open_storage
+
+
+def scored(half_trained: TrainConfig, workers: int, batch_size: int) -> dict[str, Any]:
+    """test.json of one scoring on Ray."""
+    changed = half_trained.model_copy(
+        update={
+            "scaling": half_trained.scaling.model_copy(update={"num_workers": workers}),
+            "training": half_trained.training.model_copy(update={"per_device_eval_batch_size": batch_size}),
+        }
+    )
+    model = f"{half_trained.run.storage_path}/{half_trained.run.name}"
+    result = evaluate(changed, RayEngine(), model=model, split="test")
+    totals: dict[str, Any] = json.loads(open_storage(result.folder).read_bytes("evaluation/test.json"))
+    return totals
+
+
+@pytest.fixture(scope="module")
+def half_trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """The config of a finished run whose model is neither right nor lost."""
+    folder = tmp_path_factory.mktemp("half")
+    options = DemoOptions(
+        train_utterances=800, validation_utterances=12, test_utterances=27, min_words=3, max_words=7, seed=3
+    )
+    manifests = make_demo_corpus(folder / "corpus", options)
+    wanted = config(
+        {
+            "run.name": "half",
+            "run.storage_path": str(folder),
+            "data": {split: str(path) for split, path in manifests.items()},
+            "model.max_context_s": 4,
+            "model.d_model": 128,
+            "model.attention_heads": 4,
+            "model.encoder_layers": 2,
+            "training.max_steps": 260,
+            "training.save_steps": 260,
+            "training.per_device_train_batch_size": 32,
+            "training.learning_rate": 1e-3,
+            "training.warmup_steps": 50,
+            "training.generation_max_length": 24,
+        }
+    )
+    fit(wanted, LoneEngine())
+    return wanted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_nine_ways_of_scoring_give_one_result(half_trained: TrainConfig, ray_head: RayHead) -> None:
+    with connected(half_trained, ray_head.address):
+        results = {
+            (workers, batch): scored(half_trained, workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32)
+        }
+    first = results[1, 1]
+    assert first["utterances"] == first["scored"] == 27
+    assert 20 < first["wer"] < 80, "the model is too good or too bad for the test to mean anything"
+    for way, result in results.items():
+        counts = {name: value for name, value in result.items() if name not in ("loss", "full_context")}
+        assert counts == {name: first[name] for name in counts}, f"workers, batch = {way}"
+        whole = {name: value for name, value in result["full_context"].items() if name != "loss"}
+        assert whole == {name: first["full_context"][name] for name in whole}, f"workers, batch = {way}, whole context"
+        assert result["loss"] == pytest.approx(first["loss"], rel=1e-5)
+    lines = Path(f"{half_trained.run.storage_path}/half/evaluation/test.jsonl").read_text().splitlines()
+    assert len(lines) == 27
+    assert all(len(json.loads(line)["reference"].split()) >= 3 for line in lines)

@@ -1,0 +1,42 @@
+"""Prepares a manifest in a process of its own, and stops where it is told to until it may go on.
+
+python -m tests.trainers.data.prepare_process <manifest> <cache> <endpoint or -> <shard to stop after, or end>
+Prints `stopped`, waits for a line, goes on and prints the URL of the set.
+"""
+
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from trainers.config import DataPart
+from trainers.data.prepare import ShardTask, prepare
+from trainers.data.sources import open_sources
+
+
+def main(manifest: str, cache_url: str, endpoint: str, stop: str) -> None:
+    def runner(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+        for number, block in enumerate(blocks):
+            result = task(block)
+            if stop == str(number):
+                wait()
+            yield result
+        if stop == "end":
+            wait()
+
+    data = DataPart(train=manifest, validation="/nowhere.csv")
+    s3_endpoint_url = None if endpoint == "-" else endpoint
+    (source,) = open_sources(data, s3_endpoint_url=s3_endpoint_url, splits=("train",))
+    made = prepare(
+        source, data, cache_url=cache_url, s3_endpoint_url=s3_endpoint_url, runner=runner, say=lambda line: None
+    )
+    print(made.url, flush=True)
+
+
+def wait() -> None:
+    print("stopped", flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

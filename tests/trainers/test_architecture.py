@@ -1,0 +1,98 @@
+"""The floor plan of DESIGN.md: imports go one way, heavy libraries stay away from the client, files stay short."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("jobs", "trainers", "runtime_env", "cluster_configs")
+OURS = {*PACKAGES, "task"}
+CLIENT_MAY_USE = {
+    "trainers.config",
+    "trainers.config_file",
+    "trainers.errors",
+    "trainers.run_folder",
+    "trainers.storage",
+    "trainers.progress",
+    "trainers.command",
+}
+HEAVY = ("torch", "transformers", "datasets")
+LIGHT_MODULES = ("jobs.cli", "trainers.config", "trainers.config_file", "trainers.run_folder", "trainers.storage")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+MOST_LINES = 400
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Dotted name of everything that a file imports, inside functions too; `from a import b` gives a.b."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def our_imports(package: str) -> set[str]:
+    paths = (ROOT / package).rglob("*.py")
+    return {name for path in paths for name in imports_of(path) if name.partition(".")[0] in OURS}
+
+
+def is_within(name: str, modules: set[str]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+@pytest.mark.parametrize("package", ["trainers", "runtime_env", "cluster_configs"])
+def test_only_the_client_knows_the_client(package: str) -> None:
+    assert not [name for name in our_imports(package) if is_within(name, {"jobs", "task"})]
+
+
+@pytest.mark.parametrize("package", ["trainers", "runtime_env", "cluster_configs"])
+def test_packages_below_the_client_know_only_themselves(package: str) -> None:
+    others = set(PACKAGES) - {package}
+    if package != "trainers":
+        others -= {"trainers"}
+    assert not [name for name in our_imports(package) if is_within(name, others)]
+
+
+def test_the_client_uses_only_the_light_part_of_the_trainers() -> None:
+    # `from trainers import run_folder` names the package; its modules are judged by their own names.
+    used = {name for name in our_imports("jobs") if is_within(name, {"trainers"})}
+    assert sorted(name for name in used if not is_within(name, CLIENT_MAY_USE)) == []
+
+
+def test_the_job_s_entry_uses_the_trainers_only() -> None:
+    ours = {name for name in imports_of(ROOT / "task.py") if name.partition(".")[0] in OURS}
+    assert ours
+    assert all(is_within(name, {"trainers"}) for name in ours)
+
+
+@pytest.mark.parametrize("module", [*LIGHT_MODULES, "trainers.command", "task"])
+def test_a_light_module_loads_no_heavy_library(module: str) -> None:
+    script = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = json.loads(answer.stdout.splitlines()[-1])
+    assert module in loaded
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_the_client_names_no_heavy_library() -> None:
+    paths = (ROOT / "jobs").rglob("*.py")
+    assert not [(path.name, name) for path in paths for name in imports_of(path) if is_within(name, set(HEAVY))]
+
+
+def test_one_room_alone_touches_buckets() -> None:
+    outside = [path for path in FILES if (ROOT / "trainers" / "storage") not in path.parents]
+    libraries = {"boto3", "botocore", "pyarrow.fs"}
+    assert not [(path.name, name) for path in outside for name in imports_of(path) if is_within(name, libraries)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_short_enough_to_be_one_idea(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < MOST_LINES
