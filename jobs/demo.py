@@ -1,40 +1,77 @@
 """`make demo`: starts Ray on this machine, submits the smallest recipe as a job, and shows it to its end."""
 
+import contextlib
 import os
+import shlex
+import socket
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-
-import ray
 
 from jobs.ray_jobs import RayJobs
 
 RECIPE = "jobs/specs/whisper_micro.yaml"
 LOGICAL_CPUS = 4
+LOOPBACK = "127.0.0.1"
+STOP_S = 30
 
 
 def main() -> int:
     """Runs the demo; the exit code is the job's own."""
     repository = Path(__file__).resolve().parents[1]
-    # The job's `python` is the one that runs this.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    context = ray.init(num_cpus=LOGICAL_CPUS, include_dashboard=True, log_to_driver=False)
-    try:
-        dashboard = f"http://{context.dashboard_url}"
-        print(f"dashboard: {dashboard}", flush=True)
-        jobs = RayJobs(dashboard)
-        entrypoint = f"python task.py --config {RECIPE} --set run.storage_path={repository / 'runs'}"
+    storage = f"run.storage_path={repository / 'runs'}"
+    entrypoint = shlex.join(["python", "task.py", "--config", RECIPE, "--set", storage])
+    with started_ray() as dashboard:
+        jobs = RayJobs.when_ready(dashboard)
         submission_id = jobs.submit(entrypoint, {"working_dir": str(repository)})
-        print(f"submitted: {submission_id}: {entrypoint}", flush=True)
+        print(f"dashboard: {dashboard}\nsubmitted: {submission_id}: {entrypoint}", flush=True)
         try:
             end = jobs.follow(submission_id, lambda text: print(text, end="", flush=True))
         except KeyboardInterrupt:
             jobs.stop(submission_id)
             return 130
-    finally:
-        ray.shutdown()
     if not end.succeeded:
         print(f"the job failed: {end.message}", file=sys.stderr)
     return end.exit_code
+
+
+@contextlib.contextmanager
+def started_ray() -> Iterator[str]:
+    """A Ray head on loopback, on ports of its own, ended with the block.
+
+    Yields:
+        URL of its dashboard.
+    """
+    binaries = Path(sys.executable).parent
+    # The job's `python` is the one that runs this.
+    environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "RAY_USAGE_STATS_ENABLED": "0"}
+    names = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    command = [str(binaries / "ray"), "start", "--head", "--block", f"--num-cpus={LOGICAL_CPUS}"]
+    command += [f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}", "--include-dashboard=true"]
+    command += [f"--{name}={port}" for name, port in ports.items()]
+    with tempfile.TemporaryFile() as log:
+        head = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield f"http://{LOOPBACK}:{ports['dashboard-port']}"
+        except Exception:
+            log.seek(0)
+            sys.stderr.write(log.read().decode(errors="replace")[-4000:])
+            raise
+        finally:
+            head.terminate()
+            head.wait(STOP_S)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for item in sockets:
+            item.bind((LOOPBACK, 0))
+        return [item.getsockname()[1] for item in sockets]
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
 """The only module that talks to Ray's Jobs API."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
+
+# A cluster that has just started answers so until the agent that takes jobs has come up.
+NO_AGENT = "No available agent to submit job"
+START_DEADLINE_S = 60.0
+POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -34,14 +40,37 @@ class RayJobs:
         """
         self._client = JobSubmissionClient(address)
 
+    @classmethod
+    def when_ready(cls, address: str) -> "RayJobs":
+        """Connects to a cluster that is starting.
+
+        Raises:
+            ConnectionError: it has not come up in time.
+        """
+        end = time.monotonic() + START_DEADLINE_S
+        while True:
+            try:
+                return cls(address)
+            except (ConnectionError, RuntimeError):
+                if time.monotonic() > end:
+                    raise
+            time.sleep(POLL_S)
+
     def submit(self, entrypoint: str, runtime_env: Mapping[str, Any]) -> str:
         """Uploads the working directory and starts the entrypoint on the cluster.
 
         Returns:
             The submission id.
         """
-        submission_id: str = self._client.submit_job(entrypoint=entrypoint, runtime_env=dict(runtime_env))
-        return submission_id
+        end = time.monotonic() + START_DEADLINE_S
+        while True:
+            try:
+                submission_id: str = self._client.submit_job(entrypoint=entrypoint, runtime_env=dict(runtime_env))
+                return submission_id
+            except RuntimeError as error:
+                if NO_AGENT not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(POLL_S)
 
     def follow(self, submission_id: str, show: Callable[[str], None]) -> JobEnd:
         """Shows the job's output as it comes, until it ends."""

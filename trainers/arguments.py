@@ -14,7 +14,6 @@ from trainers.errors import ConfigError
 # Arguments that Rayscribe sets itself, and the field or the reason to look at instead.
 OWNED = {
     "output_dir": "run.storage_path",
-    "overwrite_output_dir": "run.resume",
     "resume_from_checkpoint": "run.resume",
     "seed": "run.seed",
     "data_seed": "run.seed",
@@ -32,6 +31,10 @@ OWNED = {
     "eval_strategy": "training.eval_steps",
     "eval_steps": "training.eval_steps",
     "eval_on_start": "training.eval_steps",
+    "eval_delay": "training.eval_steps",
+    "train_sampling_strategy": "model.max_context_s",
+    "accelerator_config": "nothing: batches are shared out by the plan",
+    "restore_callback_states_from_checkpoint": "run.resume",
     "save_strategy": "training.save_steps",
     "save_steps": "training.save_steps",
     "save_total_limit": "checkpoint.num_to_keep",
@@ -52,7 +55,6 @@ OWNED = {
     "generation_num_beams": "training.generation_num_beams",
     "use_cpu": "scaling.use_gpu",
     "ignore_data_skip": "run.resume",
-    "group_by_length": "model.max_context_s",
     "average_tokens_across_devices": "nothing: the loss is always normalised by the global label count",
     "ddp_find_unused_parameters": "nothing: a resumed run would differ from an undisturbed one",
     "remove_unused_columns": "nothing: the batch plan reads what it needs",

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from trainers.config import TrainConfig
 from trainers.errors import ResourceError
 
 POLL_S = 0.2
+LOOPBACK = "127.0.0.1"
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
 
@@ -37,7 +39,10 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
             ray.init(address=address, **quiet)
         else:
             wanted = config.scaling.worker_resources["CPU"] * config.scaling.num_workers + CPUS_FOR_DATA
-            ray.init(num_cpus=max(os.cpu_count() or 1, int(wanted + 0.999)), include_dashboard=False, **quiet)
+            cpus = max(os.cpu_count() or 1, math.ceil(wanted))
+            # Without a dashboard of its own, Ray Train asks whatever dashboard listens on the default port whether its
+            # controller lives; another Ray's answers no, and the workers are ended in mid-training.
+            ray.init(num_cpus=cpus, include_dashboard=True, _node_ip_address=LOOPBACK, **quiet)
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise ResourceError(
             f"no Ray cluster answers at {address or 'this machine'}: {error}; check --address or RAY_ADDRESS, "

@@ -168,6 +168,9 @@ class ModelPart(Part):
     activation_dropout: Dropout | None = Field(
         None, description="Dropout in feed-forward layers. null: the model's own."
     )
+    apply_spec_augment: bool = Field(False, description="Mask stretches of frames and of mel bins in training.")
+    mask_time_prob: Dropout = Field(0.05, description="SpecAugment: about this fraction of frames is masked.")
+    mask_feature_prob: Dropout = Field(0.0, description="SpecAugment: about this fraction of mel bins is masked.")
 
     @model_validator(mode="after")
     def _init_fits(self) -> Self:

@@ -113,14 +113,14 @@ def load_recogniser(model: ModelPart, description: Path | None, seed: int) -> Re
         network = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(description))
         network.generation_config = GenerationConfig.from_pretrained(description)
         return Recogniser(network, processor)
-    dropouts = {
-        name: value
-        for name in ("dropout", "attention_dropout", "activation_dropout")
-        if (value := getattr(model, name)) is not None
-    }
+    overridable = ("dropout", "attention_dropout", "activation_dropout")
+    regularisation = {name: value for name in overridable if (value := getattr(model, name)) is not None}
+    if model.apply_spec_augment:
+        masks = ("apply_spec_augment", "mask_time_prob", "mask_feature_prob")
+        regularisation |= {name: getattr(model, name) for name in masks}
     try:
         network = WhisperForConditionalGeneration.from_pretrained(
-            str(model.name_or_path), revision=model.revision or "main", dtype=torch.float32, **dropouts
+            str(model.name_or_path), revision=model.revision or "main", dtype=torch.float32, **regularisation
         )
     except (OSError, ValueError) as error:
         raise _cannot_open(model, error) from error
@@ -152,7 +152,7 @@ def encode_labels(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     (transformers#29973: left in place, it is trained twice).
     """
     start = tokenizer.convert_tokens_to_ids(START)
-    encoded = tokenizer(list(texts), add_special_tokens=True)["input_ids"] if texts else []
+    encoded = tokenizer(list(texts), add_special_tokens=True, verbose=False)["input_ids"] if texts else []
     return [ids[1:] if ids and ids[0] == start else ids for ids in encoded]
 
 

@@ -1,9 +1,11 @@
-"""Rayscribe beside the stock recipe, in one run: python -m tests.benchmarks [--quick].
+"""Rayscribe beside the stock recipe, in one run: python -m tests.benchmarks [--quick] [--only prepare].
 
 Prints what was measured, whatever it is; the exit code says only whether it could be measured.
 """
 
 import argparse
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -17,13 +19,20 @@ from tests.benchmarks.speech import make_speech
 from tests.benchmarks.table import machine_facts, render
 from tests.benchmarks.weights import write_weights
 
+LEGEND = (
+    "ratio: more than 1 favours Rayscribe. Rates are medians over turns, read from inside, imports left out.\n"
+    "Memory is resident memory, with pages of mapped files and what processes share, and with Ray's own processes."
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer clips, steps and rounds: for trying it out")
     sizes = QUICK if parser.parse_args(arguments).quick else FULL
-    began = time.monotonic()
+    # So that the sides are ended with this process, and the temporary folder goes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began, load = time.monotonic(), os.getloadavg()[0]
 
     def say(line: str) -> None:
         print(f"[{time.monotonic() - began:4.0f} s] {line}", flush=True)
@@ -42,8 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 1
     say("done")
-    print(f"\n{render(rows)}\n\nratio: more than 1 favours Rayscribe. Resident memory, pages of mapped files and what")
-    print(f"processes share included; Rayscribe's with all of Ray's own processes.\n{machine_facts()}")
+    print(f"\n{render(rows)}\n\n{LEGEND}\n{machine_facts()} · load at the start {load:.1f}")
     return 0
 
 

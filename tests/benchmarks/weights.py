@@ -3,6 +3,8 @@
 import csv
 from pathlib import Path
 
+import transformers
+
 from tests.benchmarks.sizes import Sizes
 from trainers.config import ModelPart
 from trainers.seq2seq import load_recogniser, write_scratch_description
@@ -12,6 +14,7 @@ HEAD_WIDTH = 64
 
 def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
     """Writes model, tokenizer and feature extractor; returns how many weights there are."""
+    transformers.logging.disable_progress_bar()
     part = ModelPart(
         init="scratch",
         language="english",
@@ -25,5 +28,8 @@ def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
         texts = [row["text"] for row in csv.DictReader(file)]
     write_scratch_description(folder, texts, part)
     network = load_recogniser(part, folder, seed=0).model
+    # New weights utter timestamps, after which generate goes back to the audio; trained ones, told not to, do not.
+    last_word = network.generation_config.no_timestamps_token_id
+    network.generation_config.suppress_tokens = list(range(last_word + 1, network.config.vocab_size))
     network.save_pretrained(folder)
     return sum(weight.numel() for weight in network.parameters())

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from ray.cluster_utils import Cluster
 
+from jobs.demo import free_ports
 from tests.integration.killing import RayHead
 from tests.trainers.synthetic import write_corpus
 
@@ -16,7 +17,11 @@ LOGICAL_CPUS = 8
 @pytest.fixture(scope="session")
 def ray_head() -> Iterator[RayHead]:
     """A Ray of more logical CPUs than there are cores, which drivers in other processes join."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": LOGICAL_CPUS, "include_dashboard": False})
+    # Ports of its own, so that another Ray on the machine is not in the way.
+    ports = dict(zip(("dashboard_port", "dashboard_agent_listen_port"), free_ports(2), strict=True))
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": LOGICAL_CPUS, "include_dashboard": True, **ports}
+    )
     yield RayHead(cluster.address)
     cluster.shutdown()
 

@@ -10,6 +10,7 @@ so that only a fresh process that speaks the whole plan in order gives the same 
 
 import csv
 import ctypes
+import hashlib
 import json
 import math
 import os
@@ -48,7 +49,7 @@ ACCENTS = ("en", "en-us", "en-gb-scotland", "en-gb-x-rp")
 # Variants of espeak-ng that speak clearly. Each is a speaker of its own: pitch, formants, timing.
 SPEAKERS = {
     "train": (
-        "m1", "m2", "m3", "m5", "m7", "m8", "f1", "f2", "f3", "f5", "Andy", "Annie", "Gene", "belinda",
+        "m1", "m2", "m3", "m5", "m7", "m8", "f1", "f2", "f3", "f5", "steph", "Annie", "Gene", "belinda",
         "edward2", "anika", "linda", "max", "rob", "shelby", "travis", "zac", "Alex", "Andrea", "Denis",
         "Diogo", "Gene2", "Henrique", "Hugo", "Jacky", "Mario", "Michael", "Nguyen", "Reed", "RicishayMax",
         "adam", "antonio", "benjamin", "boris", "caleb", "david", "ed", "edward", "gustave", "ian", "iven",
@@ -56,7 +57,7 @@ SPEAKERS = {
         "pablo", "paul", "pedro", "quincy", "robert", "sandro", "victor",
     ),
     "validation": ("m4", "Mike", "grandma"),
-    "test": ("m6", "f4", "aunty", "steph"),
+    "test": ("m6", "f4", "aunty", "Andy"),
 }
 # fmt: on
 
@@ -189,6 +190,11 @@ def plan_corpus(options: DemoOptions) -> list[DemoUtterance]:
                 )
             )
     return [utterance for split in SPLITS for utterance in by_split[split]]
+
+
+def corpus_key(options: DemoOptions) -> str:
+    """Hash of everything that is spoken and how, so that other voices are another corpus."""
+    return hashlib.sha256(f"{FORMAT_VERSION} {plan_corpus(options)}".encode()).hexdigest()[:16]
 
 
 def make_demo_corpus(folder: Path, options: DemoOptions | None = None) -> dict[str, Path]:

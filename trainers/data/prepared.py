@@ -155,6 +155,9 @@ class ClipReader:
         index = prepared.index
         self._shards = index["shard"].to_numpy()
         self._rows = index["row"].to_numpy()
+        # An evicted shard keeps its blocks on the disk while it is mapped, so no more are mapped than the bound holds.
+        shard_bytes = max(1, prepared.summary.stored_bytes // max(1, len(set(self._shards.tolist()))))
+        self._most_open = max(1, min(OPEN_SHARDS, cache_bytes // shard_bytes))
         self._open: OrderedDict[int, pa.Array] = OrderedDict()
         self._cache = ShardCache(prepared.storage, prepared.key, cache_bytes)
 
@@ -181,6 +184,6 @@ class ClipReader:
                 f"delete {self._prepared.url} and the .json of the same name beside it, and prepare again"
             ) from error
         self._open[shard] = table["audio"].combine_chunks().field("bytes")
-        if len(self._open) > OPEN_SHARDS:
+        if len(self._open) > self._most_open:
             self._open.popitem(last=False)
         return self._open[shard]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from trainers.config import S3_SCHEME, DataPart, HubDatasetPart
-from trainers.data.demo import DemoOptions, make_demo_corpus
+from trainers.data.demo import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.manifest import read_manifest
 from trainers.errors import DataError
 from trainers.storage import open_storage
@@ -49,7 +49,7 @@ def open_sources(data: DataPart, *, s3_endpoint_url: str | None, splits: tuple[s
     """
     if data.demo is not None:
         options = DemoOptions(**data.demo.model_dump())
-        folder = Path(tempfile.gettempdir()) / f"rayscribe-demo-{_hash(repr(options))[:16]}"
+        folder = Path(tempfile.gettempdir()) / f"rayscribe-demo-{corpus_key(options)}"
         manifests: Mapping[str, str | None] = {
             split: str(path) for split, path in make_demo_corpus(folder, options).items()
         }
@@ -59,7 +59,7 @@ def open_sources(data: DataPart, *, s3_endpoint_url: str | None, splits: tuple[s
                 source.split,
                 f"demo {source.split}",
                 _with_bytes(source.table),
-                _hash(repr(options), source.split),
+                _hash(corpus_key(options), source.split),
             )
             for source in opened
         ]
@@ -104,21 +104,29 @@ def _manifests(
             text_column_name=data.text_column_name,
         )
         columns = (data.audio_column_name, data.text_column_name)
-        sources.append(Source(split, location, table, _hash(content, columns, _file_stats(table))))
+        stats = _file_stats(table, location, s3_endpoint_url)
+        sources.append(Source(split, location, table, _hash(content, columns, stats)))
     return sources
 
 
-def _file_stats(table: pa.Table) -> list[tuple[int, int] | None]:
-    """Size and time of change of each local recording, so that a replaced file is prepared again."""
+def _file_stats(table: pa.Table, location: str, s3_endpoint_url: str | None) -> list[tuple[int, float] | None]:
+    """Size and time of change of each recording, so that a replaced one is prepared again.
 
-    def stat(path: str) -> tuple[int, int] | None:
+    None for one that is not there, and for a recording in a bucket that does not lie below its manifest.
+    """
+    listed: dict[str, tuple[int, float]] = {}
+    if location.startswith(S3_SCHEME):
+        storage = open_storage(location.rpartition("/")[0], s3_endpoint_url=s3_endpoint_url)
+        listed = {storage.url(entry.key): (entry.size_bytes, entry.modified_s) for entry in storage.list_files()}
+
+    def stat(path: str) -> tuple[int, float] | None:
         if "://" in path:
-            return None
+            return listed.get(path)
         try:
             status = Path(path).stat()
         except OSError:
             return None
-        return status.st_size, status.st_mtime_ns
+        return status.st_size, status.st_mtime
 
     with ThreadPoolExecutor(max_workers=16) as pool:
         return list(pool.map(stat, table["audio"].to_pylist(), chunksize=256))

@@ -70,7 +70,6 @@ def test_what_was_fetched_ahead_opens_without_the_bucket(bucket: Storage, tmp_pa
         cache.prefetch(name)
     for number, name in enumerate(NAMES[:3]):
         assert content(cache.open(name)) == {number}
-    bucket.delete_tree("x")
     for name in NAMES:
         bucket.delete(name)
     assert content(cache.open(NAMES[1])) == {1}

@@ -1,0 +1,176 @@
+"""Whole runs without Ray: what a run folder holds, and what may be continued."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from transformers import WhisperForConditionalGeneration, pipeline
+
+from tests.trainers.synthetic import config, speechlike, write_corpus
+from trainers.config import TrainConfig
+from trainers.errors import DataError, ResumeError
+from trainers.run import LoneEngine, evaluate, fit
+
+
+def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
+    """Twelve steps of a very small model."""
+    return config(
+        {
+            "run.name": "small",
+            "run.storage_path": str(folder),
+            "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+            "training.max_steps": 12,
+            "training.save_steps": 4,
+            "training.logging_steps": 2,
+            "training.per_device_train_batch_size": 8,
+            "training.generation_max_length": 8,
+            **(changes or {}),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def finished_run(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """The config of a run that has finished."""
+    wanted = small(tones, tmp_path_factory.mktemp("runs"))
+    fit(wanted, LoneEngine(), overrides=["training.max_steps=12"])
+    return wanted
+
+
+def run_folder(wanted: TrainConfig) -> Path:
+    """Where the run is."""
+    return Path(str(wanted.run.storage_path)) / str(wanted.run.name)
+
+
+def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> None:
+    folder = run_folder(finished_run)
+    for name in (
+        "config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json "
+        "evaluation/test.json evaluation/test.jsonl evaluation/validation.json evaluation/validation.jsonl "
+        "model/model.safetensors model/README.md attempts/1/attempt.json"
+    ).split():
+        assert (folder / name).is_file(), name
+    assert list(folder.glob("attempts/1/tensorboard/events*"))
+    assert not list(folder.rglob("training_args.bin")) and not list(folder.rglob("*.pkl"))
+    test = json.loads((folder / "evaluation/test.json").read_text())
+    wanted = "utterances scored words insertions deletions substitutions wer characters cer sentence_errors ser".split()
+    assert set(wanted) < set(test)
+    assert test["utterances"] == test["scored"] == 6
+    lines = [json.loads(line) for line in (folder / "evaluation/test.jsonl").read_text().splitlines()]
+    assert {"id", "reference", "hypothesis", "insertions", "deletions", "substitutions", "duration_s"} < set(lines[0])
+    assert sum(line["substitutions"] for line in lines) == test["substitutions"]
+
+
+def test_the_model_opens_with_from_pretrained_and_pipeline(finished_run: TrainConfig) -> None:
+    model = run_folder(finished_run) / "model"
+    WhisperForConditionalGeneration.from_pretrained(model)
+    recognise = pipeline("automatic-speech-recognition", model=str(model))
+    samples = speechlike(0.8).astype(np.float32) / 32768
+    assert isinstance(recognise({"raw": samples, "sampling_rate": 16_000})["text"], str)
+
+
+def test_the_best_and_the_newest_checkpoints_are_kept(tones: Path, tmp_path: Path) -> None:
+    wanted = small(tones, tmp_path, {"checkpoint.num_to_keep": 1, "training.save_steps": 2})
+    fit(wanted, LoneEngine())
+    names = [path.name for path in (run_folder(wanted) / "checkpoints").iterdir()]
+    assert 1 <= len(names) <= 2
+    assert any(name.startswith("checkpoint-12-") for name in names)
+
+
+def test_a_finished_run_says_its_score_again_and_does_nothing(
+    finished_run: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(path.name for path in (run_folder(finished_run) / "attempts").iterdir())
+    result = fit(finished_run, LoneEngine())
+    assert "has finished" in capsys.readouterr().out
+    assert "on test (6 utterances)" in result.headline
+    assert sorted(path.name for path in (run_folder(finished_run) / "attempts").iterdir()) == before
+
+
+def test_more_steps_continue_a_finished_run(tones: Path, tmp_path: Path) -> None:
+    fit(small(tones, tmp_path), LoneEngine())
+    longer = small(tones, tmp_path, {"training.max_steps": 16})
+    fit(longer, LoneEngine())
+    lines = [json.loads(line) for line in (run_folder(longer) / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [2, 4, 6, 8, 10, 12, 14, 16]
+    assert {line["attempt"] for line in lines} == {1, 2}
+
+
+def test_another_experiment_under_the_same_name_is_refused_with_the_difference(finished_run: TrainConfig) -> None:
+    changed = finished_run.model_copy(
+        update={"training": finished_run.training.model_copy(update={"learning_rate": 5e-4})}
+    )
+    with pytest.raises(ResumeError, match=r"training.learning_rate: 1e-05 → 0.0005"):
+        fit(changed, LoneEngine())
+
+
+def test_resume_never_refuses_a_run_with_checkpoints(finished_run: TrainConfig) -> None:
+    never = finished_run.model_copy(update={"run": finished_run.run.model_copy(update={"resume": "never"})})
+    with pytest.raises(ResumeError, match=r"run\.name"):
+        fit(never, LoneEngine())
+
+
+def test_a_new_run_starts_from_a_named_checkpoint(finished_run: TrainConfig, tones: Path, tmp_path: Path) -> None:
+    first = min((run_folder(finished_run) / "checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
+    branch = small(tones, tmp_path, {"run.resume": f"from:{first}"})
+    fit(branch, LoneEngine())
+    lines = [json.loads(line) for line in (run_folder(branch) / "metrics.jsonl").read_text().splitlines()]
+    step = int(first.name.split("-")[1])
+    assert min(line["step"] for line in lines) == step + 2
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(small(tones, tmp_path), LoneEngine())
+    newest = max((tmp_path / "small/checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
+    weights = newest / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    fit(small(tones, tmp_path, {"training.max_steps": 16}), LoneEngine())
+    said = capsys.readouterr().out
+    assert "differs from its SHA-256" in said
+    assert "resuming from checkpoint-8-" in said
+
+
+def test_evaluate_writes_beside_the_run_and_not_over_it(finished_run: TrainConfig) -> None:
+    before = (run_folder(finished_run) / "evaluation/test.json").read_bytes()
+    result = evaluate(finished_run, LoneEngine(), model=str(run_folder(finished_run)), split="test")
+    assert (run_folder(finished_run) / "evaluation/test.json").read_bytes() == before
+    ours, theirs = json.loads(before), json.loads((Path(result.folder) / "evaluation/test.json").read_text())
+    assert theirs["wer"] == ours["wer"]
+
+
+def test_pretrained_weights_of_a_folder_are_tuned_on(finished_run: TrainConfig, tones: Path, tmp_path: Path) -> None:
+    model = {"init": "pretrained", "name_or_path": str(run_folder(finished_run) / "model"), "language": "English"}
+    tuned = small(tones, tmp_path, {"model": model, "training.max_steps": 4})
+    result = fit(tuned, LoneEngine())
+    assert result.totals["scored"] == 6
+    assert "full_context" not in result.totals
+
+
+def test_a_data_set_of_parquet_files_is_a_door(tones: Path, tmp_path: Path) -> None:
+    for split in ("train", "validation", "test"):
+        rows = [line.split(",") for line in (tones / f"{split}.csv").read_text().splitlines()[1:]]
+        table = datasets.Dataset.from_dict(
+            {"audio": [str(tones / path) for path, _ in rows], "sentence": [text for _, text in rows]}
+        ).cast_column("audio", datasets.Audio(decode=False))
+        embedded = table.map(lambda row: {"audio": {"bytes": Path(row["audio"]["path"]).read_bytes(), "path": None}})
+        embedded.to_parquet(tmp_path / "set" / f"{split}-00000.parquet")
+    data = {
+        "dataset": {"name": str(tmp_path / "set")},
+        "audio_column_name": "audio",
+        "text_column_name": "sentence",
+    }
+    result = fit(small(tones, tmp_path / "runs", {"data": data, "training.max_steps": 4}), LoneEngine())
+    assert result.totals["scored"] == 6
+
+
+def test_a_validation_clip_longer_than_the_model_is_refused_by_id(tones: Path, tmp_path: Path) -> None:
+    long = write_corpus(tmp_path, ["too long"], durations_s=[1.5], name="long")
+    wanted = small(tones, tmp_path, {"model.max_context_s": 1, "data.validation": str(long)})
+    with pytest.raises(DataError, match=r"validation: 1 clips are longer than the model's 1 s: long/000.wav \(1.5 s\)"):
+        fit(wanted, LoneEngine())
