@@ -59,7 +59,14 @@ OWNED = {
     "ddp_find_unused_parameters": "nothing: a resumed run would differ from an undisturbed one",
     "remove_unused_columns": "nothing: the batch plan reads what it needs",
     "dataloader_drop_last": "nothing: no utterance is dropped",
-    "push_to_hub": "nothing: export the finished model/ folder",
+    "push_to_hub": "nothing: push the finished model/ folder",
+    "hub_token": "nothing: push the finished model/ folder; a token has no place in a config",
+    "push_to_hub_token": "nothing: push the finished model/ folder; a token has no place in a config",
+    "deepspeed": "nothing: sharded training is not supported yet",
+    "fsdp": "nothing: sharded training is not supported yet",
+    "fsdp_config": "nothing: sharded training is not supported yet",
+    "fp16_full_eval": "training.fp16",
+    "bf16_full_eval": "training.bf16",
 }
 
 

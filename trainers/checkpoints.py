@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainers.errors import ResumeError, StorageError
+from trainers.errors import DamagedError
 from trainers.run_folder import now
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
 STAGED = "STAGED.json"
+# What the manifest of a damaged checkpoint is called, whose files stay for whoever wants to look.
+DAMAGED = "DAMAGED.json"
 
 
 @dataclass(frozen=True)
@@ -125,22 +127,29 @@ def fetch(storage: Storage, name: str, local: Path) -> Checkpoint:
     """Copies a checkpoint to this node and checks each file against the manifest.
 
     Raises:
-        ResumeError: it has no manifest, or a file is missing or changed.
+        DamagedError: it has no manifest, or a file is missing or changed.
+        StorageError: the storage does not answer, which says nothing about the checkpoint.
     """
     source = storage.sub(name)
     if not source.exists(MANIFEST):
-        raise ResumeError(f"{source.url()}: no {MANIFEST}, so this is no whole checkpoint; name another one")
+        raise DamagedError(f"{source.url()}: no {MANIFEST}, so this is no whole checkpoint; name another one")
     checkpoint = Checkpoint(**json.loads(source.read_bytes(MANIFEST)))
     for file, entry in checkpoint.files.items():
         if Path(file).is_absolute() or ".." in Path(file).parts:
-            raise ResumeError(f"{source.url(MANIFEST)}: names the file {file}, outside the checkpoint; do not use it")
-        try:
-            source.download_file(file, local / file)
-        except StorageError as error:
-            raise ResumeError(f"{source.url(file)}: cannot be read: {error}; name another checkpoint") from error
+            raise DamagedError(f"{source.url(MANIFEST)}: names the file {file}, outside the checkpoint; do not use it")
+        if not source.exists(file):
+            raise DamagedError(f"{source.url(file)}: is missing, though {MANIFEST} names it; name another checkpoint")
+        source.download_file(file, local / file)
         if sha256_of(local / file) != entry["sha256"]:
-            raise ResumeError(f"{source.url(file)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
+            raise DamagedError(f"{source.url(file)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
     return checkpoint
+
+
+def set_aside(storage: Storage, name: str) -> None:
+    """Takes the manifest from a damaged checkpoint, so that neither resuming nor choosing the best meets it again."""
+    if storage.exists(f"{name}/{MANIFEST}"):
+        storage.write_bytes(f"{name}/{DAMAGED}", storage.read_bytes(f"{name}/{MANIFEST}"))
+        storage.delete(f"{name}/{MANIFEST}")
 
 
 class Uploader:
@@ -149,17 +158,17 @@ class Uploader:
     A new one is not taken before the last is home, so that a lost disk costs less than two save intervals.
     """
 
-    def __init__(self, storage: Storage, keeping: Keeping, on_home: Callable[[Checkpoint], None]):
+    def __init__(self, storage: Storage, keeping: Keeping, also: Callable[[], None]):
         """Starts no thread yet.
 
         Args:
             storage: The run's checkpoints folder.
             keeping: Which checkpoints stay.
-            on_home: Told of each that is whole in the run folder, from the thread.
+            also: Run in the thread after each, for what else is to be stored now and then.
         """
         self._storage = storage
         self._keeping = keeping
-        self._on_home = on_home
+        self._also = also
         self._thread: threading.Thread | None = None
         self._fault: Exception | None = None
 
@@ -188,9 +197,10 @@ class Uploader:
 
     def _bring(self, staged: Path) -> None:
         try:
-            self._on_home(bring_home(staged, self._storage))
+            bring_home(staged, self._storage)
             for checkpoint in self._keeping.surplus(list_checkpoints(self._storage)):
                 self._storage.delete_tree(checkpoint.name, first=MANIFEST)
+            self._also()
         except Exception as error:
             self._fault = error
 

@@ -42,7 +42,8 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
             cpus = max(os.cpu_count() or 1, math.ceil(wanted))
             # Without a dashboard of its own, Ray Train asks whatever dashboard listens on the default port whether its
             # controller lives; another Ray's answers no, and the workers are ended in mid-training.
-            ray.init(num_cpus=cpus, include_dashboard=True, _node_ip_address=LOOPBACK, **quiet)
+            # "local": without it, ray.init joins whatever Ray another user started on this machine.
+            ray.init("local", num_cpus=cpus, include_dashboard=True, _node_ip_address=LOOPBACK, **quiet)
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise ResourceError(
             f"no Ray cluster answers at {address or 'this machine'}: {error}; check --address or RAY_ADDRESS, "
@@ -66,7 +67,7 @@ def check_capacity(config: TrainConfig) -> None:
         wanted = each * part.num_workers
         held = most.get(name, 0.0)
         if wanted > held:
-            fits = int(held // each) if each else part.num_workers
+            fits = int(held // each)
             raise ResourceError(
                 f"scaling.num_workers {part.num_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster has "
                 f"{held:g} and cannot grow beyond: set scaling.num_workers to at most {fits}, "

@@ -61,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         config = config_of(given)
         return run_verb(given, config)
     except RayscribeError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr, flush=True)
@@ -83,6 +84,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
     overrides = [*flags.storage_override(os.environ), *flags.overrides_of(values)]
     overrides += [parse_override(text) for text in given.set]
+    given.changed = [f"{'.'.join(path)}={value}" for path, value in overrides]
     config = build_config(apply_overrides(content, overrides), origin=origin)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
@@ -132,6 +134,6 @@ def _run(given: argparse.Namespace, config: TrainConfig, engine: Any) -> int:
             raise ConfigError(f"--split {given.split}: one of train, validation, test")
         result = run.evaluate(config, engine, model=given.model, split=given.split)
     else:
-        result = run.fit(config, engine, overrides=given.set)
+        result = run.fit(config, engine, overrides=given.changed)
     run.say(result.headline)
     return 0

@@ -46,7 +46,7 @@ class RunPart(Part):
         "auto",
         pattern=r"^(auto|never|from:.+)$",
         description="auto: the same experiment continues. never: an existing run folder is refused. "
-        "from:<checkpoint>: start a new run from that checkpoint (a folder, a URL, or its name in this run).",
+        "from:<checkpoint>: start a new run from that checkpoint, an absolute folder or s3:// URL.",
     )
     seed: NotNegative = Field(42, description="Seed of weights, order of utterances and dropout.")
     max_failures: int = Field(

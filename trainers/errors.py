@@ -5,7 +5,8 @@ RayscribeError                 anything that we raise on purpose; its text names
 ├── DataError                  a manifest or a recording cannot be used
 │   └── AudioError             one recording cannot be decoded; the text is its quarantine reason
 ├── StorageError               a folder or bucket cannot be read or written
-├── ResumeError                the run folder holds another experiment, or a checkpoint is not whole
+├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
+│   └── DamagedError           a checkpoint is not whole, and will not become so
 ├── ResourceError              the cluster can never hold what the config asks for
 └── ScoringError               the ids that were scored are not the ids that were asked for
 
@@ -49,6 +50,10 @@ class ResumeError(RayscribeError):
     """A run cannot be continued: another experiment has its name, or a checkpoint is not whole."""
 
     exit_code = 5
+
+
+class DamagedError(ResumeError):
+    """A checkpoint is not whole: its manifest or a file is missing, or a file differs from its SHA-256."""
 
 
 class ResourceError(RayscribeError):

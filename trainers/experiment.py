@@ -1,16 +1,16 @@
 """What makes two runs the same experiment: everything that changes the mathematics, and nothing that does not."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainers.checkpoints import list_checkpoints
+from trainers.checkpoints import Checkpoint, list_checkpoints
 from trainers.config import TrainConfig
 from trainers.errors import ResumeError
-from trainers.run_folder import CHECKPOINTS, EXPERIMENT, RESULT, RunFolder
+from trainers.run_folder import CHECKPOINTS, EXPERIMENT, PROCESSOR, RESULT, RunFolder
 from trainers.worker import batch_shape
 
-# Fields of `training` that may change within a run: how long, how often it is looked at, and how it is scored.
+# Fields of `training` that may change within a run: how long it is, how often it reports, how fast it computes.
 NOT_MATHEMATICS = {
     "max_steps",
     "num_train_epochs",
@@ -19,13 +19,14 @@ NOT_MATHEMATICS = {
     "logging_steps",
     "report_to",
     "per_device_eval_batch_size",
-    "generation_max_length",
-    "generation_num_beams",
     # What they come to is in `utterances_per_step`.
     "per_device_train_batch_size",
     "global_batch_size",
     "gradient_accumulation_steps",
+    # Compared one by one, without those that only load and log.
+    "training_args",
 }
+NOT_MATHEMATICS_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm", "report_to")
 
 
 def describe(config: TrainConfig, data_keys: Mapping[str, str]) -> dict[str, Any]:
@@ -39,6 +40,10 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str]) -> dict[str, Any
     parts: dict[str, Any] = {
         "run.seed": config.run.seed,
         "data.train": data_keys["train"],
+        # What chooses the best: scores of two validation sets, or of two ways to score, do not rank together.
+        "data.validation": data_keys["validation"],
+        "data.do_normalize_eval": config.data.do_normalize_eval,
+        "checkpoint.checkpoint_score_attribute": config.checkpoint.checkpoint_score_attribute,
         "data.min_duration_s": config.data.min_duration_s,
         "data.max_duration_s": config.data.max_duration_s,
         "training.utterances_per_step": shape.global_batch_size,
@@ -49,6 +54,9 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str]) -> dict[str, Any
     for name, value in config.training.model_dump(mode="json").items():
         if name not in NOT_MATHEMATICS:
             parts[f"training.{name}"] = value
+    for name, value in config.training.training_args.items():
+        if not name.startswith(NOT_MATHEMATICS_PREFIXES):
+            parts[f"training.training_args.{name}"] = value
     return parts
 
 
@@ -63,22 +71,36 @@ def claim(folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str]) 
     """
     wanted = describe(config, data_keys)
     known = folder.read_json(EXPERIMENT)
-    if known is not None and list_checkpoints(folder.storage.sub(CHECKPOINTS)):
-        if config.run.resume == "never":
-            raise ResumeError(
-                f"{folder.url}: this run has checkpoints, and run.resume is never: "
-                "name another run (--set run.name=…), or continue it (--set run.resume=auto)"
-            )
-        if known["experiment"] != wanted:
-            raise ResumeError(
-                f"{folder.url}: holds another experiment, so it is not continued:\n"
-                + "\n".join(difference(known["experiment"], wanted))
-                + "\nname another run (--set run.name=…), or set these back"
-            )
+    checkpoints = list_checkpoints(folder.storage.sub(CHECKPOINTS))
+    begun = bool(checkpoints) or folder.storage.exists(RESULT)
+    if begun and config.run.resume == "never":
+        raise ResumeError(
+            f"{folder.url}: this run has begun, and run.resume is never: "
+            "name another run (--set run.name=…), or continue it (--set run.resume=auto)"
+        )
+    if known is not None and known["experiment"] == wanted:
+        _refuse_fewer_steps(folder, config, checkpoints)
         return str(known["id"])
+    if known is not None and begun:
+        raise ResumeError(
+            f"{folder.url}: holds another experiment, so it is not continued:\n"
+            + "\n".join(difference(known["experiment"], wanted))
+            + "\nname another run (--set run.name=…), or set these back"
+        )
+    # Nothing that an experiment left before its first checkpoint may be read by this one.
+    folder.storage.delete_tree(PROCESSOR, first="config.json")
     run_id = uuid.uuid4().hex
     folder.write_json(EXPERIMENT, {"id": run_id, "experiment": wanted})
     return run_id
+
+
+def _refuse_fewer_steps(folder: RunFolder, config: TrainConfig, checkpoints: Sequence[Checkpoint]) -> None:
+    last = max((item.step for item in checkpoints), default=0)
+    if config.training.max_steps is not None and config.training.max_steps < last:
+        raise ResumeError(
+            f"{folder.url}: training.max_steps is {config.training.max_steps}, but the run is at step {last}: "
+            "raise max_steps, or name another run (--set run.name=…)"
+        )
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -90,14 +112,19 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def finished(folder: RunFolder, config: TrainConfig) -> dict[str, Any] | None:
-    """The result of a run that has reached its last step, None while there is more to train."""
+def finished(folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str]) -> bool:
+    """Whether the run has reached its last step and has the result that is asked for.
+
+    Raises:
+        ResumeError: it has finished with another test set, whose score must not be taken for this one's.
+    """
     result: dict[str, Any] | None = folder.read_json(RESULT)
-    if result is None:
-        return None
-    asked = (config.training.max_steps, config.training.num_train_epochs)
-    reached = (result["max_steps"], result["num_train_epochs"])
-    grown = any(
-        now is not None and before is not None and now > before for now, before in zip(asked, reached, strict=True)
-    )
-    return None if grown else result
+    asked = [config.training.max_steps, config.training.num_train_epochs]
+    if result is None or [result["max_steps"], result["num_train_epochs"]] != asked:
+        return False
+    if result["test_data"] != data_keys.get("test"):
+        raise ResumeError(
+            f"{folder.url}: this run has finished and is scored on another test set; score its model on this one "
+            f"with: rayscribe evaluate SPEC --model {folder.url}"
+        )
+    return True

@@ -21,8 +21,8 @@ VALIDATION = "validation"
 def validation_metrics(result: SplitScore) -> dict[str, float]:
     """A validation score under the names that checkpoints are ranked by."""
     score = result.score
-    rates = {"eval_wer": score.wer, "eval_cer": score.cer, "eval_ser": score.ser}
-    return {**{name: float(rate or 0.0) for name, rate in rates.items()}, "eval_loss": result.loss}
+    assert score.wer is not None and score.cer is not None, "a score without a word is refused by the scorer"
+    return {"eval_wer": score.wer, "eval_cer": score.cer, "eval_ser": score.ser, "eval_loss": result.loss}
 
 
 class ProgressReport(TrainerCallback):
@@ -50,19 +50,16 @@ class ProgressReport(TrainerCallback):
         self._session, self._folder, self._plan = session, folder, plan
         self._durations_s, self._attempt, self._clock = durations_s, attempt, clock
         self._since = 0.0
-        self._clips = 0
-        self._audio_s = 0.0
-        self._speed = 0.0
-        self._last_logged = 0
+        self._steps, self._clips, self._audio_s, self._speed = 0, 0, 0.0, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Starts the clock."""
-        self._since = self._clock()
-        self._last_logged = state.global_step
+        self._restart()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Counts what the step had, and asks for a score at the very last one."""
         rows = self._plan.batch(state.global_step - 1).rows
+        self._steps += 1
         self._clips += len(rows)
         self._audio_s += float(self._durations_s[rows].sum())
         if state.global_step >= state.max_steps:
@@ -86,7 +83,7 @@ class ProgressReport(TrainerCallback):
             self._session.say(f"step {state.global_step}/{state.max_steps} · validation {rates}")
             self._write(state, logs)
         elif "loss" in logs:
-            speed = self._measure(state)
+            speed = self._measure()
             rest = format_duration((state.max_steps - state.global_step) / max(self._speed, 1e-9))
             self._session.say(
                 f"step {state.global_step}/{state.max_steps} · epoch {state.epoch:.1f} · loss {logs['loss']:.4f} · "
@@ -94,20 +91,19 @@ class ProgressReport(TrainerCallback):
             )
             self._write(state, {**logs, **speed})
 
-    def _measure(self, state: Any) -> dict[str, float]:
+    def _measure(self) -> dict[str, float]:
         elapsed = max(self._clock() - self._since, 1e-9)
-        self._speed = (state.global_step - self._last_logged) / elapsed
+        self._speed = self._steps / elapsed
         measured = {
             "clips_per_s": round(self._clips / elapsed, 3),
             "audio_s_per_s": round(self._audio_s / elapsed, 3),
         }
-        self._last_logged = state.global_step
         self._restart()
         return measured
 
     def _restart(self) -> None:
         self._since = self._clock()
-        self._clips, self._audio_s = 0, 0.0
+        self._steps, self._clips, self._audio_s = 0, 0, 0.0
 
     def _write(self, state: Any, numbers: dict[str, float]) -> None:
         line = {

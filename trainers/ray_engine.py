@@ -1,28 +1,44 @@
 """Preparing with Ray Data and training with Ray Train."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import pyarrow as pa
+from ray.exceptions import RayError
 from ray.train import RunConfig
-from ray.train.torch import TorchTrainer
-from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.exceptions import TrainingFailedError
 
 from trainers.cluster import check_capacity, lines_of_workers
 from trainers.config import TrainConfig
-from trainers.data.prepare import Runner, run_on_ray
+from trainers.data.prepare import ShardTask, run_on_ray
 from trainers.errors import RayscribeError
 from trainers.ray_configs import run_config, scaling_config
 from trainers.run import say
 from trainers.run_folder import ATTEMPTS, RunFolder
+from trainers.session import LONGEST_WAIT
 from trainers.worker import EvaluateOrder, WorkOrder, evaluate_per_worker, train_loop_per_worker
 
 Made = TypeVar("Made")
+
+# Where Ray keeps what stands behind an error of its own.
+CAUSES = ("cause", "_base_exc", "controller_failure", "__cause__")
 
 
 class RayEngine:
     """The cluster that this process has joined, see `cluster.connected`."""
 
-    runner: Runner = staticmethod(run_on_ray)
+    @staticmethod
+    def runner(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+        """Runs preparing tasks with Ray Data.
+
+        Raises:
+            RayscribeError: what stopped a task.
+        """
+        try:
+            yield from run_on_ray(blocks, task)
+        except RayError as error:
+            raise _cause_of(error) from error
 
     def once(self, make: Callable[[], Made]) -> Made:
         """Made here: the driver is one process."""
@@ -57,6 +73,7 @@ class RayEngine:
                 train_loop_config={"order": order, "lines": lines},
                 scaling_config=scaling_config(order.config),
                 run_config=ray_run,
+                torch_config=TorchConfig(timeout_s=int(LONGEST_WAIT.total_seconds())),
             )
             try:
                 trainer.fit()
@@ -64,11 +81,17 @@ class RayEngine:
                 raise _cause_of(error) from error
 
 
-def _cause_of(error: TrainingFailedError) -> RayscribeError:
-    """Our own error that a worker raised, or a new one that quotes what it raised."""
-    causes = list(error.worker_failures.values()) if isinstance(error, WorkerGroupError) else [error]
-    for cause in causes:
-        inner = getattr(cause, "cause", None) or getattr(cause, "_base_exc", None) or cause
-        if isinstance(inner, RayscribeError):
-            return inner
-    return RayscribeError(f"training failed: {causes[0] if causes else error}")
+def _cause_of(error: BaseException) -> RayscribeError:
+    """Our own error somewhere behind what Ray raised, or a new one that quotes it."""
+    waiting, seen = [error], set()
+    while waiting:
+        cause = waiting.pop(0)
+        if isinstance(cause, RayscribeError):
+            return cause
+        if id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        behind = [getattr(cause, name, None) for name in CAUSES]
+        behind += list(getattr(cause, "worker_failures", {}).values())
+        waiting += [item for item in behind if isinstance(item, BaseException)]
+    return RayscribeError(f"training failed: {error}")

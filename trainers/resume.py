@@ -1,20 +1,35 @@
 """Where a worker group starts: from its newest whole checkpoint, wherever a killed one left it."""
 
+import fcntl
 import hashlib
 import shutil
 import tempfile
+import time
 import uuid
 from dataclasses import dataclass
 from os import getuid
 from pathlib import Path
+from typing import TextIO
 
-from trainers.checkpoints import Checkpoint, bring_home, fetch, list_checkpoints, list_staged, newest
-from trainers.config import S3_SCHEME, RunPart
-from trainers.errors import ResumeError
+from trainers.checkpoints import (
+    MANIFEST,
+    Checkpoint,
+    bring_home,
+    fetch,
+    list_checkpoints,
+    list_staged,
+    newest,
+    set_aside,
+)
+from trainers.config import RunPart, is_absolute
+from trainers.errors import DamagedError, ResumeError
 from trainers.session import Session
 from trainers.storage import Storage, open_storage
 
 FROM = "from:"
+LOCK = ".lock"
+# How long a killed group may take to be gone.
+DYING_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -24,10 +39,12 @@ class Staging:
     Attributes:
         root: Folder of all worker groups of this run on this node.
         group: Name of this worker group, the same on all its nodes.
+        lock: Held by the first rank of each node for as long as it lives.
     """
 
     root: Path
     group: str
+    lock: TextIO | None = None
 
     @classmethod
     def open(cls, run_id: str, session: Session) -> "Staging":
@@ -41,7 +58,12 @@ class Staging:
         key = hashlib.sha256(run_id.encode()).hexdigest()[:16]
         root = Path(tempfile.gettempdir()) / f"rayscribe-staging-{getuid()}" / key
         (root / group).mkdir(parents=True, exist_ok=True, mode=0o700)
-        return cls(root, group)
+        lock = None
+        if session.local_rank == 0:
+            lock = (root / f"{group}{LOCK}").open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        session.barrier()
+        return cls(root, group, lock)
 
     @property
     def folder(self) -> Path:
@@ -49,8 +71,25 @@ class Staging:
         return self.root / self.group
 
     def others(self) -> list[Path]:
-        """Folders that earlier worker groups left."""
-        return [path for path in sorted(self.root.iterdir()) if path.is_dir() and path.name != self.group]
+        """Folders that earlier worker groups left.
+
+        Raises:
+            ResumeError: one of these groups is alive, so that two would train the same run.
+        """
+        folders = [path for path in sorted(self.root.iterdir()) if path.is_dir() and path.name != self.group]
+        end = time.monotonic() + DYING_S
+        for folder in folders:
+            while not _is_free(folder.with_name(f"{folder.name}{LOCK}")):
+                if time.monotonic() > end:
+                    raise ResumeError(
+                        f"{folder}: another attempt of this run trains on this node; wait for its end, or stop it"
+                    )
+                time.sleep(0.2)
+        return folders
+
+    def remove(self) -> None:
+        """Frees the node's disk after the run's end."""
+        shutil.rmtree(self.root, ignore_errors=True)
 
 
 def recover_staged(staging: Staging, checkpoints: Storage, session: Session) -> None:
@@ -59,19 +98,20 @@ def recover_staged(staging: Staging, checkpoints: Storage, session: Session) -> 
     Every rank calls it; the first of each node looks.
     """
     mine = session.local_rank == 0
-    waiting = [(item.step, path) for path in staging.others() for item in list_staged(path)] if mine else []
+    others = staging.others() if mine else []
+    waiting = [(item.step, path) for path in others for item in list_staged(path)]
     best = max((step for step, _ in waiting), default=-1)
     ahead = session.gather(best)
     home = session.from_leader(lambda: max((item.step for item in list_checkpoints(checkpoints)), default=-1))
     if max(ahead) > home and ahead.index(max(ahead)) == session.rank:
-        for path in staging.others():
+        for path in others:
             for item in list_staged(path):
                 if item.step == best:
                     bring_home(path / item.name, checkpoints)
     session.barrier()
-    if mine:
-        for path in staging.others():
-            shutil.rmtree(path, ignore_errors=True)
+    for path in others:
+        shutil.rmtree(path, ignore_errors=True)
+        path.with_name(f"{path.name}{LOCK}").unlink(missing_ok=True)
 
 
 def starting_point(
@@ -95,17 +135,23 @@ def starting_point(
 
     def choose() -> tuple[Storage, Checkpoint] | None:
         own = list_checkpoints(checkpoints)
+        found = len(own)
         while own:
             name = newest(own)
             assert name is not None
             try:
                 return checkpoints, fetch(checkpoints, name, local)
-            except ResumeError as error:
+            except DamagedError as error:
                 session.say(f"{error}; trying the one before")
                 shutil.rmtree(local, ignore_errors=True)
+                set_aside(checkpoints, name)
                 own = [item for item in own if item.name != name]
+        if found:
+            raise ResumeError(
+                f"{checkpoints.url()}: none of {found} checkpoints is whole; name another run to begin anew"
+            )
         if run.resume.startswith(FROM):
-            storage, name = named_checkpoint(run.resume.removeprefix(FROM), checkpoints, run.s3_endpoint_url)
+            storage, name = named_checkpoint(run.resume.removeprefix(FROM), run.s3_endpoint_url)
             return storage, fetch(storage, name, local)
         return None
 
@@ -119,19 +165,28 @@ def starting_point(
     return checkpoint, local
 
 
-def named_checkpoint(text: str, checkpoints: Storage, s3_endpoint_url: str | None) -> tuple[Storage, str]:
-    """The folder and name of a checkpoint given by URL, folder, or name in this run.
+def named_checkpoint(text: str, s3_endpoint_url: str | None) -> tuple[Storage, str]:
+    """The folder and name of the checkpoint that `run.resume: from:<text>` gives.
 
     Raises:
-        ResumeError: the text names none.
+        ResumeError: it is no absolute folder or URL, or holds no whole checkpoint.
     """
-    if text.startswith(S3_SCHEME) or Path(text).is_absolute():
-        parent, _, name = text.rstrip("/").rpartition("/")
-        return open_storage(parent, s3_endpoint_url=s3_endpoint_url), name
-    names = [item.name for item in list_checkpoints(checkpoints)]
-    if text in names:
-        return checkpoints, text
-    raise ResumeError(
-        f"run.resume: {text} is no checkpoint of this run ({', '.join(names) or 'it has none'}); "
-        "give an absolute folder or s3:// URL"
-    )
+    if not is_absolute(text):
+        raise ResumeError(f"run.resume: from:{text}: give the absolute folder or s3:// URL of a checkpoint")
+    parent, _, name = text.rstrip("/").rpartition("/")
+    storage = open_storage(parent, s3_endpoint_url=s3_endpoint_url)
+    if not storage.exists(f"{name}/{MANIFEST}"):
+        raise ResumeError(f"run.resume: from:{text}: no {MANIFEST} is there, so it is no whole checkpoint")
+    return storage, name
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether no living process holds a lock."""
+    if not lock.exists():
+        return True
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

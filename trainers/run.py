@@ -1,5 +1,6 @@
 """fit(config): prepare, train, score, export; and the two verbs that do a part of it: prepare_all and evaluate."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from trainers.data.select import check_scorable, select_training
 from trainers.data.sources import SPLITS, Source, open_sources
 from trainers.errors import ConfigError, RayscribeError
 from trainers.experiment import claim, finished
+from trainers.resume import FROM, named_checkpoint
 from trainers.run_folder import RunFolder
 from trainers.seq2seq import check_label_lengths, encode_labels
 from trainers.session import LoneSession
@@ -87,8 +89,9 @@ class RunResult:
 
 
 def say(line: str) -> None:
-    """Shows a line at once, through pipes too."""
-    print(line, flush=True)
+    """Shows a line at once, through pipes too; under torchrun, once for all ranks."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, flush=True)
 
 
 def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = ()) -> RunResult:
@@ -140,10 +143,10 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
         ConfigError: there is no such model, or the config has no such split.
     """
     name = model.rstrip("/").rpartition("/")[2]
-    url = f"{layout.storage_path_of(config)}/evaluations/{name}-{split}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-    folder = RunFolder(open_storage(url, s3_endpoint_url=config.run.s3_endpoint_url))
 
     def stage() -> EvaluateOrder:
+        stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+        url = f"{layout.storage_path_of(config)}/evaluations/{name}-{split}-{stamp}"
         address = find_model(model, config.run.s3_endpoint_url)
         sets = prepare_all(config, engine, (split,))
         if split not in sets:
@@ -151,6 +154,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
         return EvaluateOrder(config, sets[split], split, address, url)
 
     order = engine.once(stage)
+    folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
     engine.evaluate(order, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
     return RunResult(folder.url, totals or {}, split)
@@ -179,9 +183,11 @@ def _stage(config: TrainConfig, engine: Engine, folder: RunFolder, overrides: Se
     sets = prepare_all(config, engine)
     data_keys = {split: prepared.key for split, prepared in sets.items()}
     run_id = claim(folder, config, data_keys)
-    if finished(folder, config) is not None:
+    if finished(folder, config, data_keys):
         say(f"{folder.url}: this run has finished; raise training.max_steps to train on, or name another run")
         return None
+    if config.run.resume.startswith(FROM):
+        named_checkpoint(config.run.resume.removeprefix(FROM), config.run.s3_endpoint_url)
     folder.write_request(config, overrides)
     folder.write_json(layout.ENVIRONMENT, layout.describe_environment(data_keys))
     _check_utterances(config, folder, sets)

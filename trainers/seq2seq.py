@@ -115,8 +115,9 @@ def load_recogniser(model: ModelPart, description: Path | None, seed: int) -> Re
         return Recogniser(network, processor)
     overridable = ("dropout", "attention_dropout", "activation_dropout")
     regularisation = {name: value for name in overridable if (value := getattr(model, name)) is not None}
+    regularisation["apply_spec_augment"] = model.apply_spec_augment
     if model.apply_spec_augment:
-        masks = ("apply_spec_augment", "mask_time_prob", "mask_feature_prob")
+        masks = ("mask_time_prob", "mask_feature_prob")
         regularisation |= {name: getattr(model, name) for name in masks}
     try:
         network = WhisperForConditionalGeneration.from_pretrained(

@@ -7,10 +7,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed
 
+# A rank may prepare a large set, or bring a large checkpoint home, while the others wait.
+LONGEST_WAIT = timedelta(hours=12)
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
@@ -81,7 +84,7 @@ class RaySession(Session):
         """The session of the calling worker.
 
         Args:
-            lines: Handle of the driver's `LineActor`.
+            lines: Handle of the actor that `cluster.lines_of_workers` gives.
         """
         import ray.train  # noqa: PLC0415
 
@@ -109,7 +112,12 @@ class LoneSession(Session):
         """Reads torchrun's variables, and joins its ranks; without them the process is alone."""
         rank, world_size, local_rank = (int(os.environ.get(*item)) for item in TORCHRUN_VARIABLES)
         if world_size > 1 and not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            if torch.cuda.is_available():
+                torch.cuda.set_device(local_rank)
+            # Both: tensors of a GPU over nccl, and what this class gathers over gloo. One rank prepares while the
+            # others wait, which takes longer than the default ten minutes.
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            torch.distributed.init_process_group(backend, timeout=LONGEST_WAIT)
         return cls(rank, world_size, local_rank)
 
     def say(self, line: str) -> None:

@@ -38,17 +38,19 @@ class Request:
 class PlannedBatches(Sampler[list[Request]]):
     """One rank's forward passes of one epoch, in the plan's order."""
 
-    def __init__(self, plan: BatchPlan, rank: int, prefetch: Callable[[np.ndarray], None]):
+    def __init__(self, plan: BatchPlan, rank: int, prefetch: Callable[[np.ndarray], None], first_step: int):
         """Starts at epoch 0.
 
         Args:
             plan: The plan.
             rank: Whose batches.
             prefetch: Told the positions that come soon.
+            first_step: Where a resumed run begins; what comes before is walked through, but not read.
         """
         self._plan = plan
         self._rank = rank
         self._prefetch = prefetch
+        self._first_step = first_step
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -61,7 +63,7 @@ class PlannedBatches(Sampler[list[Request]]):
     def __iter__(self) -> Iterator[list[Request]]:
         first = self._epoch * self._plan.steps_per_epoch
         for step in range(first, first + self._plan.steps_per_epoch):
-            if step + PREFETCH_STEPS < first + self._plan.steps_per_epoch:
+            if self._first_step <= step + PREFETCH_STEPS < first + self._plan.steps_per_epoch:
                 self._prefetch(self._plan.batch(step + PREFETCH_STEPS).rows)
             for rows, edge_s in self._plan.micro_batches(step, self._rank):
                 if len(rows):
@@ -133,6 +135,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         plan: BatchPlan,
         rank: int,
         clips: Clips,
+        first_step: int,
         evaluate: Callable[[], dict[str, float]],
         callbacks: list[TrainerCallback],
     ):
@@ -144,6 +147,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             plan: Batches of all ranks.
             rank: This rank.
             clips: What the plan's positions mean.
+            first_step: Optimizer steps behind the checkpoint that training goes on from.
             evaluate: Scores the validation set; called by all ranks together.
             callbacks: Further callbacks.
         """
@@ -163,12 +167,13 @@ class SpeechTrainer(Seq2SeqTrainer):
         self._plan = plan
         self._rank = rank
         self._clips = clips
+        self._first_step = first_step
         self._score = evaluate
         self._log_mel = LogMel(recogniser.processor.feature_extractor).to(arguments.device)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The plan's batches of this rank; not prepared by accelerate, which would share them out again."""
-        batches = PlannedBatches(self._plan, self._rank, self._clips.reader.prefetch)
+        batches = PlannedBatches(self._plan, self._rank, self._clips.reader.prefetch, self._first_step)
         return PlannedLoader(
             self._clips,
             batch_sampler=batches,

@@ -5,7 +5,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from trainers.config import S3_SCHEME, TrainConfig, is_absolute
 from trainers.data.batches import BatchPlan, BatchShape, bucket_edges
 from trainers.data.prepared import ClipReader, PreparedSet
 from trainers.data.select import check_scorable, select_training
-from trainers.errors import RayscribeError
+from trainers.errors import RayscribeError, ResumeError
 from trainers.export import export_model
 from trainers.monitor import VALIDATION, KeepCheckpoints, ProgressReport, validation_metrics
 from trainers.resume import Staging, recover_staged, starting_point
 from trainers.run_folder import RunFolder
 from trainers.scoring.evaluate import Scorer, ScoringOptions, SplitScore
-from trainers.seq2seq import Recogniser, encode_labels, load_recogniser, open_exported
+from trainers.seq2seq import Recogniser, check_label_lengths, encode_labels, load_recogniser, open_exported
 from trainers.session import LoneSession, RaySession, Session
 from trainers.storage import open_storage
 from trainers.trainer import Clips, Reseed, SpeechTrainer
@@ -72,9 +72,9 @@ def train_loop_per_worker(loop_config: dict[str, Any]) -> None:
     """Entry of a Ray Train worker.
 
     Args:
-        loop_config: `order`, a WorkOrder, and `lines`, the handle of the driver's LineActor.
+        loop_config: `order`, a WorkOrder, and `lines`, where lines for the driver go.
     """
-    work(loop_config["order"], RaySession.of_this_worker(loop_config["lines"]))
+    _tell_faults(work, loop_config)
 
 
 def work_here(order: WorkOrder) -> None:
@@ -86,9 +86,19 @@ def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
     """Entry of a Ray Train worker that scores.
 
     Args:
-        loop_config: `order`, an EvaluateOrder, and `lines`, the handle of the driver's LineActor.
+        loop_config: `order`, an EvaluateOrder, and `lines`, where lines for the driver go.
     """
-    score_order(loop_config["order"], RaySession.of_this_worker(loop_config["lines"]))
+    _tell_faults(score_order, loop_config)
+
+
+def _tell_faults(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> None:
+    """Runs, and lets the driver see at once what went wrong; Ray itself tells it only after its last retry."""
+    session = RaySession.of_this_worker(loop_config["lines"])
+    try:
+        run(loop_config["order"], session)
+    except Exception as error:
+        session.say(f"worker failed: {type(error).__name__}: {error}")
+        raise
 
 
 def evaluate_here(order: EvaluateOrder) -> None:
@@ -102,7 +112,11 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     config = order.config
     folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
     recogniser = _open_model(order)
-    check_scorable(order.prepared.index, context_s=context_of(config, recogniser.context_s), split=order.split)
+    index = order.prepared.index
+    check_scorable(index, context_s=context_of(config, recogniser.context_s), split=order.split)
+    lengths = [len(row) for row in encode_labels(recogniser.processor.tokenizer, index["text"].to_pylist())]
+    most = recogniser.model.config.max_target_positions
+    check_label_lengths(lengths, index["id"].to_pylist(), most, order.split)
     recogniser.model.to("cuda" if config.scaling.use_gpu else "cpu")
     score_split(config, order.prepared, session, folder, recogniser, order.split)
     session.barrier()
@@ -112,10 +126,10 @@ def _open_model(order: EvaluateOrder) -> Recogniser:
     if not is_absolute(order.model):
         part = order.config.model.model_copy(update={"init": "pretrained", "name_or_path": order.model})
         return load_recogniser(part, None, order.config.run.seed)
-    local = Path(tempfile.mkdtemp(prefix="rayscribe-model-"))
     parent, _, name = order.model.rpartition("/")
-    open_storage(parent, s3_endpoint_url=order.config.run.s3_endpoint_url).download_folder(name, local)
-    return open_exported(local)
+    with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
+        open_storage(parent, s3_endpoint_url=order.config.run.s3_endpoint_url).download_folder(name, Path(local))
+        return open_exported(Path(local))
 
 
 def work(order: WorkOrder, session: Session) -> None:
@@ -128,19 +142,19 @@ def work(order: WorkOrder, session: Session) -> None:
     staging = Staging.open(order.run_id, session)
     recover_staged(staging, checkpoints, session)
     start = starting_point(config.run, staging, checkpoints, session)
-    last = _train(order, session, recogniser, folder, staging, start)
-    if session.leads:
-        last.wait()
-    session.barrier()
+    uploader = _train(order, session, recogniser, folder, staging, start)
+    session.from_leader(uploader.wait)
     _finish(order, session, folder, staging)
+    if session.local_rank == 0:
+        staging.remove()
 
 
 def _load(order: WorkOrder, folder: RunFolder) -> Recogniser:
-    description = None
-    if order.config.model.init == "scratch":
-        description = Path(tempfile.mkdtemp(prefix="rayscribe-processor-"))
-        folder.storage.download_folder(layout.PROCESSOR, description)
-    return load_recogniser(order.config.model, description, order.config.run.seed)
+    if order.config.model.init == "pretrained":
+        return load_recogniser(order.config.model, None, order.config.run.seed)
+    with tempfile.TemporaryDirectory(prefix="rayscribe-processor-") as description:
+        folder.storage.download_folder(layout.PROCESSOR, Path(description))
+        return load_recogniser(order.config.model, Path(description), order.config.run.seed)
 
 
 def _train(
@@ -154,7 +168,11 @@ def _train(
     config = order.config
     plan, clips = plan_training(order, recogniser, session.world_size)
     keeping = Keeping(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
-    uploader = Uploader(folder.storage.sub(layout.CHECKPOINTS), keeping, on_home=lambda checkpoint: None)
+    uploader = Uploader(
+        folder.storage.sub(layout.CHECKPOINTS),
+        keeping,
+        also=lambda: _upload_tensorboard(folder, order.attempt, staging),
+    )
     keeper = KeepCheckpoints(session, uploader if session.leads else None, order.attempt, staging.group)
     report = ProgressReport(session, folder, plan, order.sets["train"].index["duration_s"].to_numpy(), order.attempt)
     scorer = Scorer(order.sets[VALIDATION], recogniser, session, cache_bytes=cache_bytes(config))
@@ -179,11 +197,21 @@ def _train(
         plan=plan,
         rank=session.rank,
         clips=clips,
+        first_step=start[0].step if start is not None else 0,
         evaluate=score_validation,
         callbacks=[Reseed(config.run.seed, session.rank), report, keeper],
     )
     _say_start(session, config, plan, recogniser, start)
     set_seed(config.run.seed)
+    if (
+        start is not None
+        and start[0].step >= _last_step(config, plan)
+        and not list_checkpoints(folder.storage.sub(layout.CHECKPOINTS))
+    ):
+        raise ResumeError(
+            f"run.resume: {start[0].name} is at step {start[0].step}, and the run ends at {_last_step(config, plan)}: "
+            "raise training.max_steps"
+        )
     if start is None or start[0].step < _last_step(config, plan):
         trainer.train(resume_from_checkpoint=str(start[1]) if start is not None else None)
     return uploader
@@ -258,10 +286,11 @@ def score_split(
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
     scorer = Scorer(prepared, recogniser, session, cache_bytes=cache_bytes(config))
-    result = scorer.score(scoring_options(config, recogniser.context_s))
+    result = scorer.score(scoring_options(config, recogniser.context_s), what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.score.to_json_dict(), "loss": result.loss}
     if config.model.max_context_s is not None:
-        whole = scorer.score(scoring_options(config, recogniser.context_s, full_context=True))
+        whole_options = scoring_options(config, recogniser.context_s, full_context=True)
+        whole = scorer.score(whole_options, what=f"score {split} at {recogniser.context_s:g} s")
         totals["full_context"] = {
             "context_s": recogniser.context_s,
             **whole.score.to_json_dict(),
@@ -315,6 +344,7 @@ def _finish(order: WorkOrder, session: Session, folder: RunFolder, staging: Stag
                 "best_step": best.step,
                 "validation": best.metrics,
                 "test": test,
+                "test_data": order.sets["test"].key if "test" in order.sets else None,
                 "max_steps": config.training.max_steps,
                 "num_train_epochs": config.training.num_train_epochs,
                 "attempt": order.attempt,

@@ -79,8 +79,8 @@ def _join_digits(source: Path, folder: Path, count: int) -> list[dict[str, str]]
 
 
 def _demo(folder: Path, count: int) -> list[dict[str, str]]:
-    # Five words take two to three seconds.
-    options = DemoOptions(train_utterances=count, min_words=4, max_words=6)
+    # Eight words take two to three seconds.
+    options = DemoOptions(train_utterances=count, min_words=7, max_words=9)
     manifest = make_demo_corpus(folder / "demo", options)["train"]
     rows = csv.DictReader(manifest.open(encoding="utf-8"))
     return [{"path": f"demo/{row['path']}", "text": row["text"], "duration": row["duration"]} for row in rows]

@@ -15,6 +15,15 @@ from trainers.config import TrainConfig
 from trainers.errors import DataError, ResumeError
 from trainers.run import LoneEngine, evaluate, fit
 
+FILES = """
+config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json
+evaluation/test.json evaluation/test.jsonl evaluation/validation.json evaluation/validation.jsonl
+model/model.safetensors model/README.md attempts/1/attempt.json
+""".split()  # noqa: SIM905
+TOTALS = (
+    "utterances scored words insertions deletions substitutions wer characters cer sentence_errors ser".split()  # noqa: SIM905
+)
+
 
 def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
     """Twelve steps of a very small model."""
@@ -48,17 +57,13 @@ def run_folder(wanted: TrainConfig) -> Path:
 
 def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> None:
     folder = run_folder(finished_run)
-    for name in (
-        "config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json "
-        "evaluation/test.json evaluation/test.jsonl evaluation/validation.json evaluation/validation.jsonl "
-        "model/model.safetensors model/README.md attempts/1/attempt.json"
-    ).split():
+    for name in FILES:
         assert (folder / name).is_file(), name
     assert list(folder.glob("attempts/1/tensorboard/events*"))
     assert not list(folder.rglob("training_args.bin")) and not list(folder.rglob("*.pkl"))
     test = json.loads((folder / "evaluation/test.json").read_text())
-    wanted = "utterances scored words insertions deletions substitutions wer characters cer sentence_errors ser".split()
-    assert set(wanted) < set(test)
+    wanted = set(TOTALS)
+    assert wanted < set(test)
     assert test["utterances"] == test["scored"] == 6
     lines = [json.loads(line) for line in (folder / "evaluation/test.jsonl").read_text().splitlines()]
     assert {"id", "reference", "hypothesis", "insertions", "deletions", "substitutions", "duration_s"} < set(lines[0])

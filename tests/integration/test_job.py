@@ -11,10 +11,10 @@ import ray
 from jobs.ray_jobs import JobEnd, RayJobs
 from tests.integration.killing import REPOSITORY, RayHead
 
-TINY = (
-    "data.demo.train_utterances=64 data.demo.validation_utterances=8 data.demo.test_utterances=8 training.max_steps=4 "
-    "training.save_steps=4 training.eval_steps=2 training.logging_steps=2 run.name=tiny"
-).split()
+TINY = """
+data.demo.train_utterances=64 data.demo.validation_utterances=8 data.demo.test_utterances=8 run.name=tiny
+training.max_steps=4 training.save_steps=4 training.eval_steps=2 training.logging_steps=2
+""".split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A training that is killed again and again ends with the weights of the undisturbed one, bit for bit."""
 
 import io
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ def check_same(run: Run, calm: Run) -> None:
 
 def check_repeats(steps: list[int], restarts: int) -> None:
     """Every restart repeats at most save_steps steps, and no step is left out."""
-    jumps = [(before, after) for before, after in zip(steps, steps[1:], strict=False) if after != before + 1]
+    jumps = [(before, after) for before, after in itertools.pairwise(steps) if after != before + 1]
     assert len(jumps) <= restarts
     assert all(0 <= before + 1 - after <= SAVE_STEPS for before, after in jumps), jumps
     assert set(steps) == set(range(1, MAX_STEPS + 1))

@@ -73,10 +73,11 @@ class LogMel(torch.nn.Module):
         power = (stft[..., :-1].abs() ** 2).contiguous()
         log_mel = torch.clamp(self.mel_filters.T @ power, min=10**POWER_FLOOR_LOG10).log10()
         floor = torch.clamp(log_mel.max() - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
-        padded = floor.expand(log_mel.shape[0], frames).clone()
         kept = min(frames, log_mel.shape[1])
-        padded[:, :kept] = torch.maximum(log_mel[:, :kept], floor)
-        return (padded + 4.0) / 4.0
+        features = log_mel.new_empty((log_mel.shape[0], frames))
+        torch.maximum(log_mel[:, :kept], floor, out=features[:, :kept])
+        features[:, kept:] = floor
+        return features.add_(4.0).div_(4.0)
 
 
 def pad_samples(clips: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -269,10 +269,13 @@ def _read_recording(location: str, s3_endpoint_url: str | None) -> bytes:
         raise AudioError("no such file") from None
     except IsADirectoryError:
         raise AudioError("is a folder, not a recording") from None
+    except PermissionError:
+        raise AudioError("permission denied") from None
     except OSError as error:
-        raise AudioError(f"cannot be read: {error.strerror or error}") from None
-    except StorageError as error:
-        raise AudioError(str(error)) from None
+        # What may pass, such as a file server that is away, says nothing about the recording.
+        raise StorageError(
+            f"{location}: cannot be read: {error.strerror or error}; prepare again when it can"
+        ) from error
 
 
 def _arrow_stream(table: pa.Table) -> bytes:

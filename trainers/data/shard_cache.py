@@ -32,6 +32,7 @@ class ShardCache:
         owner = hashlib.sha256(f"{storage.url()} {key}".encode()).hexdigest()[:16]
         self._folder = Path(tempfile.gettempdir()) / f"rayscribe-shards-{os.getuid()}" / owner
         self._bound_bytes = bound_bytes
+        self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._under_way: dict[str, Future[Path]] = {}
 
@@ -39,6 +40,7 @@ class ShardCache:
         """Maps a shard into memory, fetched first where the node has no copy."""
         if self._root is not None:
             return pa.memory_map(str(self._root / name))
+        self._forget_parent()
         future = self._under_way.pop(name, None)
         if future is not None:
             future.result()
@@ -51,10 +53,19 @@ class ShardCache:
 
     def prefetch(self, name: str) -> None:
         """Starts to fetch a shard in the background."""
-        if self._root is not None or name in self._under_way or (self._folder / name).exists():
+        if self._root is not None:
+            return
+        self._forget_parent()
+        self._under_way = {key: future for key, future in self._under_way.items() if not future.done()}
+        if name in self._under_way or (self._folder / name).exists():
             return
         self._pool = self._pool or ThreadPoolExecutor(max_workers=2, thread_name_prefix="shards")
         self._under_way[name] = self._pool.submit(self._fetch, name)
+
+    def _forget_parent(self) -> None:
+        """In a forked process: the parent's threads are not here, so nobody would end what they had begun."""
+        if self._process != os.getpid():
+            self._process, self._pool, self._under_way = os.getpid(), None, {}
 
     def _fetch(self, name: str) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

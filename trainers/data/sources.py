@@ -17,7 +17,7 @@ import pyarrow as pa
 from trainers.config import S3_SCHEME, DataPart, HubDatasetPart
 from trainers.data.demo import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.manifest import read_manifest
-from trainers.errors import DataError
+from trainers.errors import DataError, StorageError
 from trainers.storage import open_storage
 
 SPLITS = ("train", "validation", "test")
@@ -73,13 +73,19 @@ def read_location(location: str, s3_endpoint_url: str | None) -> bytes:
     """The bytes of a file at an absolute path or s3:// URL.
 
     Raises:
-        FileNotFoundError: there is no such local file.
+        FileNotFoundError: there is no such file or object.
         StorageError: the bucket cannot be read.
     """
     if not location.startswith(S3_SCHEME):
         return Path(location).read_bytes()
     folder, _, name = location.rpartition("/")
-    return open_storage(folder, s3_endpoint_url=s3_endpoint_url).read_bytes(name)
+    storage = open_storage(folder, s3_endpoint_url=s3_endpoint_url)
+    try:
+        return storage.read_bytes(name)
+    except StorageError:
+        if not storage.exists(name):
+            raise FileNotFoundError(location) from None
+        raise
 
 
 def _manifests(
@@ -157,19 +163,19 @@ def _hub_split(data: DataPart, part: HubDatasetPart, split: str) -> Source | Non
             )
     plain = loaded.cast_column(data.audio_column_name, datasets.Audio(decode=False)).with_format("arrow")
     arrow: pa.Table = plain[:]
-    audio = arrow[data.audio_column_name].combine_chunks()
+    audio = arrow[data.audio_column_name]
     count = len(arrow)
     ids = [f"{name}-{row:08d}" for row in range(count)]
     table = pa.table(
         {
             "row": pa.array(range(count), pa.int64()),
             "id": arrow["id"].cast(pa.string()) if _unique(arrow, "id") else pa.array(ids),
-            "audio": audio.field("path").cast(pa.string()).fill_null(""),
+            "audio": _field(audio, "path", pa.string()).fill_null(""),
             "text": arrow[data.text_column_name].cast(pa.string()).fill_null(""),
             "speaker": pa.nulls(count, pa.string()),
             "duration_s": pa.nulls(count, pa.float64()),
             "language": pa.nulls(count, pa.string()),
-            "audio_bytes": audio.field("bytes").cast(pa.large_binary()),
+            "audio_bytes": _field(audio, "bytes", pa.large_binary()),
         }
     )
     columns = (data.audio_column_name, data.text_column_name)
@@ -190,6 +196,11 @@ def _config_name(part: HubDatasetPart) -> str | None:
             f"data.dataset.config_name: {part.name} has no config {part.config_name!r}; it has {', '.join(names)}"
         )
     return str(near[0])
+
+
+def _field(column: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A field of a struct column, chunk by chunk: joined, more than 2 GB of audio would overflow its offsets."""
+    return pa.chunked_array([chunk.field(name).cast(kind) for chunk in column.chunks], kind)
 
 
 def _unique(table: pa.Table, column: str) -> bool:

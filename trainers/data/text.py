@@ -1,10 +1,7 @@
-"""Transcripts: what is done to them before training, and before they are compared for scoring."""
+"""Transcripts: what is done to them before training. Imports nothing heavy, since every preparing task does."""
 
 import re
 import unicodedata
-from collections.abc import Callable
-
-from transformers.models.whisper.english_normalizer import BasicTextNormalizer
 
 # Invisible, and often left in text that was copied from a page: soft hyphen, zero-width space, direction
 # marks, byte order mark. Joiners (U+200C, U+200D) change the writing of Persian and Indic words and stay.
@@ -45,27 +42,11 @@ def normalize(text: str, *, do_lower_case: bool, do_remove_punctuation: bool) ->
     text = unicodedata.normalize("NFC", text)
     if do_remove_punctuation:
         text = _without_punctuation(text)
-    return _collapse_whitespace(text)
+    return collapse_whitespace(text)
 
 
-def scoring_normalizer(enabled: bool) -> Callable[[str], str]:
-    """Return what is done to reference and hypothesis before they are compared.
-
-    Args:
-        enabled: True for Whisper's BasicTextNormalizer, which published scores commonly use: lower case, no
-            text in brackets, symbols and punctuation to spaces. It also takes combining marks for symbols,
-            which cuts words of Indic scripts. False compares as written.
-
-    Returns:
-        A function of one text; in both cases whitespace is collapsed and the ends are stripped.
-    """
-    if not enabled:
-        return _collapse_whitespace
-    basic = BasicTextNormalizer()
-    return lambda text: _collapse_whitespace(basic(text))
-
-
-def _collapse_whitespace(text: str) -> str:
+def collapse_whitespace(text: str) -> str:
+    """Single spaces between words, none at the ends."""
     return " ".join(text.split())
 
 

@@ -2,19 +2,22 @@
 
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import SuppressTokensLogitsProcessor
 
 from trainers.data.batches import bucket_of
 from trainers.data.features import LogMel
 from trainers.data.prepared import ClipReader, PreparedSet
-from trainers.data.text import scoring_normalizer
+from trainers.errors import ScoringError
+from trainers.progress import Progress
 from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_utterance, total
+from trainers.scoring.normalize import scoring_normalizer
 from trainers.seq2seq import Recogniser, encode_labels, input_frames, label_loss, pad_labels
 from trainers.session import Session
 
@@ -85,12 +88,12 @@ class Scorer:
         texts = self._index["text"].to_pylist()
         self._labels = encode_labels(recogniser.processor.tokenizer, texts)
 
-    def score(self, options: ScoringOptions, on_batch: Callable[[int], None] = lambda count: None) -> SplitScore:
+    def score(self, options: ScoringOptions, what: str = "") -> SplitScore:
         """Hears every utterance once over all ranks, gathers, sums, divides.
 
         Args:
             options: How.
-            on_batch: Told how many utterances this rank has done.
+            what: Begins lines of progress; none are said without it.
 
         Raises:
             ScoringError: an utterance was scored twice or not at all; the references hold no word.
@@ -99,11 +102,15 @@ class Scorer:
         was_training = model.training
         model.eval()
         self._log_mel.to(model.device)
+        batches = self._own_batches(options)
+        total_clips = sum(len(positions) for positions, _ in batches)
+        progress = Progress(what, total=total_clips, unit="clips", say=self._session.say, every_s=10.0)
         try:
             heard: list[_Heard] = []
-            for positions, edge_s in self._own_batches(options):
+            for positions, edge_s in batches:
                 heard += self._hear_halving(positions, edge_s, options)
-                on_batch(len(positions))
+                if what:
+                    progress.advance(len(positions))
         finally:
             model.train(was_training)
         return self._sum(heard, options)
@@ -153,12 +160,19 @@ class Scorer:
                 max_new_tokens=_most_new_tokens(model, options.max_length),
                 num_beams=options.num_beams,
                 do_sample=False,
+                logits_processor=[self._no_timestamps()],
             )
         hypotheses = tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [
             _Heard(int(position), hypothesis.strip(), loss, len(self._labels[position]))
             for position, hypothesis, loss in zip(positions, hypotheses, losses, strict=True)
         ]
+
+    def _no_timestamps(self) -> SuppressTokensLogitsProcessor:
+        """Forbids timestamps, which are not asked for: after one, generation would go back to the audio."""
+        model = self._recogniser.model
+        first = model.generation_config.no_timestamps_token_id + 1
+        return SuppressTokensLogitsProcessor(list(range(first, model.config.vocab_size)), device=model.device)
 
     def _losses(self, encoded: Any, positions: np.ndarray) -> list[float]:
         """Summed cross-entropy of each utterance's labels, in nats."""
@@ -191,6 +205,11 @@ class Scorer:
             for item in gathered
         ]
         score = total(utterances, utterances=self._prepared.summary.rows)
+        if score.wer is None:
+            raise ScoringError(
+                f"{self._prepared.url}: no transcript has a word once it is normalised, so that no WER exists; "
+                "transcribe them, or set data.do_normalize_eval: false"
+            )
         # Added exactly, so that the loss does not move with the order of ranks either.
         loss = math.fsum(item.loss for item in gathered) / sum(item.labels for item in gathered)
         return SplitScore(score, utterances, loss)

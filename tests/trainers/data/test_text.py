@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.data.text import normalize, scoring_normalizer
+from trainers.data.text import normalize
+from trainers.scoring.normalize import scoring_normalizer
 
 
 def as_trained(text: str) -> str:
