@@ -7,8 +7,8 @@ from typing import Any
 from trainers.checkpoints import Checkpoint, list_checkpoints
 from trainers.config import TrainConfig
 from trainers.errors import ResumeError
+from trainers.planning import batch_shape
 from trainers.run_folder import CHECKPOINTS, EXPERIMENT, PROCESSOR, RESULT, RunFolder
-from trainers.worker import batch_shape
 
 # Fields of `training` that may change within a run: how long it is, how often it reports, how fast it computes.
 NOT_MATHEMATICS = {

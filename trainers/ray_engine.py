@@ -16,8 +16,9 @@ from trainers.errors import RayscribeError
 from trainers.ray_configs import run_config, scaling_config
 from trainers.run import say
 from trainers.run_folder import ATTEMPTS, RunFolder
+from trainers.scoring_worker import EvaluateOrder, evaluate_per_worker
 from trainers.session import LONGEST_WAIT
-from trainers.worker import EvaluateOrder, WorkOrder, evaluate_per_worker, train_loop_per_worker
+from trainers.worker import WorkOrder, train_loop_per_worker
 
 Made = TypeVar("Made")
 

@@ -15,13 +15,15 @@ from trainers.data.select import check_scorable, select_training
 from trainers.data.sources import SPLITS, Source, open_sources
 from trainers.errors import ConfigError, RayscribeError
 from trainers.experiment import claim, finished
+from trainers.planning import context_of
 from trainers.resume import FROM, named_checkpoint
 from trainers.run_folder import RunFolder
+from trainers.scoring_worker import EvaluateOrder, evaluate_here
 from trainers.seq2seq import check_label_lengths, encode_labels
 from trainers.session import LoneSession
 from trainers.storage import open_storage
 from trainers.vocabulary import context_and_labels, settle_processor
-from trainers.worker import EvaluateOrder, WorkOrder, context_of, evaluate_here, work_here
+from trainers.worker import WorkOrder, work_here
 
 Made = TypeVar("Made")
 

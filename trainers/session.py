@@ -3,7 +3,9 @@
 The training core asks for nothing else of its surroundings, so that the same code runs with and without Ray.
 """
 
+import logging
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed
+import transformers
 
 # A rank may prepare a large set, or bring a large checkpoint home, while the others wait.
 LONGEST_WAIT = timedelta(hours=12)
@@ -127,3 +130,21 @@ class LoneSession(Session):
 
     def report(self, metrics: dict[str, float]) -> None:
         """Nobody else is to be told."""
+
+
+def run_on_worker(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> None:
+    """Runs in a Ray Train worker; the driver sees at once what went wrong, which Ray tells after its last retry."""
+    session = RaySession.of_this_worker(loop_config["lines"])
+    try:
+        run(loop_config["order"], session)
+    except Exception as error:
+        session.say(f"worker failed: {type(error).__name__}: {error}")
+        raise
+
+
+def be_quiet() -> None:
+    """Leaves one voice: ours."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")

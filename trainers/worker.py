@@ -1,35 +1,32 @@
 """What every training worker runs: build → resume → train → score the best → export. The same with and without Ray."""
 
-import logging
 import math
 import os
-import tempfile
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import transformers
 from transformers import set_seed
 
 from trainers import run_folder as layout
-from trainers.arguments import autocast_dtype, training_arguments
+from trainers.arguments import training_arguments
 from trainers.checkpoints import Checkpoint, Keeping, Uploader, fetch, list_checkpoints
-from trainers.config import S3_SCHEME, TrainConfig, is_absolute
-from trainers.data.batches import BatchPlan, BatchShape, bucket_edges
-from trainers.data.prepared import ClipReader, PreparedSet
-from trainers.data.select import check_scorable, select_training
+from trainers.config import S3_SCHEME, TrainConfig
+from trainers.data.batches import BatchPlan
+from trainers.data.prepared import PreparedSet
 from trainers.errors import RayscribeError, ResumeError
 from trainers.export import export_model
 from trainers.monitor import VALIDATION, KeepCheckpoints, ProgressReport, validation_metrics
+from trainers.planning import cache_bytes, plan_training, scoring_options
 from trainers.resume import Staging, recover_staged, starting_point
 from trainers.run_folder import RunFolder
-from trainers.scoring.evaluate import Scorer, ScoringOptions, SplitScore
-from trainers.seq2seq import Recogniser, check_label_lengths, encode_labels, load_recogniser, open_exported
-from trainers.session import LoneSession, RaySession, Session
-from trainers.storage import open_storage
-from trainers.trainer import Clips, Reseed, SpeechTrainer
+from trainers.scoring.evaluate import Scorer
+from trainers.scoring_worker import score_split
+from trainers.seq2seq import Recogniser, load_recogniser, open_exported
+from trainers.session import LoneSession, Session, be_quiet, run_on_worker
+from trainers.trainer import Reseed, SpeechTrainer
 
 
 @dataclass(frozen=True)
@@ -49,87 +46,18 @@ class WorkOrder:
     run_id: str
 
 
-@dataclass(frozen=True)
-class EvaluateOrder:
-    """What a scoring worker is told.
-
-    Attributes:
-        config: Says how to score.
-        prepared: The split.
-        split: Its name.
-        model: Folder or URL of a model, or a Hub id.
-        folder_url: Where the score is written.
-    """
-
-    config: TrainConfig
-    prepared: PreparedSet
-    split: str
-    model: str
-    folder_url: str
-
-
 def train_loop_per_worker(loop_config: dict[str, Any]) -> None:
     """Entry of a Ray Train worker.
 
     Args:
         loop_config: `order`, a WorkOrder, and `lines`, where lines for the driver go.
     """
-    _tell_faults(work, loop_config)
+    run_on_worker(work, loop_config)
 
 
 def work_here(order: WorkOrder) -> None:
     """Entry of a process without Ray: alone, or one of torchrun's."""
     work(order, LoneSession.of_this_process())
-
-
-def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
-    """Entry of a Ray Train worker that scores.
-
-    Args:
-        loop_config: `order`, an EvaluateOrder, and `lines`, where lines for the driver go.
-    """
-    _tell_faults(score_order, loop_config)
-
-
-def _tell_faults(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> None:
-    """Runs, and lets the driver see at once what went wrong; Ray itself tells it only after its last retry."""
-    session = RaySession.of_this_worker(loop_config["lines"])
-    try:
-        run(loop_config["order"], session)
-    except Exception as error:
-        session.say(f"worker failed: {type(error).__name__}: {error}")
-        raise
-
-
-def evaluate_here(order: EvaluateOrder) -> None:
-    """Entry of a process without Ray that scores."""
-    score_order(order, LoneSession.of_this_process())
-
-
-def score_order(order: EvaluateOrder, session: Session) -> None:
-    """Scores one split with a finished model. Every rank calls it."""
-    be_quiet()
-    config = order.config
-    folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
-    recogniser = _open_model(order)
-    index = order.prepared.index
-    check_scorable(index, context_s=context_of(config, recogniser.context_s), split=order.split)
-    lengths = [len(row) for row in encode_labels(recogniser.processor.tokenizer, index["text"].to_pylist())]
-    most = recogniser.model.config.max_target_positions
-    check_label_lengths(lengths, index["id"].to_pylist(), most, order.split)
-    recogniser.model.to("cuda" if config.scaling.use_gpu else "cpu")
-    score_split(config, order.prepared, session, folder, recogniser, order.split)
-    session.barrier()
-
-
-def _open_model(order: EvaluateOrder) -> Recogniser:
-    if not is_absolute(order.model):
-        part = order.config.model.model_copy(update={"init": "pretrained", "name_or_path": order.model})
-        return load_recogniser(part, None, order.config.run.seed)
-    parent, _, name = order.model.rpartition("/")
-    with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
-        open_storage(parent, s3_endpoint_url=order.config.run.s3_endpoint_url).download_folder(name, Path(local))
-        return open_exported(Path(local))
 
 
 def work(order: WorkOrder, session: Session) -> None:
@@ -152,7 +80,7 @@ def work(order: WorkOrder, session: Session) -> None:
 def _load(order: WorkOrder, folder: RunFolder) -> Recogniser:
     if order.config.model.init == "pretrained":
         return load_recogniser(order.config.model, None, order.config.run.seed)
-    with tempfile.TemporaryDirectory(prefix="rayscribe-processor-") as description:
+    with TemporaryDirectory(prefix="rayscribe-processor-") as description:
         folder.storage.download_folder(layout.PROCESSOR, Path(description))
         return load_recogniser(order.config.model, Path(description), order.config.run.seed)
 
@@ -166,7 +94,7 @@ def _train(
     start: tuple[Checkpoint, Path] | None,
 ) -> Uploader:
     config = order.config
-    plan, clips = plan_training(order, recogniser, session.world_size)
+    plan, clips = plan_training(config, order.sets["train"], recogniser, session.world_size)
     keeping = Keeping(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
     uploader = Uploader(
         folder.storage.sub(layout.CHECKPOINTS),
@@ -215,103 +143,6 @@ def _train(
     if start is None or start[0].step < _last_step(config, plan):
         trainer.train(resume_from_checkpoint=str(start[1]) if start is not None else None)
     return uploader
-
-
-def plan_training(order: WorkOrder, recogniser: Recogniser, workers: int) -> tuple[BatchPlan, Clips]:
-    """The batch plan and the clips that its positions mean, the same on every rank."""
-    config, prepared = order.config, order.sets["train"]
-    part = config.training
-    context_s = context_of(config, recogniser.context_s)
-    rows = select_training(
-        prepared.index,
-        min_duration_s=config.data.min_duration_s,
-        max_duration_s=config.data.max_duration_s,
-        context_s=context_s,
-    )
-    plan = BatchPlan(
-        rows.selection,
-        batch_shape(config, workers),
-        edges_s=bucket_edges(context_s, bucketed=config.model.max_context_s is not None),
-        seed=config.run.seed,
-        window_shards=part.shuffle_window_shards,
-        full_context_fraction=part.full_context_fraction,
-    )
-    labels = encode_labels(recogniser.processor.tokenizer, prepared.index["text"].to_pylist())
-    return plan, Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels)
-
-
-def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
-    """The batch shape of a config on this many workers."""
-    part = config.training
-    return BatchShape.resolve(
-        workers=workers,
-        per_device=part.per_device_train_batch_size,
-        accumulation=part.gradient_accumulation_steps,
-        global_batch_size=part.global_batch_size,
-        max_batch_duration_s=part.max_batch_duration_s,
-    )
-
-
-def context_of(config: TrainConfig, model_context_s: float) -> float:
-    """Seconds of the longest input that is trained on and scored."""
-    return min(float(config.model.max_context_s or model_context_s), model_context_s)
-
-
-def cache_bytes(config: TrainConfig) -> int:
-    """Bound of a node's copy of shards."""
-    return round(config.data.local_cache_gb * 1e9)
-
-
-def scoring_options(config: TrainConfig, model_context_s: float, *, full_context: bool = False) -> ScoringOptions:
-    """How a split is scored; with `full_context`, every clip padded to the model's whole context."""
-    bucketed = config.model.max_context_s is not None and not full_context
-    context_s = model_context_s if full_context else context_of(config, model_context_s)
-    return ScoringOptions(
-        batch_size=config.training.per_device_eval_batch_size,
-        max_length=config.training.generation_max_length,
-        num_beams=config.training.generation_num_beams,
-        normalize=config.data.do_normalize_eval,
-        edges_s=bucket_edges(context_s, bucketed=bucketed),
-        autocast=autocast_dtype(config),
-    )
-
-
-def score_split(
-    config: TrainConfig,
-    prepared: PreparedSet,
-    session: Session,
-    folder: RunFolder,
-    recogniser: Recogniser,
-    split: str,
-) -> dict[str, Any]:
-    """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
-    scorer = Scorer(prepared, recogniser, session, cache_bytes=cache_bytes(config))
-    result = scorer.score(scoring_options(config, recogniser.context_s), what=f"score {split}")
-    totals: dict[str, Any] = {"split": split, **result.score.to_json_dict(), "loss": result.loss}
-    if config.model.max_context_s is not None:
-        whole_options = scoring_options(config, recogniser.context_s, full_context=True)
-        whole = scorer.score(whole_options, what=f"score {split} at {recogniser.context_s:g} s")
-        totals["full_context"] = {
-            "context_s": recogniser.context_s,
-            **whole.score.to_json_dict(),
-            "loss": whole.loss,
-        }
-    if session.leads:
-        write_split(folder, split, totals, result)
-    return totals
-
-
-def write_split(folder: RunFolder, split: str, totals: Mapping[str, Any], result: SplitScore) -> None:
-    """Writes evaluation/<split>.json and .jsonl."""
-    folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))
-
-
-def be_quiet() -> None:
-    """Leaves one voice: ours."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    logging.getLogger("accelerate").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")
 
 
 def _finish(order: WorkOrder, session: Session, folder: RunFolder, staging: Staging) -> None:

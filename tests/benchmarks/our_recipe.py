@@ -25,14 +25,15 @@ from trainers.config import DataPart, ModelPart, RunPart, ScalingPart, TrainConf
 from trainers.data.batches import bucket_edges, bucket_of
 from trainers.data.features import LogMel
 from trainers.data.prepared import ClipReader, PreparedSet
+from trainers.planning import scoring_options
 from trainers.ray_engine import RayEngine
 from trainers.run import LoneEngine, fit, prepare_all
 from trainers.run_folder import RunFolder
 from trainers.scoring.evaluate import Scorer
 from trainers.seq2seq import load_recogniser
-from trainers.session import LoneSession
+from trainers.session import LoneSession, be_quiet
 from trainers.trainer import Clips, Collator, Request
-from trainers.worker import WorkOrder, be_quiet, scoring_options, train_loop_per_worker
+from trainers.worker import WorkOrder, train_loop_per_worker
 
 FULL_CONTEXT_S = 30.0
 

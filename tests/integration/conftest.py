@@ -8,6 +8,7 @@ from ray.cluster_utils import Cluster
 
 from jobs.demo import free_ports
 from tests.integration.killing import RayHead
+from tests.s3 import AWS_VARIABLES
 from tests.trainers.synthetic import write_corpus
 
 WORDS = ("red", "green", "blue", "left right", "up and down", "stop", "go on then", "one two three four")
@@ -19,11 +20,15 @@ def ray_head() -> Iterator[RayHead]:
     """A Ray of more logical CPUs than there are cores, which drivers in other processes join."""
     # Ports of its own, so that another Ray on the machine is not in the way.
     ports = dict(zip(("dashboard_port", "dashboard_agent_listen_port"), free_ports(2), strict=True))
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": LOGICAL_CPUS, "include_dashboard": True, **ports}
-    )
-    yield RayHead(cluster.address)
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as node:
+        # Credentials are each node's own; they do not travel with a run.
+        for name, value in AWS_VARIABLES.items():
+            node.setenv(name, value)
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": LOGICAL_CPUS, "include_dashboard": True, **ports}
+        )
+        yield RayHead(cluster.address)
+        cluster.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,10 @@ import torch
 from trainers.arguments import training_arguments
 from trainers.config import TrainConfig
 from trainers.data.prepared import PreparedSet
+from trainers.planning import plan_training
 from trainers.seq2seq import load_recogniser
-from trainers.session import LoneSession
+from trainers.session import LoneSession, be_quiet
 from trainers.trainer import Reseed, SpeechTrainer
-from trainers.worker import WorkOrder, be_quiet, plan_training
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def one_step(rank: int, job: Job) -> None:
         torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
     session = LoneSession.of_this_process()
     recogniser = load_recogniser(job.config.model, job.description, seed=1)
-    order = WorkOrder(job.config, {"train": job.prepared}, attempt=1, run_id="gradients")
-    plan, clips = plan_training(order, recogniser, workers)
+    plan, clips = plan_training(job.config, job.prepared, recogniser, workers)
     arguments = training_arguments(
         job.config,
         output_dir=job.folder / f"out-{rank}",
@@ -73,6 +72,7 @@ def one_step(rank: int, job: Job) -> None:
         plan=plan,
         rank=session.rank,
         clips=clips,
+        first_step=0,
         evaluate=dict,
         callbacks=[Reseed(1, session.rank)],
     )
