@@ -2,15 +2,15 @@
 
 import contextlib
 import os
+import secrets
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-from jobs.ray_jobs import RayJobs
 
 RECIPE = "jobs/specs/whisper_micro.yaml"
 LOGICAL_CPUS = 4
@@ -21,6 +21,10 @@ STOP_S = 30
 def main() -> int:
     """Runs the demo; the exit code is the job's own."""
     repository = Path(__file__).resolve().parents[1]
+    # A token of its own, known to this process and to the Ray that it starts; read when Ray is imported.
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    from jobs.ray_jobs import RayJobs  # noqa: PLC0415
+
     storage = f"run.storage_path={repository / 'runs'}"
     entrypoint = shlex.join(["python", "task.py", "--config", RECIPE, "--set", storage])
     with started_ray() as dashboard:
@@ -53,7 +57,7 @@ def started_ray() -> Iterator[str]:
     command += [f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}", "--include-dashboard=true"]
     command += [f"--{name}={port}" for name, port in ports.items()]
     with tempfile.TemporaryFile() as log:
-        head = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
             yield f"http://{LOOPBACK}:{ports['dashboard-port']}"
         except Exception:
@@ -62,7 +66,10 @@ def started_ray() -> Iterator[str]:
             raise
         finally:
             head.terminate()
-            head.wait(STOP_S)
+            try:
+                head.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(head.pid, signal.SIGKILL)
 
 
 def free_ports(count: int) -> list[int]:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import TrainerCallback
 
 from trainers.checkpoints import Uploader, stage
 from trainers.data.batches import BatchPlan
+from trainers.errors import StorageError
 from trainers.progress import format_duration
 from trainers.run_folder import METRICS, RunFolder, now
 from trainers.scoring.evaluate import SplitScore
@@ -23,6 +25,34 @@ def validation_metrics(result: SplitScore) -> dict[str, float]:
     score = result.score
     assert score.wer is not None and score.cer is not None, "a score without a word is refused by the scorer"
     return {"eval_wer": score.wer, "eval_cer": score.cer, "eval_ser": score.ser, "eval_loss": result.loss}
+
+
+class MetricsLog:
+    """metrics.jsonl, written in a thread: a slow or absent storage costs training nothing, and is told once."""
+
+    def __init__(self, folder: RunFolder, say: Callable[[str], None]):
+        """Starts no thread yet."""
+        self._folder, self._say = folder, say
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
+        self._last: Future[None] | None = None
+        self._told = False
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Adds a line, after those before it."""
+        self._last = self._pool.submit(self._append, json.dumps(line))
+
+    def flush(self) -> None:
+        """Waits until all lines are written."""
+        if self._last is not None:
+            self._last.result()
+
+    def _append(self, line: str) -> None:
+        try:
+            self._folder.storage.append_line(METRICS, line)
+        except StorageError as error:
+            if not self._told:
+                self._say(f"{METRICS} cannot be written, and training goes on: {error}")
+            self._told = True
 
 
 class ProgressReport(TrainerCallback):
@@ -47,7 +77,8 @@ class ProgressReport(TrainerCallback):
             attempt: Number of this attempt.
             clock: Seconds from any origin.
         """
-        self._session, self._folder, self._plan = session, folder, plan
+        self._session, self._plan = session, plan
+        self._log = MetricsLog(folder, session.say)
         self._durations_s, self._attempt, self._clock = durations_s, attempt, clock
         self._since = 0.0
         self._steps, self._clips, self._audio_s, self._speed = 0, 0, 0.0, 0.0
@@ -70,8 +101,13 @@ class ProgressReport(TrainerCallback):
         self._restart()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leaves saving out of the training speed."""
+        """Leaves saving out of the training speed; a checkpoint never has more steps than the log."""
+        self._log.flush()
         self._restart()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Waits for the last line."""
+        self._log.flush()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Says and writes a line for a loss or a score."""
@@ -112,7 +148,7 @@ class ProgressReport(TrainerCallback):
             "attempt": self._attempt,
             "time": now(),
         }
-        self._folder.storage.append_line(METRICS, json.dumps({**line, **numbers}))
+        self._log.write({**line, **numbers})
 
 
 class KeepCheckpoints(TrainerCallback):

@@ -54,6 +54,7 @@ class Run:
         recipe: The YAML file.
         sets: Overrides.
         log: File that takes what the drivers print.
+        seen: Steps that were reported before the last kill.
     """
 
     head: RayHead
@@ -63,6 +64,7 @@ class Run:
     sets: Sequence[str]
     log: Path
     driver: subprocess.Popen[bytes] | None = None
+    seen: int = 0
 
     @property
     def folder(self) -> Storage:
@@ -95,6 +97,10 @@ class Run:
         """Each step whose loss was reported, in the order of reporting."""
         return [line["step"] for line in self.metrics() if "loss" in line]
 
+    def reached(self, step: int) -> bool:
+        """Whether training has come this far since the last kill."""
+        return max(self.steps()[self.seen :], default=0) >= step
+
     def checkpoints(self) -> list[Checkpoint]:
         """Whole checkpoints."""
         return list_checkpoints(self.folder.sub(CHECKPOINTS))
@@ -111,13 +117,15 @@ class Run:
 
     def kill_worker(self) -> None:
         """SIGKILL for one training worker, the last in the list."""
+        self.seen = len(self.steps())
+        self.wait_for(lambda: bool(self.head.training_workers()), "training worker")
         workers = sorted(self.head.training_workers(), key=lambda process: process.pid)
-        assert workers, "no training worker lives"
         workers[-1].send_signal(signal.SIGKILL)
 
     def kill_driver(self) -> None:
         """SIGKILL for the driver; its workers end with it."""
         assert self.driver is not None
+        self.seen = len(self.steps())
         self.driver.send_signal(signal.SIGKILL)
         self.driver.wait()
         psutil.wait_procs(self.head.training_workers(), timeout=DEADLINE_S)

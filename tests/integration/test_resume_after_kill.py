@@ -70,7 +70,7 @@ def test_two_workers_killed_eleven_times_end_with_the_same_weights(
     calm.finish()
     run.start()
     for step, victim in KILLS:
-        run.wait_for(lambda step=step: max(run.steps(), default=0) >= step, f"step {step}")
+        run.wait_for(lambda step=step: run.reached(step), f"step {step}")
         kill(run, victim)
     run.finish()
     check_same(run, calm)
@@ -99,9 +99,11 @@ def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_w
     run.start()
     for number, (step, victim) in enumerate(KILLS):
         if number % 2:
-            run.wait_for(lambda step=step: upload_under_way(fault_proxy, step), f"an upload of step {step}")
+            run.wait_for(
+                lambda step=step: run.reached(1) and upload_under_way(fault_proxy, step), f"an upload of step {step}"
+            )
         else:
-            run.wait_for(lambda step=step: max(run.steps(), default=0) >= step, f"step {step}")
+            run.wait_for(lambda step=step: run.reached(step), f"step {step}")
         kill(run, victim)
     run.finish()
     check_same(run, calm)
