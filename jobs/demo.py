@@ -1,6 +1,7 @@
 """`make demo`: starts Ray on this machine, submits the smallest recipe as a job, and shows it to its end."""
 
 import contextlib
+import logging
 import os
 import secrets
 import shlex
@@ -25,6 +26,7 @@ def main() -> int:
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     from jobs.ray_jobs import RayJobs  # noqa: PLC0415
 
+    logging.getLogger("ray").setLevel(logging.WARNING)
     storage = f"run.storage_path={repository / 'runs'}"
     entrypoint = shlex.join(["python", "task.py", "--config", RECIPE, "--set", storage])
     with started_ray() as dashboard:
@@ -65,7 +67,7 @@ def started_ray() -> Iterator[str]:
             sys.stderr.write(log.read().decode(errors="replace")[-4000:])
             raise
         finally:
-            head.terminate()
+            head.send_signal(signal.SIGINT)
             try:
                 head.wait(STOP_S)
             except subprocess.TimeoutExpired:

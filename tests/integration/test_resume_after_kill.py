@@ -119,8 +119,10 @@ def kill(run: Run, victim: str) -> None:
         run.start()
 
 
-def upload_under_way(proxy: FaultProxy, step: int) -> bool:
-    """Whether files of a checkpoint of this step or a later one have been sent, and its manifest has not."""
+def uploading(run: Run, proxy: FaultProxy, step: int) -> bool:
+    """Whether training goes on, and files of a checkpoint of this step or a later one have been sent, and its manifest has not."""
+    if not run.reached(1):
+        return False
     names: dict[str, set[str]] = {}
     for method, path in list(proxy.requests):
         if method == "PUT" and f"/killed/{CHECKPOINTS}/checkpoint-" in path:
