@@ -99,9 +99,7 @@ def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_w
     run.start()
     for number, (step, victim) in enumerate(KILLS):
         if number % 2:
-            run.wait_for(
-                lambda step=step: run.reached(1) and upload_under_way(fault_proxy, step), f"an upload of step {step}"
-            )
+            run.wait_for(lambda step=step: uploading(run, fault_proxy, step), f"an upload of step {step}")
         else:
             run.wait_for(lambda step=step: run.reached(step), f"step {step}")
         kill(run, victim)
@@ -120,17 +118,16 @@ def kill(run: Run, victim: str) -> None:
 
 
 def uploading(run: Run, proxy: FaultProxy, step: int) -> bool:
-    """Whether training goes on, and files of a checkpoint of this step or a later one have been sent, and its manifest has not."""
+    """Whether training goes on while a checkpoint of this step or a later one has come in part, without manifest."""
     if not run.reached(1):
         return False
-    names: dict[str, set[str]] = {}
+    sent: dict[str, set[str]] = {}
     for method, path in list(proxy.requests):
-        if method == "PUT" and f"/killed/{CHECKPOINTS}/checkpoint-" in path:
-            folder, _, file = path.rpartition("/")
-            names.setdefault(folder.rpartition("/")[2], set()).add(file.partition("?")[0])
-    late = {name: files for name, files in names.items() if int(name.split("-")[1]) >= step - SAVE_STEPS}
-    newest = max(late, key=lambda name: int(name.split("-")[1]), default=None)
-    return newest is not None and int(newest.split("-")[1]) >= step and "MANIFEST.json" not in late[newest]
+        if method == "PUT" and f"/{run.name}/{CHECKPOINTS}/checkpoint-" in path:
+            folder, _, file = path.partition("?")[0].rpartition("/")
+            sent.setdefault(folder.rpartition("/")[2], set()).add(file)
+    late = [files for name, files in sent.items() if int(name.split("-")[1]) >= step]
+    return any("MANIFEST.json" not in files for files in late)
 
 
 def check_same(run: Run, calm: Run) -> None:
