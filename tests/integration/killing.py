@@ -55,6 +55,7 @@ class Run:
         sets: Overrides.
         log: File that takes what the drivers print.
         seen: Steps that were reported before the last kill.
+        poll_s: Seconds between two looks; longer for a bucket, whose server shares this process.
     """
 
     head: RayHead
@@ -65,6 +66,7 @@ class Run:
     log: Path
     driver: subprocess.Popen[bytes] | None = None
     seen: int = 0
+    poll_s: float = 0.02
 
     @property
     def folder(self) -> Storage:
@@ -113,7 +115,7 @@ class Run:
             code = self.driver.poll()
             assert code is None, f"the driver ended with {code} before {what}:\n{self.log.read_text()[-4000:]}"
             assert time.monotonic() < end, f"no {what} in {DEADLINE_S} s:\n{self.log.read_text()[-4000:]}"
-            time.sleep(0.02)
+            time.sleep(self.poll_s)
 
     def kill_worker(self) -> None:
         """SIGKILL for one training worker, the last in the list."""

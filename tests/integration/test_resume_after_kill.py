@@ -92,7 +92,7 @@ def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_w
     fault_proxy.delay_put_s = 0.1
     fault_proxy.delays = lambda method, path: f"/{CHECKPOINTS}/checkpoint-" in path
     sets = ["scaling.num_workers=3", f"run.s3_endpoint_url={fault_proxy.url}"]
-    run = Run(ray_head, "killed", f"{s3_bucket}/runs", recipe, sets, tmp_path / "killed.log")
+    run = Run(ray_head, "killed", f"{s3_bucket}/runs", recipe, sets, tmp_path / "killed.log", poll_s=0.2)
     calm = replace(run, name="calm", log=tmp_path / "calm.log")
     calm.start()
     calm.finish()
