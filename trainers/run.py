@@ -107,6 +107,8 @@ def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = ()) -
     Raises:
         RayscribeError: with the thing, the value and the fix; before training wherever it can be known.
     """
+    # Rank 0's, since a name that is made from the time may differ between ranks.
+    config = engine.once(lambda: config)
     folder = RunFolder.of(config)
     order = engine.once(lambda: _stage(config, engine, folder, overrides))
     if order is not None:
