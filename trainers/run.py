@@ -19,7 +19,7 @@ from trainers.planning import context_of
 from trainers.resume import FROM, named_checkpoint
 from trainers.run_folder import RunFolder
 from trainers.scoring_worker import EvaluateOrder, evaluate_here
-from trainers.seq2seq import check_label_lengths, encode_labels
+from trainers.seq2seq import check_label_lengths, encode_labels, load_processor
 from trainers.session import LoneSession
 from trainers.storage import open_storage
 from trainers.vocabulary import context_and_labels, settle_processor
@@ -184,6 +184,9 @@ def find_model(model: str, s3_endpoint_url: str | None) -> str:
 
 def _stage(config: TrainConfig, engine: Engine, folder: RunFolder, overrides: Sequence[str]) -> WorkOrder | None:
     """Everything before training; None where the run has finished already."""
+    if config.model.init == "pretrained":
+        # Before hours of preparing: weights that cannot be opened, a language without a token.
+        load_processor(config.model, None)
     sets = prepare_all(config, engine)
     data_keys = {split: prepared.key for split, prepared in sets.items()}
     run_id = claim(folder, config, data_keys)
