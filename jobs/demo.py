@@ -1,7 +1,6 @@
 """`make demo`: starts Ray on this machine, submits the smallest recipe as a job, and shows it to its end."""
 
 import contextlib
-import logging
 import os
 import secrets
 import shlex
@@ -26,7 +25,6 @@ def main() -> int:
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     from jobs.ray_jobs import RayJobs  # noqa: PLC0415
 
-    logging.getLogger("ray").setLevel(logging.WARNING)
     storage = f"run.storage_path={repository / 'runs'}"
     entrypoint = shlex.join(["python", "task.py", "--config", RECIPE, "--set", storage])
     with started_ray() as dashboard:

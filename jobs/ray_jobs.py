@@ -1,6 +1,7 @@
 """The only module that talks to Ray's Jobs API."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,13 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 NO_AGENT = "No available agent to submit job"
 START_DEADLINE_S = 60.0
 POLL_S = 0.5
+# They tell of every file that is left out of an upload, and of the connection that closes after a job's last line.
+TALKATIVE = (
+    "ray.dashboard.modules.job.sdk",
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray._private.runtime_env.packaging",
+    "ray._private.runtime_env.working_dir",
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class RayJobs:
             address: URL of the dashboard, e.g. http://127.0.0.1:8265.
         """
         self._client = JobSubmissionClient(address)
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(logging.ERROR)
 
     @classmethod
     def when_ready(cls, address: str) -> "RayJobs":
