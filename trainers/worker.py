@@ -95,7 +95,7 @@ def _train(
 ) -> Uploader:
     config = order.config
     plan, clips = plan_training(config, order.sets["train"], recogniser, session.world_size)
-    keeping = Keeping(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
+    keeping = _keeping(config)
     uploader = Uploader(
         folder.storage.sub(layout.CHECKPOINTS),
         keeping,
@@ -149,7 +149,7 @@ def _finish(order: WorkOrder, session: Session, folder: RunFolder, staging: Stag
     """Scores the best checkpoint on the test split and exports it."""
     config = order.config
     checkpoints = folder.storage.sub(layout.CHECKPOINTS)
-    keeping = Keeping(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
+    keeping = _keeping(config)
     best: Checkpoint | None = session.from_leader(lambda: keeping.best(list_checkpoints(checkpoints)))
     if best is None:
         raise RayscribeError(
@@ -184,6 +184,10 @@ def _finish(order: WorkOrder, session: Session, folder: RunFolder, staging: Stag
         )
         _upload_tensorboard(folder, order.attempt, staging)
     session.barrier()
+
+
+def _keeping(config: TrainConfig) -> Keeping:
+    return Keeping(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
 
 
 def _last_step(config: TrainConfig, plan: BatchPlan) -> int:
