@@ -1,0 +1,240 @@
+"""What the ledger keeps and everybody shows: runs, attempts, events. Frozen; times are seconds since 1970, UTC."""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class RunState(StrEnum):
+    """Where a run is. Each state comes with one line of reason."""
+
+    QUEUED = "QUEUED"
+    SETTING_UP = "SETTING_UP"
+    WAITING_FOR_RESOURCES = "WAITING_FOR_RESOURCES"
+    PREPARING_DATA = "PREPARING_DATA"
+    TRAINING = "TRAINING"
+    EVALUATING = "EVALUATING"
+    RETRYING = "RETRYING"
+    PREEMPTED = "PREEMPTED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens unless a user asks."""
+        return self in ENDED
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the run waits to be admitted, and holds nothing of the cluster."""
+        return self in WAITING
+
+    @property
+    def holding(self) -> bool:
+        """Whether an attempt of the run holds its gang."""
+        return not (self.ended or self.waiting)
+
+
+ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
+WAITING = frozenset({RunState.QUEUED, RunState.RETRYING, RunState.PREEMPTED})
+
+
+class AttemptState(StrEnum):
+    """Where an attempt is, as far as the ledger knows."""
+
+    SUBMITTING = "SUBMITTING"  # written before Ray is asked, so that a submit that was cut off is found again
+    SUBMITTED = "SUBMITTED"
+    ENDED = "ENDED"
+
+
+class Cause(StrEnum):
+    """Why an attempt ended, told apart because each is treated in its own way."""
+
+    SUCCEEDED = "SUCCEEDED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    NODE_LOST = "NODE_LOST"  # a node died or was preempted
+    CLUSTER_LOST = "CLUSTER_LOST"  # Ray does not know the job any more
+    WORKER_LOST = "WORKER_LOST"  # a training worker's process died more often than run.max_failures allows
+    DRIVER_KILLED = "DRIVER_KILLED"  # the entrypoint ended by a signal that nobody of ours sent
+    ENVIRONMENT = "ENVIRONMENT"  # the runtime_env could not be made
+    STORAGE = "STORAGE"
+    USER_ERROR = "USER_ERROR"  # config, data, resume, resources, scoring: the same again would fail again
+    ENTRYPOINT = "ENTRYPOINT"  # any other exit code of the entrypoint
+    STOPPED = "STOPPED"  # a user asked
+    FENCED = "FENCED"  # a newer attempt had taken the run over
+
+
+class Record(BaseModel):
+    """A frozen row."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Gang(Record):
+    """Everything that a run holds at once, all or nothing. Logical resources in Ray's names.
+
+    Attributes:
+        num_workers: Training workers.
+        resources_per_worker: What each holds, e.g. {"CPU": 4, "GPU": 1}.
+        extra: What is held beside the workers: CPUs for Ray Data.
+    """
+
+    num_workers: int
+    resources_per_worker: dict[str, float]
+    extra: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def total(self) -> dict[str, float]:
+        """Sum over the workers, and what is beside them."""
+        names = sorted({*self.resources_per_worker, *self.extra})
+        each, beside = self.resources_per_worker, self.extra
+        return {name: self.num_workers * each.get(name, 0.0) + beside.get(name, 0.0) for name in names}
+
+
+class Progress(Record):
+    """How far an attempt has come, as it wrote itself."""
+
+    phase: str
+    step: int | None = None
+    max_steps: int | None = None
+    loss: float | None = None
+    wer: float | None = None
+    eta_s: float | None = None
+    detail: str = ""
+    at_s: float = 0.0
+
+
+class Run(Record):
+    """What a user asked for, and where it is.
+
+    Attributes:
+        id: The run's name, unique in a ledger; its attempts are the Ray jobs `<id>-a1`, `<id>-a2`, …
+        uid: Unique for ever: tells this run from one of the same name in another ledger.
+        user: Who submitted it.
+        queue: Its queue.
+        priority: Larger goes first within the queue.
+        address: URL of the Ray cluster's dashboard.
+        spec_path: The recipe, relative to the root of the package.
+        overrides: `key=value` texts that make the recipe this run's config.
+        config: The whole config, defaults and `job` included.
+        package: SHA-256 of the zip of the working directory, frozen at submission.
+        gang: What it holds while it runs.
+        tags: Free words to find and to account it by.
+        depends_on: Runs that must succeed first.
+        max_retries: New attempts after failures that may pass.
+        run_folder: Path or URL of the run folder.
+        state: Where it is.
+        reason: One line: what it waits for, does, or ended with.
+        attempt: Number of the newest attempt, 0 before the first.
+        exit_code: The entrypoint's own, once the run has ended.
+        submitted_s: When it was submitted.
+        queued_s: Since when it waits; ranks it among runs of the same priority. A retry keeps it.
+        updated_s: When the ledger last changed it.
+        ended_s: When it ended.
+        not_before_s: A retry waits until then.
+        stop_requested_s: When a user asked to stop it.
+        progress: What the newest attempt wrote last.
+        version: Counts the changes, so that two writers never overwrite each other.
+    """
+
+    id: str
+    uid: str
+    user: str
+    queue: str
+    priority: int
+    address: str
+    spec_path: str
+    overrides: list[str]
+    config: dict[str, Any]
+    package: str
+    gang: Gang
+    tags: list[str]
+    depends_on: list[str]
+    max_retries: int
+    run_folder: str
+    state: RunState = RunState.QUEUED
+    reason: str = ""
+    attempt: int = 0
+    exit_code: int | None = None
+    submitted_s: float
+    queued_s: float
+    updated_s: float
+    ended_s: float | None = None
+    not_before_s: float | None = None
+    stop_requested_s: float | None = None
+    progress: Progress | None = None
+    version: int = 0
+
+    @property
+    def submission_id(self) -> str:
+        """Ray's id of the newest attempt."""
+        return submission_id_of(self.id, self.attempt)
+
+
+class Attempt(Record):
+    """One Ray job of a run.
+
+    Attributes:
+        run_id: Its run.
+        number: 1, 2, …
+        submission_id: Ray's id.
+        state: SUBMITTING, SUBMITTED, ENDED.
+        gang: What it holds from `created_s` to `ended_s`.
+        resume_from: Name of the checkpoint that it was expected to start from. None: from nothing.
+        created_s: When it was decided.
+        submitted_s: When Ray had taken it.
+        ended_s: When it was seen to have ended.
+        cause: Why it ended.
+        exit_code: The entrypoint's.
+        message: One line of what Ray or the entrypoint said.
+        last_step: The optimizer step of the newest whole checkpoint at its end. None: none.
+    """
+
+    run_id: str
+    number: int
+    submission_id: str
+    state: AttemptState
+    gang: Gang
+    resume_from: str | None = None
+    created_s: float
+    submitted_s: float | None = None
+    ended_s: float | None = None
+    cause: Cause | None = None
+    exit_code: int | None = None
+    message: str = ""
+    last_step: int | None = None
+
+    def duration_s(self, now_s: float) -> float:
+        """How long it has held its gang."""
+        return max(0.0, (self.ended_s if self.ended_s is not None else now_s) - self.created_s)
+
+
+class Event(Record):
+    """A change that happened to a run, never altered afterwards.
+
+    Attributes:
+        number: Grows over all events of a ledger.
+        run_id: Its run.
+        attempt: The attempt it is about, 0 for the run itself.
+        at_s: When.
+        state: The run's state after it.
+        before: The run's state before it; equal to `state` where only something else happened. None: the first.
+        cause: One word for a program: submitted, admitted, ray_submitted, phase, ended, retry, stop_requested, …
+        text: One line for a person.
+    """
+
+    number: int
+    run_id: str
+    attempt: int
+    at_s: float
+    state: RunState
+    before: RunState | None
+    cause: str
+    text: str
+
+
+def submission_id_of(run_id: str, attempt: int) -> str:
+    """Ray's id of an attempt: derived, so that it is found again whatever was cut off."""
+    return f"{run_id}-a{attempt}"
