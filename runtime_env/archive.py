@@ -1,0 +1,108 @@
+"""Zip files that are the same, byte for byte, whenever their content is the same."""
+
+import io
+import os
+import stat
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+# The earliest time that a zip can hold. Ray's unpacking ignores times.
+FIXED_TIME = (1980, 1, 1, 0, 0, 0)
+UNIX = 3
+CHUNK_BYTES = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of an archive.
+
+    Attributes:
+        name: Path in it, with /.
+        source: Its bytes, or the file that holds them.
+        executable: Whether it may be run.
+    """
+
+    name: str
+    source: Path | bytes
+    executable: bool = False
+
+    def open(self) -> IO[bytes]:
+        """Opens the content."""
+        return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
+
+    def size_bytes(self) -> int:
+        """Size of the content now."""
+        return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
+
+
+class TooLargeError(Exception):
+    """The archive, or what it unpacks to, grows beyond its bound; what was written so far is of no use."""
+
+
+class Counter(io.RawIOBase):
+    """A file that only remembers how large it would be."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self.size_bytes = 0
+
+    def seekable(self) -> bool:
+        """Zip headers are completed afterwards."""
+        return True
+
+    def writable(self) -> bool:
+        """It takes bytes."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next byte goes."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Goes to a place counted from the start."""
+        assert whence == os.SEEK_SET
+        self._at = offset
+        return offset
+
+    def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
+        """Counts."""
+        size = memoryview(data).nbytes
+        self._at += size
+        self.size_bytes = max(self.size_bytes, self._at)
+        return size
+
+
+def write_archive(
+    members: Iterable[Member], file: IO[bytes] | Counter, *, most_bytes: int, most_unpacked_bytes: int
+) -> None:
+    """Writes a zip: names sorted, times fixed, modes 644 and 755.
+
+    Args:
+        members: What goes in; each name once.
+        file: Where to write; empty, and can seek.
+        most_bytes: The archive must stay below this.
+        most_unpacked_bytes: All its files together must stay below this.
+
+    Raises:
+        TooLargeError: a bound is reached.
+        OSError: a file cannot be read.
+    """
+    unpacked = 0
+    with zipfile.ZipFile(file, "w") as archive:
+        for member in sorted(members, key=lambda one: one.name.encode()):
+            info = zipfile.ZipInfo(member.name, FIXED_TIME)
+            info.create_system = UNIX
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
+            info.file_size = member.size_bytes()
+            with member.open() as source, archive.open(info, "w") as target:
+                while chunk := source.read(CHUNK_BYTES):
+                    unpacked += len(chunk)
+                    if unpacked >= most_unpacked_bytes or file.tell() >= most_bytes:
+                        raise TooLargeError
+                    target.write(chunk)
+    if file.tell() >= most_bytes:
+        raise TooLargeError

@@ -1,0 +1,218 @@
+"""RuntimeEnvPart: the key `job.runtime_env` of the one YAML, as frozen, typed parts.
+
+A fault's message never repeats a value that looks like a secret.
+"""
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from runtime_env import requirements
+from runtime_env.credentials import (
+    holds_literal_credentials,
+    is_switch,
+    name_looks_secret,
+    references_in,
+    value_looks_secret,
+)
+
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+# Set by Rayscribe itself, each from the field that is named.
+RESERVED = {
+    "RAYSCRIBE_SECRETS": "job.runtime_env.secrets",
+    "RAYSCRIBE_DOLLAR": "job.runtime_env.uv",
+    "RAYSCRIBE_ENVIRONMENT": "job.runtime_env.install",
+    "RAYSCRIBE_PY_EXECUTABLE": "job.runtime_env.install",
+    "RAY_JOB_STOP_SIGNAL": "job.stop_grace_s",
+    "RAY_JOB_STOP_WAIT_TIME_S": "job.stop_grace_s",
+}
+
+VariableName = Annotated[str, StringConstraints(pattern=VARIABLE, max_length=200)]
+
+
+def _check_index(url: str) -> str:
+    if holds_literal_credentials(url):
+        raise ValueError(
+            "holds a credential itself (not shown): write https://${INDEX_USER}:${INDEX_PASSWORD}@…, and set both "
+            "variables in the environment in which Ray runs on each node"
+        )
+    requirements.check_references(url)
+    if not re.fullmatch(r"(https?|file)://\S+", url):
+        raise ValueError("is no URL: write https://…/simple")
+    return url
+
+
+IndexUrl = Annotated[str, AfterValidator(_check_index)]
+
+
+class Part(BaseModel):
+    """A frozen part of the config that refuses unknown keys and keeps what was written out of messages."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        str_strip_whitespace=True,
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        hide_input_in_errors=True,
+    )
+
+
+class SecretRef(Part):
+    """Where a node keeps a secret. Exactly one of the two."""
+
+    env: VariableName | None = Field(
+        None, description="Variable of the environment in which Ray runs on each node. null: `file`."
+    )
+    file: str | None = Field(None, description="Absolute path on each node; its text is the value. null: `env`.")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("give one of env (a variable of the node) and file (an absolute path on the node)")
+        if self.env is not None and value_looks_secret(self.env):
+            raise ValueError("env is the name of a variable of the node, not the secret itself (not shown)")
+        # Ray replaces $NAME in all values of env_vars, and the reference travels as one.
+        if self.file is not None and (not PurePosixPath(self.file).is_absolute() or "$" in self.file):
+            raise ValueError("file is the absolute path of a file on each node, without $")
+        return self
+
+
+class RuntimeEnvPart(Part):
+    """What a job brings along. The rest of its environment is the node's own."""
+
+    working_dir: str | None = Field(
+        None,
+        description="Folder that holds task.py; its zip travels with the job. null: the nearest one, from the current "
+        "folder upwards.",
+    )
+    excludes: list[str] = Field(
+        [], description="Patterns of what stays out of the zip, as in .gitignore; .gitignore and .rayignore count too."
+    )
+    pip: list[str] | str | None = Field(
+        None,
+        description="What pip installs on the nodes: requirement lines, or the path of a requirements.txt or lock in "
+        "the repository. null: nothing.",
+    )
+    uv: list[str] | str | None = Field(None, description="The same, installed by uv. null: nothing.")
+    index_url: IndexUrl | None = Field(
+        None,
+        description="Package index in place of the node's own. Credentials only as ${NAME}: variables of the "
+        "environment in which Ray runs on each node, percent-encoded where they hold @ : or /. With them pip installs "
+        "wheels only; uv builds from source too. null: the node's own.",
+    )
+    extra_index_urls: list[IndexUrl] = Field([], description="Further indexes, in the same form.")
+    cache: bool = Field(True, description="Keep downloaded packages in the node's cache for the next job.")
+    install: Literal["runtime_env", "script"] = Field(
+        "runtime_env",
+        description="runtime_env: Ray installs before the job starts. script: install_and_run.sh does, around the "
+        "entrypoint and every worker, where a cluster allows no pip environments.",
+    )
+    setup_timeout_s: int = Field(
+        1800,
+        gt=0,
+        le=86400,
+        description="How long Ray may take to install on a node. Seconds; Ray's own default is 600.",
+    )
+    env_vars: dict[VariableName, str] = Field(
+        default_factory=dict,
+        description="Plain variables of the driver and all workers; ${NAME} is replaced on the node. No secrets.",
+    )
+    secrets: dict[VariableName, SecretRef] = Field(
+        default_factory=dict,
+        description="Variables of the driver and all workers whose values are found on the node: {NAME: {env: "
+        "NAME_THERE}} or {NAME: {file: /path/there}}.",
+    )
+    image_uri: str | None = Field(
+        None,
+        pattern=r"^[^\s'$@]+(@sha256:[0-9a-f]{64})?$",
+        description="Container image that driver and workers run in. Ray sends no files to it: the image must hold "
+        "Ray, the packages and, in its working directory, the repository. null: the node itself.",
+    )
+
+    @property
+    def tool(self) -> Literal["pip", "uv"] | None:
+        """What installs. None: there is nothing to install."""
+        return "pip" if self.pip is not None else "uv" if self.uv is not None else None
+
+    @property
+    def packages(self) -> list[str] | str | None:
+        """Requirement lines, or the file with them."""
+        return self.pip if self.pip is not None else self.uv
+
+    @property
+    def index_references(self) -> list[str]:
+        """Variables of the node that index URLs and requirement lines name."""
+        lines = self.packages if isinstance(self.packages, list) else []
+        texts = [*([self.index_url] if self.index_url else []), *self.extra_index_urls, *lines]
+        return sorted({name for text in texts for name in references_in(text)})
+
+    @model_validator(mode="after")
+    def _packages_fit(self) -> Self:
+        if self.pip is not None and self.uv is not None:
+            raise ValueError("pip and uv exclude each other: keep one, set the other to null")
+        if self.tool is None:
+            if self.index_url or self.extra_index_urls:
+                raise ValueError("index_url and extra_index_urls do nothing without pip or uv: name what to install")
+            return self
+        if isinstance(self.packages, list):
+            _check_lines(self, self.packages, self.tool)
+        elif not self.packages:
+            raise ValueError(f"{self.tool} is empty: name a file or requirements, or set it to null")
+        return self
+
+    @model_validator(mode="after")
+    def _variables_fit(self) -> Self:
+        for name, value in self.env_vars.items():
+            if name_looks_secret(name) and not is_switch(value):
+                raise ValueError(f"env_vars.{name} looks like a secret (value not shown): {_instead(name)}")
+            if value_looks_secret(value):
+                raise ValueError(f"the value of env_vars.{name} looks like a secret (not shown): {_instead(name)}")
+            if "\0" in value:
+                raise ValueError(f"env_vars.{name} holds a NUL byte, which no variable can")
+        for name in sorted({*self.env_vars, *self.secrets} & set(RESERVED)):
+            raise ValueError(f"{name} is set by Rayscribe: use {RESERVED[name]}")
+        for name in sorted(set(self.env_vars) & set(self.secrets)):
+            raise ValueError(f"{name} is in env_vars and in secrets: keep one")
+        for name, ref in self.secrets.items():
+            # A source that is overwritten would give another value the second time that references are resolved.
+            if ref.env != name and ref.env in {*self.secrets, *self.env_vars}:
+                raise ValueError(f"secrets.{name} is taken from {ref.env}, which is set here too: rename one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _image_fits(self) -> Self:
+        if self.image_uri is None:
+            return self
+        # Ray: ImageURIPlugin.get_compatible_keys() is image_uri, config and env_vars.
+        for field in ("pip", "uv", "working_dir"):
+            if getattr(self, field) is not None:
+                raise ValueError(f"image_uri and {field} exclude each other in Ray: build it into the image")
+        for name, value in self.env_vars.items():
+            if "'" in value:
+                raise ValueError(f"env_vars.{name} holds a ', which Ray does not quote in the command of a container")
+        return self
+
+
+def _check_lines(part: RuntimeEnvPart, lines: list[str], tool: str) -> None:
+    if not lines:
+        raise ValueError(f"{tool} is an empty list: name requirements, or set it to null")
+    for line in lines:
+        if not line or "\n" in line:
+            raise ValueError(
+                f"{tool} holds an empty line, or one with a line break: give a list with one requirement each"
+            )
+        requirements.check_line(line, tool)
+        if part.index_url is not None and requirements.names_index(line):
+            raise ValueError(f"{line}: there is an index_url too: keep one of them")
+    if tool == "pip" and part.index_references:
+        requirements.check_for_pip_with_references(lines)
+
+
+def _instead(name: str) -> str:
+    return (
+        f"name it under job.runtime_env.secrets, e.g. {name}: {{env: {name}}}, and set it in the environment in which "
+        "Ray runs on each node"
+    )

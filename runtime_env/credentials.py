@@ -1,0 +1,100 @@
+"""What looks like a credential: in names of variables, in values, in names of files, in URLs. Pure.
+
+Judged by form, so both kinds of mistake are possible; a message therefore always names another way.
+"""
+
+import re
+from fnmatch import fnmatchcase
+
+# What pip and uv replace in a requirements file, and nothing else
+# (pip: _internal/req/req_file.py, ENV_VAR_RE; uv: requirements-txt, ENV_VAR_RE).
+REFERENCE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+
+_SECRET_WORDS = frozenset(
+    {"PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "SECRETS", "TOKEN", "CREDENTIAL", "CREDENTIALS"}
+)
+_SECRET_KEYS = re.compile(
+    r"(^|_)(API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION|ACCOUNT|STORAGE|SHARED|MASTER)_?KEY(_|$)", re.IGNORECASE
+)
+# NAME_FILE and the like hold where a secret is, not what it is; so does Google's variable.
+_PLACES = frozenset({"FILE", "PATH", "DIR", "FOLDER"})
+_NAMES_OF_PLACES = frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})
+_SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
+
+# Beginnings that services give their tokens so that they can be recognised.
+_TOKENS = re.compile(
+    r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"|sk-[A-Za-z0-9_-]{20,}|rsk_[\w-]{20,}|pypi-Ag[\w-]{20,}|AIza[\w-]{30,}|(AKIA|ASIA)[A-Z0-9]{16}"
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+)
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+
+_AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s?#'\"]*)")
+_QUERY = re.compile(
+    r"[?&](?:access_)?(?:token|api_?key|secret|password|sig|signature|x-amz-signature)=(?!\$\{)[^&\s]", re.IGNORECASE
+)
+
+_SECRET_FILES = (
+    ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "id_rsa", "id_dsa", "id_ecdsa",
+    "id_ed25519", ".netrc", "_netrc", ".pypirc", ".npmrc", ".htpasswd", ".git-credentials", ".pgpass", ".dockercfg",
+    "credentials", "credentials.json", "credentials.yaml", "credentials.yml",
+    "secrets.json", "secrets.yaml", "secrets.yml", "secrets.toml", "service-account*.json", "service_account*.json",
+)  # fmt: skip
+_SECRET_FOLDERS = frozenset({".env", ".ssh", ".aws", ".gnupg", ".kube"})
+_EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist")
+
+
+def name_looks_secret(name: str) -> bool:
+    """Whether the value of a variable of this name should not be written down."""
+    words = name.upper().split("_")
+    if words[-1] in _PLACES or name.upper() in _NAMES_OF_PLACES:
+        return False
+    return not _SECRET_WORDS.isdisjoint(words) or words[-1] == "PASS" or _SECRET_KEYS.search(name) is not None
+
+
+def value_looks_secret(value: str) -> bool:
+    """Whether a text holds a token, a private key, or a URL with a password in it."""
+    return bool(_TOKENS.search(value) or _PRIVATE_KEY.search(value)) or holds_literal_credentials(value)
+
+
+def is_switch(value: str) -> bool:
+    """Whether a value only turns something on or off, whatever its name says."""
+    return value.strip().lower() in _SWITCHES
+
+
+def file_looks_secret(name: str) -> bool:
+    """Whether a file of this name (no path) keeps secrets."""
+    lower = name.lower()
+    if any(fnmatchcase(lower, pattern) for pattern in _EXAMPLES):
+        return False
+    return any(fnmatchcase(lower, pattern) for pattern in _SECRET_FILES)
+
+
+def folder_looks_secret(name: str) -> bool:
+    """Whether a folder of this name (no path) keeps secrets."""
+    return name.lower() in _SECRET_FOLDERS
+
+
+def holds_literal_credentials(text: str) -> bool:
+    """Whether a URL in the text carries a user's password or a token itself, not as `${NAME}`."""
+    return bool(_QUERY.search(text)) or any(
+        _is_literal(scheme, authority) for scheme, authority in _AUTHORITY.findall(text)
+    )
+
+
+def references_in(text: str) -> list[str]:
+    """Names that a requirement line refers to as `${NAME}`."""
+    return REFERENCE.findall(text)
+
+
+def _is_literal(scheme: str, authority: str) -> bool:
+    userinfo, at, host = authority.rpartition("@")
+    if not at:
+        # A password with a / in it ends the authority early: user:pa/ss@host. A port is a number.
+        port = host.rpartition("]")[2].partition(":")[2]
+        return "http" in scheme.lower() and not REFERENCE.sub("", port).isdecimal() and REFERENCE.sub("", port) != ""
+    user, _, password = userinfo.partition(":")
+    if password:
+        return REFERENCE.sub("", password) != "" or _TOKENS.search(user) is not None
+    # Without a password the user is the token, but for git@host over ssh.
+    return REFERENCE.sub("", user) != "" and "ssh" not in scheme.lower()

@@ -1,0 +1,97 @@
+"""Which files stay at home: Ray's own rules for .gitignore and .rayignore, patterns of the user, and ours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# The very matcher that Ray uses, so that the two never differ; other versions of it read some patterns in other ways.
+from ray._private.thirdparty.pathspec.pathspec import PathSpec
+
+from runtime_env.credentials import file_looks_secret, folder_looks_secret
+from trainers.errors import ConfigError
+
+IGNORE_FILES = (".gitignore", ".rayignore")
+# Ray's own (RAY_RUNTIME_ENV_DEFAULT_EXCLUDES), and the folder of runs at the root.
+ALWAYS = (".git", ".venv", "venv", "__pycache__", "/runs")
+
+BY_ALWAYS = "never goes along"
+BY_EXCLUDES = "job.runtime_env.excludes"
+BY_SECRECY = "looks like a secret: name it under job.runtime_env.secrets instead"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Patterns from one place, which hold for everything below a folder.
+
+    Attributes:
+        base: That folder, absolute.
+        spec: The patterns.
+        reason: Where they come from.
+        may_readmit: Whether one of them, with !, lets in again what another leaves out.
+    """
+
+    base: str
+    spec: PathSpec
+    reason: str
+    may_readmit: bool
+
+    def leave_out(self, path: str) -> bool:
+        """Whether a path, absolute, stays out. A folder's path may end with /."""
+        relative = path[len(self.base) :].lstrip("/") or "."
+        return bool(self.spec.match_file(relative))
+
+
+def root_rules(root: Path, excludes: Sequence[str]) -> list[Rules]:
+    """The rules that hold everywhere.
+
+    Raises:
+        ConfigError: a pattern of the user is none.
+    """
+    try:
+        return [_rules(root, ALWAYS, BY_ALWAYS), _rules(root, excludes, BY_EXCLUDES)]
+    except ValueError as error:
+        raise ConfigError(f"{BY_EXCLUDES}: {error}; write patterns as in .gitignore") from None
+
+
+def rules_in(folder: Path, root: Path) -> list[Rules]:
+    """The rules of the ignore files that lie in a folder.
+
+    Raises:
+        ConfigError: one cannot be read.
+    """
+    found = []
+    for name in IGNORE_FILES:
+        file = folder / name
+        if file.is_file():
+            try:
+                with file.open(encoding="utf-8") as text:
+                    found.append(_rules(folder, text.readlines(), file.relative_to(root).as_posix()))
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{file} cannot be read: {error}; mend or remove it") from None
+    return found
+
+
+def why_left_out(path: str, rules: Sequence[Rules], *, is_folder: bool) -> str | None:
+    """Why a path stays out. None: it does not, as far as patterns and its name tell.
+
+    Args:
+        path: Absolute.
+        rules: All that hold there.
+        is_folder: Whether it is a folder.
+    """
+    looks_secret = folder_looks_secret if is_folder else file_looks_secret
+    if looks_secret(path.rpartition("/")[2]):
+        return BY_SECRECY
+    for one in rules:
+        if one.leave_out(path):
+            return one.reason
+    # `data/` matches what is in the folder, not the folder: Ray walks through it all. Where no pattern readmits
+    # anything, there is nothing to find in it.
+    if is_folder and not any(one.may_readmit for one in rules):
+        return next((one.reason for one in rules if one.leave_out(f"{path}/")), None)
+    return None
+
+
+def _rules(base: Path, lines: Sequence[str], reason: str) -> Rules:
+    spec = PathSpec.from_lines("gitwildmatch", lines)
+    return Rules(str(base), spec, reason, any(line.lstrip().startswith("!") for line in lines))

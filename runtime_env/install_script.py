@@ -1,0 +1,63 @@
+"""install_and_run.sh: the job's packages without Ray's pip environments, for clusters that allow none. Pure.
+
+The script wraps the entrypoint. Inside, RAYSCRIBE_PY_EXECUTABLE names what to give Ray as `py_executable`, so that the
+workers of all nodes start through the script too, and have the same packages.
+"""
+
+import hashlib
+import shlex
+from importlib.resources import files
+
+from runtime_env.config import RuntimeEnvPart
+from runtime_env.installing import pip_options, requirement_lines, uv_options
+
+SCRIPT = "install_and_run.sh"
+# What the script exits with when it could not install; no entrypoint of ours ends so.
+EXIT_CODE = 12
+TEMPLATE = "install_and_run.template.sh"
+
+
+def script_files(part: RuntimeEnvPart) -> dict[str, bytes]:
+    """What has to be added to the package: path → content. Empty where nothing is installed by a script.
+
+    Args:
+        part: The key `job.runtime_env`, its requirements read (`freeze`).
+    """
+    return {SCRIPT: render(part).encode()} if _by_script(part) else {}
+
+
+def wrap_entrypoint(part: RuntimeEnvPart, entrypoint: str) -> str:
+    """The entrypoint, run by the script where that installs.
+
+    Args:
+        part: The key `job.runtime_env`.
+        entrypoint: A simple command line, e.g. python task.py --config ….
+    """
+    return f"bash {SCRIPT} {entrypoint}" if _by_script(part) else entrypoint
+
+
+def render(part: RuntimeEnvPart) -> str:
+    """The script's text, which holds the requirements but no credentials: pip and uv look those up on the node.
+
+    Args:
+        part: The key `job.runtime_env`, its requirements read (`freeze`).
+    """
+    lines = requirement_lines(part)
+    options = pip_options(part) if part.tool == "pip" else uv_options(part)
+    key = hashlib.sha256("\n".join([str(part.tool), *options, *lines]).encode()).hexdigest()[:16]
+    text = files("runtime_env").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    values = {
+        "@SCRIPT@": SCRIPT,
+        "@KEY@": key,
+        "@TOOL@": str(part.tool),
+        "@OPTIONS@": shlex.join(options),
+        "@EXIT_CODE@": str(EXIT_CODE),
+        "@REQUIREMENTS@": "\n".join(lines),
+    }
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text
+
+
+def _by_script(part: RuntimeEnvPart) -> bool:
+    return part.install == "script" and part.tool is not None

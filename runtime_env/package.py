@@ -1,0 +1,224 @@
+"""The package of a working directory: made, checked, taken in, unpacked. The only module that writes one.
+
+No name, size or link in a zip is believed: a package may come from another machine.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from runtime_env.archive import CHUNK_BYTES, TooLargeError, write_archive
+from runtime_env.tree import ENTRY, LIMIT_BYTES, MOST_FILES, MOST_UNPACKED_BYTES, Tree, reckon, unreadable
+from trainers.errors import ConfigError
+
+ENCRYPTED = 0x1
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package on this machine's disk.
+
+    Attributes:
+        sha256: Of the zip; also its name.
+        path: Where it is.
+        size_bytes: Size of the zip.
+        files: Number of files in it.
+    """
+
+    sha256: str
+    path: Path
+    size_bytes: int
+    files: int
+
+
+def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes] | None = None) -> Package:
+    """Writes the package, `<sha256>.zip`: the same content gives the same name, byte for byte.
+
+    Args:
+        tree: The working directory.
+        target_folder: Where to put it; made where it is missing.
+        extra: Further files: path → content.
+
+    Raises:
+        ConfigError: it is larger than Ray takes, a file cannot be read, task.py is left out, or a further file's
+            path is taken or leads out of the package.
+    """
+    extra = extra or {}
+    _check_entry(tree)
+    names = [file.path for file in tree.files]
+    _check_names([*names, *extra], "the package")
+    members = tree.members(extra)
+    if len(members) > MOST_FILES:
+        raise ConfigError(reckon(tree, extra).message)
+    target_folder.mkdir(parents=True, exist_ok=True)
+    with _new_file(target_folder) as (file, path):
+        try:
+            write_archive(members, file, most_bytes=LIMIT_BYTES, most_unpacked_bytes=MOST_UNPACKED_BYTES)
+        except TooLargeError:
+            raise ConfigError(reckon(tree, extra).message) from None
+        except OSError as error:
+            if error.filename is None:
+                raise ConfigError(
+                    f"{target_folder}: {error.strerror}; free some space, or choose another disk"
+                ) from None
+            raise unreadable(error) from None
+        _to_disk(file)
+        sha256, size_bytes = _digest(path), path.stat().st_size
+        target = target_folder / f"{sha256}.zip"
+        path.replace(target)
+    return Package(sha256, target, size_bytes, len(members))
+
+
+def verify(path: Path, sha256: str) -> None:
+    """Checks that a zip is the package of this hash, and could be unpacked safely.
+
+    Raises:
+        ConfigError: says what is wrong with it.
+    """
+    _members(path, sha256)
+
+
+def import_package(upload: Path, target: Path) -> None:
+    """Takes in a zip from elsewhere, after checking it, under the hash that its new name says.
+
+    Args:
+        upload: The zip; it stays where it is.
+        target: `<sha256>.zip` in the folder of packages; made where it is missing.
+
+    Raises:
+        ConfigError: it is not what its name says, or holds something that no package may.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _new_file(target.parent) as (file, path):
+        with upload.open("rb") as source:
+            shutil.copyfileobj(source, file, CHUNK_BYTES)
+        _to_disk(file)
+        verify(path, target.stem)
+        path.replace(target)
+
+
+def unpack(path: Path, target: Path, sha256: str) -> None:
+    """Unpacks a package into a new folder, which appears whole or not at all.
+
+    Args:
+        path: The zip.
+        target: The folder; must not exist.
+        sha256: What the package must be.
+
+    Raises:
+        ConfigError: it is not that package, holds something that no package may, or the folder exists.
+    """
+    if target.exists():
+        raise ConfigError(f"{target} exists: name a new folder to unpack into")
+    members = _members(path, sha256)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in members:
+                _unpack_one(archive, info, folder / info.filename, path)
+        folder.chmod(0o755)
+        folder.rename(target)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path} cannot be unpacked into {target}: {error}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _members(path: Path, sha256: str) -> list[zipfile.ZipInfo]:
+    try:
+        size = path.stat().st_size
+        if size >= LIMIT_BYTES:
+            raise ConfigError(f"{path} has {size} bytes: Ray takes a package of less than {LIMIT_BYTES}")
+        if _digest(path) != sha256:
+            raise ConfigError(
+                f"{path} is damaged: its SHA-256 is not {sha256}; submit the run again under another name"
+            )
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such package; submit the run again under another name") from None
+    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no zip that can be read: {error}") from None
+    if len(members) > MOST_FILES:
+        raise ConfigError(f"{path} holds {len(members)} files: {MOST_FILES} are the most")
+    unpacked = sum(info.file_size for info in members)
+    if unpacked > MOST_UNPACKED_BYTES:
+        raise ConfigError(f"{path} would unpack to {unpacked} bytes: {MOST_UNPACKED_BYTES} are the most")
+    _check_names([info.orig_filename for info in members], str(path))
+    for info in members:
+        _check_kind(info, path)
+    return members
+
+
+def _check_entry(tree: Tree) -> None:
+    if not any(file.path == ENTRY for file in tree.files):
+        reasons = [item.reason for item in tree.left_out if item.path in (ENTRY, "./")]
+        said = f" (left out by {reasons[0]})" if reasons else ""
+        raise ConfigError(f"{tree.root / ENTRY} is not in the package{said}: the job starts with it; let it go along")
+
+
+def _check_names(names: list[str], where: str) -> None:
+    """Refuses names that lead out of the folder, or that stand in each other's way."""
+    taken: set[str] = set()
+    folders: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        odd = "\\" in name or "\0" in name or name[1:2] == ":" or not {"", ".", ".."}.isdisjoint(parts)
+        if odd or name in taken:
+            raise ConfigError(f"{where} holds a file {name!r}: every path must be relative, plain and there only once")
+        taken.add(name)
+        folders.update("/".join(parts[:end]) for end in range(1, len(parts)))
+    for name in sorted(taken & folders):
+        raise ConfigError(f"{where} holds {name!r} as a file and as a folder")
+
+
+def _check_kind(info: zipfile.ZipInfo, path: Path) -> None:
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG):
+        raise ConfigError(f"{path}: {info.filename} is a link or a device: a package holds plain files only")
+    if info.flag_bits & ENCRYPTED or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ConfigError(f"{path}: {info.filename} is encrypted, or compressed in a way that Ray may not know")
+
+
+def _unpack_one(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, path: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    left = info.file_size
+    with archive.open(info) as source, target.open("xb") as file:
+        while chunk := source.read(CHUNK_BYTES):
+            left -= len(chunk)
+            if left < 0:
+                raise ConfigError(f"{path}: {info.filename} unpacks to more than it says")
+            file.write(chunk)
+    executable = (info.external_attr >> 16) & stat.S_IXUSR
+    target.chmod(0o755 if executable else 0o644)
+
+
+@contextmanager
+def _new_file(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file, readable by its owner only, which is gone after the block unless it was renamed."""
+    number, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+    path = Path(name)
+    try:
+        with os.fdopen(number, "w+b") as file:
+            yield file, path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _to_disk(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

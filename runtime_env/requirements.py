@@ -1,0 +1,124 @@
+"""Requirement lines: how a file falls into them, and what may stand in them. Pure."""
+
+import re
+from collections.abc import Sequence
+
+from runtime_env.credentials import REFERENCE, holds_literal_credentials, references_in, value_looks_secret
+
+ALL_WHEELS = "--only-binary :all:"
+
+_COMMENT = re.compile(r"(^|\s+)#.*$")
+_OPTION = re.compile(r"^(?:-([a-zA-Z])\s*|(--[a-z][a-z-]*)(?:\s*=\s*|\s+|$))(.*)$")
+_SHORT = {"r": "--requirement", "c": "--constraint", "e": "--editable", "i": "--index-url", "f": "--find-links"}
+_VERSION_CONTROL = re.compile(r"(?:^|[\s@])(?:git|hg|svn|bzr)\+", re.IGNORECASE)
+_URL = re.compile(r"@\s*[a-z+]+://\S+|^[a-z+]+://\S+", re.IGNORECASE)
+
+
+def check_line(line: str, tool: str) -> None:
+    """Refuses a requirement line that cannot work on a node, or that gives a credential away.
+
+    Args:
+        line: One logical line, without comment.
+        tool: pip or uv, which installs it.
+
+    Raises:
+        ValueError: says what is wrong with the line; a credential in it is not repeated.
+    """
+    if holds_literal_credentials(line) or value_looks_secret(line):
+        raise ValueError(
+            "a line holds a credential itself (not shown): write ${NAME} in its place, and set the variable NAME in "
+            "the environment in which Ray runs on each node"
+        )
+    check_references(line)
+    option = _option(line)
+    if option == "--requirement":
+        raise ValueError(f"{line}: give the file itself, job.runtime_env.{tool}: {included_file(line)}")
+    if option in ("--constraint", "--editable"):
+        raise ValueError(
+            f"{line}: {option} names a file that is not there when a node installs: "
+            + ("write the pinned versions into the list itself" if option == "--constraint" else "name a built package")
+        )
+    if option is None and line.startswith((".", "/", "file:")):
+        raise ValueError(
+            f"{line}: a local path is not there when a node installs: name a package of an index, or a URL"
+        )
+    if references_in(line) and _VERSION_CONTROL.search(line):
+        raise ValueError(
+            f"{line}: the variable's value would stand in the command line of git on the node, for all its users to "
+            "see: use git+ssh, or give the node a git credential helper"
+        )
+    if tool == "uv" and option == "--trusted-host":
+        raise ValueError(f"{line}: uv has no such option: set UV_INSECURE_HOST in the environment of the nodes")
+
+
+def check_references(text: str) -> None:
+    """Refuses a `$` that is no `${NAME}`, and names that are pip's own settings.
+
+    Raises:
+        ValueError: names the reference.
+    """
+    if "$" in REFERENCE.sub("", text):
+        raise ValueError(f"{text}: pip and uv replace only ${{NAME}} with capitals, digits and _ in the name")
+    for name in references_in(text):
+        if name.startswith(("PIP_", "UV_")):
+            raise ValueError(
+                f"${{{name}}}: variables that begin with PIP_ or UV_ are settings of pip and uv (PIP_USER is pip's "
+                f"--user): give the variable another name, e.g. INDEX_{name.partition('_')[2]}"
+            )
+
+
+def check_for_pip_with_references(lines: Sequence[str]) -> None:
+    """Refuses what pip would build from source while it knows credentials.
+
+    pip starts a pip for the build's own requirements, with the index URLs, credentials included, in its command line.
+
+    Raises:
+        ValueError: names the line.
+    """
+    for line in lines:
+        direct = _URL.search(line)
+        is_wheel = direct is not None and ".whl" in direct[0]
+        if _option(line) in ("--no-binary", "--only-binary") or (direct and not is_wheel and _option(line) is None):
+            raise ValueError(
+                f"{line}: beside ${{NAME}} in an index URL pip installs wheels only, since while it builds from source "
+                "the credentials stand in the node's process list: use job.runtime_env.uv, which does not show them"
+            )
+
+
+def names_index(line: str) -> bool:
+    """Whether a line sets the index."""
+    return _option(line) == "--index-url"
+
+
+def included_file(line: str) -> str | None:
+    """The file that a line `-r FILE` includes. None: it is another line."""
+    match = _OPTION.match(line)
+    return match[3].strip() if match is not None and _option(line) == "--requirement" else None
+
+
+def logical_lines(text: str) -> list[str]:
+    """A requirements file in lines: comments gone, continued ones joined, blanks single.
+
+    Args:
+        text: What the file holds.
+    """
+    lines, begun = [], ""
+    for written in text.splitlines():
+        # As in pip, a comment ends a line that was continued.
+        physical = "" if _COMMENT.match(written) else written
+        if physical.endswith("\\"):
+            begun += physical[:-1] + " "
+            continue
+        whole = " ".join(_COMMENT.sub("", begun + physical).split())
+        begun = ""
+        if whole:
+            lines.append(whole)
+    rest = " ".join(begun.split())
+    return [*lines, rest] if rest else lines
+
+
+def _option(line: str) -> str | None:
+    match = _OPTION.match(line)
+    if match is None:
+        return None
+    return _SHORT.get(match[1], f"-{match[1]}") if match[1] else match[2]

@@ -1,0 +1,287 @@
+"""The working directory: its root, the files that go along, what stays at home and why, and how large the zip is."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime_env.archive import Counter, Member, TooLargeError, write_archive
+from runtime_env.credentials import file_looks_secret, folder_looks_secret
+from runtime_env.ignore import Rules, root_rules, rules_in, why_left_out
+from trainers.errors import ConfigError
+
+ENTRY = "task.py"
+# Ray's Jobs API takes a package of less (ray_constants.DASHBOARD_CLIENT_MAX_SIZE).
+LIMIT_BYTES = 100 * 1024**2
+# Ours, so that no zip needs more than the plain format, and none fills a node's disk.
+MOST_UNPACKED_BYTES = 2 * 1024**3 - 1
+MOST_FILES = 65_535
+LARGEST_SHOWN = 10
+MIB = 1024**2
+
+A_LINK_OUT = "a link that leaves the working directory"
+A_LINK_UP = "a link to a folder that it lies in"
+A_LINK_TO_NOTHING = "a link to nothing"
+A_LINK_TO_SECRET = "a link to what looks like a secret, or never goes along"
+NO_PLAIN_FILE = "neither a file nor a folder"
+NO_PORTABLE_NAME = "a name that no node could unpack"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFile:
+    """One file that goes along.
+
+    Attributes:
+        path: Relative to the root, with /.
+        size_bytes: Its size.
+        executable: Whether its owner may run it.
+    """
+
+    path: str
+    size_bytes: int
+    executable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file, or a whole folder, that stays at home.
+
+    Attributes:
+        path: Relative to the root; a folder ends with /.
+        reason: The rule, in words.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A working directory, listed.
+
+    Attributes:
+        root: The folder, absolute, links resolved.
+        files: What goes along, by path.
+        left_out: What does not.
+    """
+
+    root: Path
+    files: tuple[TreeFile, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def members(self, extra: Mapping[str, bytes]) -> list[Member]:
+        """What goes into the archive.
+
+        Args:
+            extra: Further files: path → content.
+
+        Raises:
+            ConfigError: a further file has the path of one of the tree's.
+        """
+        taken = {file.path for file in self.files}
+        for name in extra:
+            if name in taken:
+                raise ConfigError(f"{self.root / name}: a file of this name is added to the package: rename yours")
+        ours = [Member(file.path, self.root / file.path, file.executable) for file in self.files]
+        return [*ours, *(Member(name, content) for name, content in extra.items())]
+
+
+@dataclass(frozen=True)
+class Reckoning:
+    """How large a package is, or would be.
+
+    Attributes:
+        root: The working directory.
+        files: Number of files.
+        total_bytes: All files together, unpacked.
+        zip_bytes: Size of the zip; where it does not fit, how large it had become when that was clear.
+        fits: Whether Ray takes it.
+        largest: The largest files, largest first.
+    """
+
+    root: Path
+    files: int
+    total_bytes: int
+    zip_bytes: int
+    fits: bool
+    largest: tuple[TreeFile, ...]
+
+    @property
+    def message(self) -> str:
+        """One line for a person; where it does not fit, with the fix."""
+        size = f"{self.files} files, {self.total_bytes / MIB:.1f} MiB unpacked"
+        if self.fits:
+            return f"{self.root}: {size}, {self.zip_bytes / MIB:.1f} MiB as a zip of at most {LIMIT_BYTES // MIB}"
+        shown = ", ".join(f"{file.path} {file.size_bytes / MIB:.1f} MiB" for file in self.largest)
+        example = f"/{self.largest[0].path}" if self.largest else "/data"
+        return (
+            f"{self.root} is too large a working directory: {size}. Ray takes a zip of less than {LIMIT_BYTES // MIB} "
+            f"MiB; {MOST_FILES} files and {MOST_UNPACKED_BYTES / MIB:.0f} MiB unpacked are the most. Largest: {shown}. "
+            f"Leave out what the job does not need: add a line {example} to .rayignore, or set "
+            f"job.runtime_env.excludes: [{example}]"
+        )
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder, from `start` upwards, that holds task.py.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    here = start.resolve()
+    for folder in (here, *here.parents):
+        if (folder / ENTRY).is_file():
+            return folder
+    raise ConfigError(
+        f"no {ENTRY} in {here} or above it: run this in the repository, or set job.runtime_env.working_dir to its "
+        "folder"
+    )
+
+
+def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
+    """Lists what goes along and what does not.
+
+    Args:
+        root: The working directory.
+        excludes: Further patterns, as in .gitignore.
+
+    Raises:
+        ConfigError: an ignore file cannot be read, or a pattern is none.
+    """
+    root = root.resolve()
+    walk = _Walk(root, [], [])
+    walk.enter(root, root_rules(root, excludes), (root,))
+    return Tree(root, tuple(sorted(walk.files, key=lambda file: file.path.encode())), tuple(walk.left_out))
+
+
+def reckon(tree: Tree, extra: Mapping[str, bytes] | None = None) -> Reckoning:
+    """Says how large the package would be, without writing it.
+
+    Args:
+        tree: The working directory.
+        extra: Further files: path → content.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    members = tree.members(extra or {})
+    counter = Counter()
+    fits = len(members) <= MOST_FILES
+    if fits:
+        try:
+            write_archive(members, counter, most_bytes=LIMIT_BYTES, most_unpacked_bytes=MOST_UNPACKED_BYTES)
+        except TooLargeError:
+            fits = False
+        except OSError as error:
+            raise unreadable(error) from None
+    total = sum(file.size_bytes for file in tree.files) + sum(len(content) for content in (extra or {}).values())
+    largest = sorted(tree.files, key=lambda file: (-file.size_bytes, file.path))[:LARGEST_SHOWN]
+    return Reckoning(tree.root, len(members), total, counter.size_bytes, fits, tuple(largest))
+
+
+def unreadable(error: OSError) -> ConfigError:
+    """What to say of a file that cannot be read while it is packed."""
+    return ConfigError(f"{error.filename}: {error.strerror}; mend it, or leave it out by job.runtime_env.excludes")
+
+
+@dataclass
+class _Walk:
+    """A walk through a working directory.
+
+    Attributes:
+        root: Where it began.
+        files: Files that go along, so far.
+        left_out: What does not, so far.
+    """
+
+    root: Path
+    files: list[TreeFile]
+    left_out: list[LeftOut]
+
+    def enter(self, folder: Path, rules: Sequence[Rules], above: tuple[Path, ...]) -> None:
+        """Lists a folder, which may be left out by its own ignore file.
+
+        Args:
+            folder: The folder, by the path that led to it.
+            rules: What holds so far.
+            above: The real folders that it lies in, itself included.
+        """
+        files_before, left_out_before = len(self.files), len(self.left_out)
+        rules = [*rules, *rules_in(folder, self.root)]
+        reason = why_left_out(str(folder), rules, is_folder=True) if folder != self.root else self._of_root(rules)
+        if reason is not None:
+            self._leave(folder, reason, is_folder=True)
+            return
+        for entry in _entries(folder):
+            self._take(folder / entry.name, entry, rules, above)
+        reasons = {item.reason for item in self.left_out[left_out_before:]}
+        if len(self.files) == files_before and len(reasons) == 1 and folder != self.root:
+            # One line for a folder of which nothing goes along, instead of one for each file.
+            del self.left_out[left_out_before:]
+            self._leave(folder, reasons.pop(), is_folder=True)
+
+    def _of_root(self, rules: Sequence[Rules]) -> str | None:
+        # A pattern such as * matches the root itself, which Ray then leaves out whole.
+        return next((one.reason for one in rules if one.leave_out(str(self.root))), None)
+
+    def _take(self, path: Path, entry: "os.DirEntry[str]", rules: Sequence[Rules], above: tuple[Path, ...]) -> None:
+        real = path
+        if entry.is_symlink():
+            target = self._followed(path, above)
+            if isinstance(target, str):
+                self._leave(path, target, is_folder=False)
+                return
+            real = target
+        if not _is_portable(path.relative_to(self.root).as_posix()):
+            self._leave(path, NO_PORTABLE_NAME, is_folder=False)
+        elif real.is_dir():
+            self.enter(path, rules, (*above, real.resolve()))
+        elif reason := why_left_out(str(path), rules, is_folder=False):
+            self._leave(path, reason, is_folder=False)
+        elif not real.is_file():
+            self._leave(path, NO_PLAIN_FILE, is_folder=False)
+        else:
+            status = real.stat()
+            relative = path.relative_to(self.root).as_posix()
+            self.files.append(TreeFile(relative, status.st_size, bool(status.st_mode & stat.S_IXUSR)))
+
+    def _followed(self, path: Path, above: tuple[Path, ...]) -> Path | str:
+        """Where a link leads, or why it is not followed."""
+        try:
+            real = path.resolve(strict=True)
+        except (OSError, RuntimeError):
+            return A_LINK_TO_NOTHING
+        if not real.is_relative_to(self.root):
+            return A_LINK_OUT
+        if real in above:
+            return A_LINK_UP
+        folders = real.relative_to(self.root).parts[:-1]
+        always = root_rules(self.root, ())[0]
+        if file_looks_secret(real.name) or any(map(folder_looks_secret, [*folders, real.name])):
+            return A_LINK_TO_SECRET
+        if always.leave_out(str(real)):
+            return A_LINK_TO_SECRET
+        return real
+
+    def _leave(self, path: Path, reason: str, *, is_folder: bool) -> None:
+        # A name need not be text; it is shown as well as it can be.
+        relative = os.fsencode(path.relative_to(self.root)).decode(errors="replace")
+        self.left_out.append(LeftOut(f"{relative}/" if is_folder else relative, reason))
+
+
+def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
+    try:
+        with os.scandir(folder) as found:
+            yield from sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise unreadable(error) from None
+
+
+def _is_portable(path: str) -> bool:
+    """Whether Ray unpacks a file of this name: it skips backslashes and drive letters, and zip names are UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\\" not in path and path[1:2] != ":"

@@ -1,0 +1,86 @@
+"""Secrets by reference: a job brings names, each node has the values; they meet here, in the process that needs them.
+
+RAYSCRIBE_SECRETS holds JSON: {"NAME": {"env": "VARIABLE_OF_THE_NODE"}} or {"NAME": {"file": "/path/on/the/node"}}.
+"""
+
+import json
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from trainers.errors import ConfigError
+
+REFERENCES = "RAYSCRIBE_SECRETS"
+MOST_BYTES = 64 * 1024
+KINDS = ("env", "file")
+
+
+def resolve_secrets(environment: MutableMapping[str, str]) -> None:
+    """Sets each variable that a job names under `job.runtime_env.secrets` to the value that the node has for it.
+
+    Doing it again changes nothing, also in processes that inherit the variables.
+
+    Args:
+        environment: Where references are looked up and values are set: `os.environ`.
+
+    Raises:
+        ConfigError: a reference cannot be resolved; names it, never a value. Nothing has been set then.
+    """
+    references = _references(environment.get(REFERENCES) or "{}")
+    sources = {name: place["env"] for name, place in references.items() if "env" in place}
+    for name, source in sources.items():
+        if source != name and source in references:
+            raise ConfigError(f"{_named(name)} is taken from {source}, which is a secret too: rename one of them")
+    environment.update({name: _value(name, place, environment) for name, place in references.items()})
+
+
+def _references(text: str) -> dict[str, dict[str, str]]:
+    try:
+        content: Any = json.loads(text)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not all(_is_place(place) for place in content.values()):
+        raise ConfigError(
+            f'{REFERENCES} is not {{"NAME": {{"env": "VARIABLE"}}}} or {{"NAME": {{"file": "/path"}}}} (value not '
+            "shown): leave it to job.runtime_env.secrets"
+        )
+    return content
+
+
+def _is_place(place: Any) -> bool:
+    if not isinstance(place, dict) or len(place) != 1:
+        return False
+    ((kind, value),) = place.items()
+    return kind in KINDS and isinstance(value, str) and bool(value)
+
+
+def _value(name: str, place: dict[str, str], environment: MutableMapping[str, str]) -> str:
+    if "env" in place:
+        source = place["env"]
+        if not environment.get(source):
+            raise ConfigError(
+                f"{_named(name)} refers to the variable {source}, which is not set on this node: set it in the "
+                "environment in which Ray runs on every node, and start Ray again"
+            )
+        return environment[source]
+    path = Path(place["file"])
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        value = content.decode().removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(
+            f"{_named(name)} refers to {path}, which cannot be read on this node ({why}): put it there on every node, "
+            "readable by the user that Ray runs as"
+        ) from None
+    if not value or "\0" in value or len(content) > MOST_BYTES:
+        raise ConfigError(
+            f"{_named(name)} refers to {path}, which is empty, holds a NUL byte or has more than {MOST_BYTES} bytes: "
+            "it must hold the secret's text alone"
+        )
+    return value
+
+
+def _named(name: str) -> str:
+    return f"job.runtime_env.secrets.{name}"
