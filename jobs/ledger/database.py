@@ -1,0 +1,205 @@
+"""Opens the database, and gives out transactions: SQLite in one file, or PostgreSQL.
+
+Both let one writer in at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by a lock on the lease's row, taken before
+anything else. So a writer sees all that earlier ones wrote, two never wait for each other in a circle, and numbers of
+events are given in the order in which their transactions become visible: who has read up to a number has missed none
+below it, which PostgreSQL's sequences alone do not promise.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, select
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from jobs.errors import ServiceError
+from jobs.ledger import address, migrate, schema
+
+# How long a writer waits for the one before it. Transactions take milliseconds; a checkpoint on a slow disk, seconds.
+LOCK_WAIT_S = 30.0
+# PostgreSQL ends a writer that says nothing for so long in the middle of a transaction (it was paused, or its network
+# is gone), so that another can take over. SQLite has no such remedy: its writers are all on one machine.
+WRITER_SILENCE_S = 10.0
+CONNECT_S = 10
+# An answer that the network has lost is given up after this.
+UNACKNOWLEDGED_MS = 30_000
+
+_WRITES = "rayscribe_writes"
+_MIGRATION_LOCK = 0x7261797363726962  # "rayscrib": a number of PostgreSQL's advisory locks, the same for all of us
+_RETRY_S = 0.05
+_HINTS = {
+    "sqlite": "check that the file and its folder can be written, that the disk is local and not full, and that no "
+    "other program holds the file",
+    "postgresql": "check that the server is up, that the database exists, and that this user may connect to it and "
+    "make tables in it",
+}
+
+
+class Database:
+    """Where transactions come from. Threads may share it.
+
+    Attributes:
+        url: Its URL, passwords masked.
+    """
+
+    def __init__(self, engine: Engine, url: str):
+        self.url = url
+        self._engine = engine
+        self._writing_engine = engine.execution_options(**{_WRITES: True})
+        self._thread = threading.local()
+
+    @classmethod
+    def open(cls, text: str) -> "Database":
+        """Opens a database, with its tables made or brought up to date.
+
+        Raises:
+            ConfigError: `text` is no URL of a database of ours.
+            ServiceError: it cannot be opened.
+        """
+        url = address.parse(text)
+        sqlite = url.get_backend_name() == "sqlite"
+        database = cls(_sqlite(url) if sqlite else _postgres(url), address.masked(url))
+        try:
+            if sqlite:
+                _prepare_file(Path(str(url.database)))
+            database._migrate()
+        except (OSError, sqlite3.Error) as error:
+            database.close()
+            raise database._trouble(error) from error
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that only reads; writers do not hold it up.
+
+        Raises:
+            ServiceError: the database does not answer.
+        """
+        with self._answers_for_errors(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that writes: all of it happens, or nothing where the block raises.
+
+        Raises:
+            ServiceError: the database does not answer. Where its answer to the last word, COMMIT, was lost, the
+                transaction may have happened all the same: read again before acting.
+        """
+        # The inner one would wait for the outer one for ever.
+        assert not getattr(self._thread, "writes", False), "a transaction of the ledger inside another"
+        self._thread.writes = True
+        try:
+            with self._answers_for_errors(), self._writing_engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    _set_patience(connection)
+                    connection.execute(select(schema.lease.c.name).with_for_update())
+                yield connection
+        finally:
+            self._thread.writes = False
+
+    def _migrate(self) -> None:
+        with self.reading() as connection:
+            if migrate.is_newest(connection):
+                return
+        with self._answers_for_errors(), self._writing_engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                # The lease's row, which writers lock, is not there yet.
+                connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+            migrate.upgrade(connection)
+
+    @contextmanager
+    def _answers_for_errors(self) -> Iterator[None]:
+        """What the driver raises becomes a ServiceError; constraints are the callers' own business."""
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except DBAPIError as error:
+            raise self._trouble(error.orig or error) from error
+        except PoolTimeoutError as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: BaseException) -> ServiceError:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return ServiceError(f"the ledger {self.url} does not answer: {said}; {_HINTS[self._engine.dialect.name]}")
+
+
+def _sqlite(url: URL) -> Engine:
+    # The driver shall not begin transactions by itself: it would begin none before reading, and weak ones to write.
+    engine = create_engine(url, hide_parameters=True, connect_args={"isolation_level": None, "timeout": LOCK_WAIT_S})
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: sqlite3.Connection, record: object) -> None:
+        connection.execute("PRAGMA foreign_keys=ON")
+        # What was committed survives a loss of power, which WAL's usual NORMAL does not promise.
+        connection.execute("PRAGMA synchronous=FULL")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgres(url: URL) -> Engine:
+    wanted: dict[str, Any] = {
+        "application_name": "rayscribe",
+        "connect_timeout": CONNECT_S,
+        "tcp_user_timeout": UNACKNOWLEDGED_MS,
+    }
+    arguments = {name: value for name, value in wanted.items() if name not in url.query}
+    return create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
+
+
+def _set_patience(connection: Connection) -> None:
+    """For this transaction only, so that nothing is left on a connection that a pooler shares out."""
+    connection.execute(
+        select(
+            func.set_config("lock_timeout", f"{LOCK_WAIT_S * 1000:.0f}ms", True),
+            func.set_config("idle_in_transaction_session_timeout", f"{WRITER_SILENCE_S * 1000:.0f}ms", True),
+        )
+    )
+
+
+def _prepare_file(path: Path) -> None:
+    """Makes a file that only its owner reads, and turns WAL on, which the file keeps."""
+    for folder in reversed(path.parents):
+        # Not `parents=True`, which gives the mode to the last one only.
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
+    try:
+        # SQLite does not wait here as it does elsewhere, where two processes open an empty file at once.
+        (mode,) = _until_unlocked(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone())
+    finally:
+        connection.close()
+    if mode != "wal":
+        raise OSError(f"SQLite cannot keep a write-ahead log there (journal mode {mode})")
+
+
+def _until_unlocked(act: Callable[[], Any]) -> Any:
+    end = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            return act()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+        time.sleep(_RETRY_S)

@@ -1,0 +1,10 @@
+"""What Alembic runs to bring a database to the newest step; jobs.ledger.migrate gives it the open transaction."""
+
+from alembic import context
+from sqlalchemy import Connection
+
+from jobs.ledger.schema import METADATA
+
+connection: Connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=METADATA)
+context.run_migrations()

@@ -1,0 +1,1 @@
+"""One file a step, each for ever as it was released."""

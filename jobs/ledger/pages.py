@@ -1,0 +1,123 @@
+"""Lists of runs, newest first, a page at a time, in the same time however many runs there are.
+
+Each state asked for is a branch of its own, which reads one index in its order and stops after a page; the branches
+are merged. An `IN` over states would have to sort all runs in them.
+"""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_, union_all
+
+from jobs.ledger import rows, schema
+from jobs.model import Record, Run, RunState
+from trainers.errors import ConfigError
+
+MOST_ROWS = 10_000
+
+
+class Page(Record):
+    """A part of a list.
+
+    Attributes:
+        runs: Newest submitted first.
+        next_cursor: Gives the next part. None: this is the last.
+    """
+
+    runs: list[Run]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which runs are listed; None and () leave nothing out."""
+
+    states: Collection[RunState] = ()
+    queue: str | None = None
+    user: str | None = None
+    tag: str | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether no run is left out."""
+        return not self.states and self.queue is None and self.user is None and self.tag is None
+
+
+def page_of(connection: Connection, wanted: Filter, limit: int, cursor: str | None) -> Page:
+    """Reads a page of runs.
+
+    Raises:
+        ConfigError: the limit is no number of rows, or the cursor none that a page gave.
+    """
+    limit = checked_limit(limit)
+    before = None if cursor is None else _read_cursor(cursor)
+    found = _newest(wanted, limit + 1, before).subquery()
+    statement = rows.select_runs().join(found, found.c.id == schema.runs.c.id)
+    statement = statement.order_by(found.c.submitted_s.desc(), found.c.id.desc())
+    runs = [rows.run_of(row) for row in connection.execute(statement)]
+    more = len(runs) > limit
+    return Page(runs=runs[:limit], next_cursor=_cursor_after(runs[limit - 1]) if more else None)
+
+
+def checked_limit(limit: int) -> int:
+    """How many rows to read at most.
+
+    Raises:
+        ConfigError: less than 1.
+    """
+    if limit < 1:
+        raise ConfigError(f"limit is {limit}: ask for 1 to {MOST_ROWS} rows")
+    return min(limit, MOST_ROWS)
+
+
+def _newest(wanted: Filter, limit: int, before: tuple[float, str] | None) -> Select[Any]:
+    if wanted.everything:
+        return _branch(wanted, None, limit, before)
+    branches = [_branch(wanted, state, limit, before).subquery() for state in sorted(set(wanted.states or RunState))]
+    merged = union_all(*(select(branch.c.id, branch.c.submitted_s) for branch in branches)).subquery()
+    return select(merged).order_by(merged.c.submitted_s.desc(), merged.c.id.desc()).limit(limit)
+
+
+def _branch(wanted: Filter, state: RunState | None, limit: int, before: tuple[float, str] | None) -> Select[Any]:
+    """The newest runs in one state (None: in any)."""
+    runs, tags = schema.runs, schema.run_tags
+    conditions: list[ColumnElement[bool]] = []
+    of_run = [(runs.c.queue, wanted.queue), (runs.c.user, wanted.user)]
+    on_run = [column == value for column, value in of_run if value is not None]
+    if wanted.tag is None:
+        run_id, submitted_s, table = runs.c.id, runs.c.submitted_s, runs
+        conditions += on_run
+    else:
+        run_id, submitted_s, table = tags.c.run_id, tags.c.submitted_s, tags
+        conditions.append(tags.c.tag == wanted.tag)
+        if on_run:
+            conditions.append(exists().where(runs.c.id == tags.c.run_id, *on_run))
+    if state is not None:
+        conditions.append(table.c.state == state)
+    if before is not None:
+        conditions.append(tuple_(submitted_s, run_id) < tuple_(*before))
+    statement = select(run_id.label("id"), submitted_s.label("submitted_s")).where(*conditions)
+    return statement.order_by(submitted_s.desc(), run_id.desc()).limit(limit)
+
+
+def _cursor_after(run: Run) -> str:
+    place = json.dumps([run.submitted_s, run.id]).encode()
+    return base64.urlsafe_b64encode(place).decode().rstrip("=")
+
+
+def _read_cursor(text: str) -> tuple[float, str]:
+    try:
+        place = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (binascii.Error, ValueError, RecursionError):
+        place = None
+    match place:
+        case [int() | float() as submitted_s, str() as run_id] if math.isfinite(submitted_s):
+            return float(submitted_s), run_id
+    raise ConfigError(
+        f"cursor {text!r} is none that a page gave: take next_cursor as it is, or none for the first page"
+    )

@@ -1,0 +1,126 @@
+"""Between rows of the tables and the records that everybody shows."""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Column, Connection, Row, Select, Table, select
+
+from jobs.errors import NotFoundError
+from jobs.ledger import schema
+from jobs.model import Attempt, Event, Gang, Run
+
+_RUN_FIELDS = frozenset(Run.model_fields)
+REQUEST_FIELDS = frozenset(column.name for column in schema.requests.c) & _RUN_FIELDS
+_IN_RUNS = frozenset(column.name for column in schema.runs.c) & _RUN_FIELDS
+# What happens to a run, or tells two submissions of the same apart: not what was asked for.
+_NOT_ASKED = frozenset(
+    {
+        "uid",
+        "state",
+        "reason",
+        "attempt",
+        "exit_code",
+        "submitted_s",
+        "queued_s",
+        "updated_s",
+        "ended_s",
+        "not_before_s",
+        "stop_requested_s",
+        "progress",
+        "version",
+    }
+)
+# What a writer may set beside the state; the rest is given at submission, or kept by the ledger itself.
+CHANGEABLE = _NOT_ASKED - {"uid", "state", "submitted_s", "updated_s", "version"}
+# Among how many of the newest runs a near name is looked for.
+_NEAR_AMONG = 500
+
+
+def select_runs() -> Select[Any]:
+    """Everything that is a Run, without an order."""
+    parts = [column for column in schema.runs.c if column.name in _IN_RUNS]
+    parts += [column for column in schema.requests.c if column.name in REQUEST_FIELDS]
+    return select(*parts).join_from(schema.runs, schema.requests, schema.requests.c.run_id == schema.runs.c.id)
+
+
+def run_of(row: Row[Any]) -> Run:
+    """A row of `select_runs`."""
+    return Run.model_validate(dict(row._mapping))
+
+
+def find_run(connection: Connection, run_id: str) -> Run:
+    """Reads a run.
+
+    Raises:
+        NotFoundError: there is none of this name; says near ones.
+    """
+    row = connection.execute(select_runs().where(schema.runs.c.id == run_id)).one_or_none()
+    if row is None:
+        raise no_such_run(connection, run_id)
+    return run_of(row)
+
+
+def no_such_run(connection: Connection, run_id: str) -> NotFoundError:
+    """The error for a name that no run has."""
+    newest = select(schema.runs.c.id).order_by(schema.runs.c.submitted_s.desc(), schema.runs.c.id.desc())
+    names = connection.execute(newest.limit(_NEAR_AMONG)).scalars().all()
+    return NotFoundError(f"no run is named {run_id}: {near_names(run_id, names, or_else='`rayscribe list` shows all')}")
+
+
+def near_names(name: str, names: Sequence[str], *, or_else: str) -> str:
+    """The end of a message about a name that is not there."""
+    near = difflib.get_close_matches(name, names, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else or_else
+
+
+def insert_values(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A run's values in `runs` and in `requests`."""
+    values = run.model_dump(mode="json")
+    return (
+        {name: values[name] for name in _IN_RUNS},
+        {"run_id": run.id, **{name: values[name] for name in REQUEST_FIELDS}},
+    )
+
+
+def asked_sha256(run: Run) -> str:
+    """What was asked for, in 64 digits: equal for two submissions of the same."""
+    asked = run.model_dump(mode="json", exclude=set(_NOT_ASKED))
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def attempt_of(row: Row[Any]) -> Attempt:
+    """A row of `select_attempts`."""
+    return Attempt.model_validate(dict(row._mapping))
+
+
+def select_attempts() -> Select[Any]:
+    """Everything that is an Attempt, without an order."""
+    return select(*_columns(schema.attempts, frozenset(Attempt.model_fields)))
+
+
+def attempt_values(attempt: Attempt) -> dict[str, Any]:
+    """An attempt's values in `attempts`."""
+    return {**attempt.model_dump(mode="json"), **accounted(attempt.gang)}
+
+
+def accounted(gang: Gang) -> dict[str, float]:
+    """What of a gang is summed up in hours."""
+    total = gang.total
+    return {"cpus": total.get("CPU", 0.0), "gpus": total.get("GPU", 0.0)}
+
+
+def select_events() -> Select[Any]:
+    """Everything that is an Event, without an order."""
+    return select(*_columns(schema.events, frozenset(Event.model_fields)))
+
+
+def event_of(row: Row[Any]) -> Event:
+    """A row of `select_events`."""
+    return Event.model_validate(dict(row._mapping))
+
+
+def _columns(table: Table, fields: frozenset[str]) -> list[Column[Any]]:
+    return [column for column in table.c if column.name in fields]

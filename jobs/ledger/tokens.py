@@ -1,0 +1,73 @@
+"""Who may speak to the service. A token is shown once; the ledger keeps its SHA-256.
+
+A plain hash is enough: a token has 256 random bits, which nobody guesses, so there is nothing to slow down. Looking a
+hash up in an index tells by its time at most something about hashes, and nothing about tokens.
+"""
+
+import hashlib
+import secrets
+
+from sqlalchemy import Connection, delete, insert, select
+
+from jobs.errors import ConflictError, NotFoundError
+from jobs.ledger import schema
+from jobs.ledger.rows import near_names
+from jobs.model import Record
+
+PREFIX = "rsk_"
+_RANDOM_BYTES = 32
+
+
+class TokenInfo(Record):
+    """What may be shown of a token.
+
+    Attributes:
+        name: The user that it stands for.
+        created_s: When it was made.
+    """
+
+    name: str
+    created_s: float
+
+
+def add(connection: Connection, name: str, at_s: float) -> str:
+    """Makes a token, as text that is nowhere kept.
+
+    Raises:
+        ConflictError: the name has one.
+    """
+    table = schema.tokens
+    if connection.execute(select(table.c.name).where(table.c.name == name)).first() is not None:
+        raise ConflictError(f"{name} has a token already: revoke that one first, or give another name")
+    token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+    connection.execute(insert(table).values(name=name, sha256=_sha256(token), created_s=at_s))
+    return token
+
+
+def user_of(connection: Connection, token: str) -> str | None:
+    """Whose token this is. None: nobody's."""
+    table = schema.tokens
+    return connection.execute(select(table.c.name).where(table.c.sha256 == _sha256(token))).scalar_one_or_none()
+
+
+def infos(connection: Connection) -> list[TokenInfo]:
+    """All tokens, by name."""
+    table = schema.tokens
+    found = connection.execute(select(table.c.name, table.c.created_s).order_by(table.c.name))
+    return [TokenInfo(name=name, created_s=created_s) for name, created_s in found]
+
+
+def revoke(connection: Connection, name: str) -> None:
+    """Makes a token worthless.
+
+    Raises:
+        NotFoundError: no token has this name.
+    """
+    table = schema.tokens
+    if connection.execute(delete(table).where(table.c.name == name)).rowcount == 0:
+        names = [info.name for info in infos(connection)]
+        raise NotFoundError(f"no token is named {name}: {near_names(name, names, or_else='list the tokens that are')}")
+
+
+def _sha256(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

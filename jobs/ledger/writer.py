@@ -1,0 +1,131 @@
+"""What may be written of a run: each change against the version it was decided on, its event beside it."""
+
+from typing import Any
+
+from sqlalchemy import Connection, and_, insert, or_, select, update
+
+from jobs.errors import ConflictError, NotFoundError
+from jobs.ledger import rows, schema
+from jobs.ledger.transitions import may_follow
+from jobs.model import Attempt, Gang, Run, RunState
+
+_ATTEMPT_FIELDS = frozenset(Attempt.model_fields) - {"run_id", "number", "submission_id"}
+
+
+class Changed(ConflictError):
+    """The run has changed since it was read; read it again and decide anew."""
+
+
+class Writer:
+    """Writes in one transaction of the ledger, which gives it out."""
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+
+    def change(
+        self,
+        run: Run,
+        *,
+        cause: str,
+        text: str,
+        at_s: float,
+        state: RunState | None = None,
+        event: bool = True,
+        **fields: Any,
+    ) -> Run:
+        """Changes a run.
+
+        Args:
+            run: As it was read when this was decided.
+            cause: One word for a program.
+            text: One line for a person.
+            at_s: When.
+            state: Its new state. None: as before.
+            event: Whether it is worth an event. The event is about the run's newest attempt.
+            fields: Other fields of Run. `ended_s` is `at_s` where nothing else is said of a run that ends.
+
+        Returns:
+            The run as it is now.
+
+        Raises:
+            Changed: somebody else has changed it meanwhile.
+            NotFoundError: there is no such run.
+        """
+        after = run.state if state is None else state
+        assert may_follow(run.state, after), f"{run.id}: {run.state} is never followed by {after}"
+        assert fields.keys() <= rows.CHANGEABLE, f"not for changing: {sorted(fields)}"
+        if after.ended and not run.state.ended:
+            fields.setdefault("ended_s", at_s)
+        changes = {**fields, "state": after, "updated_s": at_s, "version": run.version + 1}
+        changed = run.model_copy(update=changes)
+        table = schema.runs
+        written = self._connection.execute(
+            update(table)
+            .where(table.c.id == run.id, table.c.version == run.version)
+            .values(changed.model_dump(mode="json", include=set(changes)))
+        )
+        if written.rowcount == 0:
+            raise self._lost(run)
+        if run.tags and after != run.state:
+            tags = schema.run_tags
+            self._connection.execute(update(tags).where(tags.c.run_id == run.id).values(state=after))
+        if event:
+            self.note(changed, before=run.state, cause=cause, text=text, at_s=at_s)
+        return changed
+
+    def note(self, run: Run, *, before: RunState | None, cause: str, text: str, at_s: float) -> None:
+        """Adds an event of a run that has just been changed."""
+        self._connection.execute(
+            insert(schema.events).values(
+                run_id=run.id,
+                attempt=run.attempt,
+                at_s=at_s,
+                state=run.state,
+                before=before,
+                cause=cause,
+                text=text,
+            )
+        )
+
+    def open_attempt(self, attempt: Attempt) -> None:
+        """Adds an attempt.
+
+        Raises:
+            NotFoundError: there is no such run.
+            ConflictError: the run has an attempt of this number, or the submission id is taken.
+        """
+        table, of = schema.attempts, attempt.run_id
+        same_number = and_(table.c.run_id == of, table.c.number == attempt.number)
+        same_id = table.c.submission_id == attempt.submission_id
+        taken = select(table.c.run_id, table.c.number).where(or_(same_number, same_id))
+        if (row := self._connection.execute(taken).first()) is not None:
+            raise ConflictError(
+                f"attempt {attempt.number} of {of} as {attempt.submission_id}: that is attempt {row.number} of "
+                f"{row.run_id} already"
+            )
+        if self._connection.execute(select(schema.runs.c.id).where(schema.runs.c.id == of)).first() is None:
+            raise rows.no_such_run(self._connection, of)
+        self._connection.execute(insert(table).values(rows.attempt_values(attempt)))
+
+    def change_attempt(self, run_id: str, number: int, **fields: Any) -> None:
+        """Changes fields of an attempt.
+
+        Raises:
+            NotFoundError: there is no such attempt.
+        """
+        assert fields.keys() <= _ATTEMPT_FIELDS, f"not for changing: {sorted(fields)}"
+        if not fields:
+            return
+        gang = fields.get("gang")
+        if isinstance(gang, Gang):
+            fields = {**fields, "gang": gang.model_dump(mode="json"), **rows.accounted(gang)}
+        table = schema.attempts
+        written = self._connection.execute(
+            update(table).where(table.c.run_id == run_id, table.c.number == number).values(fields)
+        )
+        if written.rowcount == 0:
+            raise NotFoundError(f"run {run_id} has no attempt {number}")
+
+    def _lost(self, run: Run) -> Exception:
+        current = rows.find_run(self._connection, run.id)
+        return Changed(f"run {run.id} has changed meanwhile: it is {current.state} now ({current.reason})")
