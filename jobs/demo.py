@@ -23,22 +23,18 @@ def main() -> int:
     repository = Path(__file__).resolve().parents[1]
     # A token of its own, known to this process and to the Ray that it starts; read when Ray is imported.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    runs = repository / "runs"
+    os.environ |= {"RAYSCRIBE_HOME": str(runs / ".rayscribe")}
+    os.environ.pop("RAYSCRIBE_SERVICE", None)
+    from jobs.cli import main as rayscribe  # noqa: PLC0415
     from jobs.ray_jobs import RayJobs  # noqa: PLC0415
 
-    storage = f"run.storage_path={repository / 'runs'}"
-    entrypoint = shlex.join(["python", "task.py", "--config", RECIPE, "--set", storage])
     with started_ray() as dashboard:
-        jobs = RayJobs.when_ready(dashboard)
-        submission_id = jobs.submit(entrypoint, {"working_dir": str(repository)})
-        print(f"dashboard: {dashboard}\nsubmitted: {submission_id}: {entrypoint}", flush=True)
-        try:
-            end = jobs.follow(submission_id, lambda text: print(text, end="", flush=True))
-        except KeyboardInterrupt:
-            jobs.stop(submission_id)
-            return 130
-    if not end.succeeded:
-        print(f"the job failed: {end.message}", file=sys.stderr)
-    return end.exit_code
+        RayJobs.when_ready(dashboard).close()
+        command = ["submit", RECIPE, "--set", f"run.storage_path={runs}", "--address", dashboard, "--follow"]
+        print(f"dashboard: {dashboard}\n$ {shlex.join(['rayscribe', *command])}", flush=True)
+        os.chdir(repository)
+        return rayscribe(command)
 
 
 @contextlib.contextmanager

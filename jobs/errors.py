@@ -4,7 +4,8 @@ RayscribeError              see trainers.errors: config 2, data 3, storage 4, re
 └── JobsError               anything that the jobs side raises on purpose
     ├── NotFoundError       no run, attempt, queue or token has this name
     ├── ConflictError       the run's state, or another run, does not allow what is asked
-    ├── ClusterError        a Ray cluster does not answer, or answers with a refusal
+    ├── ClusterError        a Ray cluster does not answer
+    │   └── RefusedError    it answers, and refuses the request
     ├── ServiceError        the Rayscribe service, or its database, does not answer
     ├── AuthError           no token, an unknown one, or one that may not do this
     └── PreflightError      a check before submission found a fault
@@ -33,9 +34,13 @@ class ConflictError(JobsError):
 
 
 class ClusterError(JobsError):
-    """A Ray cluster does not answer, or refuses."""
+    """A Ray cluster does not answer, or not as one."""
 
     exit_code = 23
+
+
+class RefusedError(ClusterError):
+    """A Ray cluster answers that the request cannot be; the same again would be refused again."""
 
 
 class ServiceError(JobsError):

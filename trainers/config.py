@@ -15,6 +15,8 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 S3_SCHEME = "s3://"
+# One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
+CPUS_FOR_DATA = 1.0
 
 
 class Part(BaseModel):

@@ -5,13 +5,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainers.config import TrainConfig, is_absolute
 from trainers.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 PATH_FIELDS = (
@@ -83,16 +85,40 @@ def build_config(
         ConfigError: one message with every fault, each with its field, value and fix.
     """
     expanded, missing = _expand(content, os.environ if environment is None else environment)
+    config, faults = validated(TrainConfig, expanded)
+    refuse(missing + faults, origin)
+    assert config is not None
+    return config
+
+
+def validated(
+    model: type[Model], content: Mapping[str, Any], prefix: Sequence[str] = ()
+) -> tuple[Model | None, list[str]]:
+    """Validates against a model, collecting all faults.
+
+    Args:
+        model: The pydantic model.
+        content: What the file holds there.
+        prefix: Keys above `content`, for the names in the messages.
+
+    Returns:
+        The validated part, or None and a line for each fault.
+    """
     try:
-        config = TrainConfig.model_validate(expanded)
+        return model.model_validate(content), []
     except ValidationError as error:
-        faults = missing + [_describe(fault) for fault in error.errors()]
-    else:
-        faults = missing
+        return None, [_describe(fault, model, prefix) for fault in error.errors()]
+
+
+def refuse(faults: Sequence[str], origin: str) -> None:
+    """Raises one message with every fault, if there is one.
+
+    Raises:
+        ConfigError: there is a fault.
+    """
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         raise ConfigError(f"{origin}: {count}\n" + "\n".join(f"  - {fault}" for fault in faults))
-    return config
 
 
 def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
@@ -122,6 +148,11 @@ def refuse_relative_storage(config: TrainConfig) -> None:
             )
 
 
+def variables_in(text: str) -> list[str]:
+    """Names of the variables that a path refers to as `${NAME}`."""
+    return _VARIABLE.findall(text)
+
+
 def to_yaml(config: TrainConfig) -> str:
     """Renders the whole config, defaults included, in the order of its fields."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -148,39 +179,45 @@ def _expand(content: Mapping[str, Any], environment: Mapping[str, str]) -> tuple
     return result, missing
 
 
-def _describe(fault: Any) -> str:
+def _describe(fault: Any, model: type[BaseModel], prefix: Sequence[str]) -> str:
     location = [str(step) for step in fault["loc"]]
-    name = ".".join(location)
+    name = ".".join([*prefix, *location])
     if fault["type"] == "extra_forbidden":
-        return f"{name}: unknown key{_suggest(location)}"
+        return f"{name}: unknown key{_suggest(location, model, prefix)}"
     if fault["type"] == "missing":
         return f"{name}: missing; --set {name}=… or write it in the file"
     message = str(fault["msg"]).removeprefix("Value error, ")
     value = fault.get("input")
-    shown = "" if isinstance(value, dict | BaseModel) else f" (got {value!r})"
+    # What was written into an environment by mistake may be a secret.
+    hidden = isinstance(value, dict | BaseModel) or "runtime_env" in location
+    shown = "" if hidden else f" (got {value!r})"
     return f"{name}: {message}{shown}" if name else f"{message}"
 
 
-def _suggest(location: Sequence[str]) -> str:
-    part = _part_at(location[:-1])
+def _suggest(location: Sequence[str], model: type[BaseModel], prefix: Sequence[str]) -> str:
+    part = _part_at(location[:-1], model)
     names = list(part.model_fields) if part is not None else []
     near = difflib.get_close_matches(location[-1], names, n=1, cutoff=0.5)
     if near:
-        return f"; did you mean {'.'.join([*location[:-1], near[0]])}?"
-    homes = [f"{name}.{location[-1]}" for name in TrainConfig.model_fields if location[-1] in _fields_of(name)]
+        return f"; did you mean {'.'.join([*prefix, *location[:-1], near[0]])}?"
+    homes = [
+        ".".join([*prefix, name, location[-1]])
+        for name in model.model_fields
+        if location[-1] in _fields_of(name, model)
+    ]
     return f"; did you mean {homes[0]}?" if homes else f"; the keys here are {', '.join(names)}"
 
 
-def _part_at(path: Sequence[str]) -> type[BaseModel] | None:
-    part: type[BaseModel] | None = TrainConfig
+def _part_at(path: Sequence[str], model: type[BaseModel]) -> type[BaseModel] | None:
+    part: type[BaseModel] | None = model
     for key in path:
         field = part.model_fields.get(key) if part is not None else None
         part = _model_in(field.annotation) if field is not None else None
     return part
 
 
-def _fields_of(name: str) -> list[str]:
-    part = _model_in(TrainConfig.model_fields[name].annotation)
+def _fields_of(name: str, model: type[BaseModel]) -> list[str]:
+    part = _model_in(model.model_fields[name].annotation)
     return list(part.model_fields) if part is not None else []
 
 

@@ -1,11 +1,12 @@
-"""The commands that run in this process: train, prepare, evaluate."""
+"""The `rayscribe` command, put together."""
 
-from pathlib import Path
-from typing import Annotated
+import sys
+from collections.abc import Sequence
 
 import typer
 
-from trainers.command import main as run_task
+from jobs.cli import runs, serving, submitting, training
+from trainers.errors import RayscribeError
 
 app = typer.Typer(
     help="Fine-tunes speech recognisers on a Ray cluster: prepared once, scored exactly, resumed bit for bit.",
@@ -14,61 +15,38 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="Recipe, e.g. jobs/specs/whisper_micro.yaml.")]
-Overrides = Annotated[
-    list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. training.max_steps=200; repeatable."),
-]
-Address = Annotated[
-    str | None, typer.Option(help="Address of a Ray cluster. Default: RAY_ADDRESS, or a Ray that is started here.")
-]
-WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Run in this process, without Ray.")]
-
-
-@app.command(
-    epilog="Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my/train.csv "
-    "--set run.storage_path=/mnt/runs"
-)
-def train(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
-    """Prepare, train, score and export; the same command continues an interrupted run."""
-    _run("train", spec, overrides, address, no_ray)
-
-
-@app.command(epilog="Example: rayscribe prepare my.yaml --set data.train=s3://bucket/train.csv")
-def prepare(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
-    """Decode and store all splits, or find them stored, and print the counts."""
-    _run("prepare", spec, overrides, address, no_ray)
+HERE, JOBS, SERVICE = "Here", "Jobs", "Service"
+for command, name, panel in (
+    (training.train, "train", HERE),
+    (training.prepare, "prepare", HERE),
+    (training.evaluate, "evaluate", HERE),
+    (submitting.preflight, "preflight", JOBS),
+    (submitting.submit, "submit", JOBS),
+    (runs.list_runs, "list", JOBS),
+    (runs.status, "status", JOBS),
+    (runs.logs, "logs", JOBS),
+    (runs.events, "events", JOBS),
+    (runs.wait, "wait", JOBS),
+    (runs.stop, "stop", JOBS),
+    (submitting.resume, "resume", JOBS),
+    (runs.usage, "usage", JOBS),
+    (serving.serve, "serve", SERVICE),
+):
+    app.command(name, rich_help_panel=panel)(command)
+app.add_typer(serving.tokens, name="token", rich_help_panel=SERVICE)
 
 
-@app.command(
-    epilog="Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv"
-)
-def evaluate(
-    spec: Spec,
-    model: Annotated[str, typer.Option(metavar="RUN_OR_FOLDER", help="Run folder, folder with a model, or Hub id.")],
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
-    overrides: Overrides = [],  # noqa: B006
-    address: Address = None,
-    no_ray: WithoutRay = False,
-) -> None:
-    """Score a finished model on a split, into a folder of its own."""
-    _run("evaluate", spec, overrides, address, no_ray, ["--model", model, "--split", split])
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command, and gives back its exit code; one message for what can go wrong.
 
-
-def main() -> None:
-    """Entry point of the console command."""
-    app()
-
-
-def _run(
-    verb: str, spec: Path, overrides: list[str], address: str | None, no_ray: bool, extra: list[str] | None = None
-) -> None:
-    arguments = ["--verb", verb, "--config", str(spec), *(extra or [])]
-    for override in overrides:
-        arguments += ["--set", override]
-    if address is not None:
-        arguments += ["--address", address]
-    if no_ray:
-        arguments.append("--no-ray")
-    raise typer.Exit(run_task(arguments))
+    Args:
+        arguments: Its words. None: the process's own.
+    """
+    try:
+        app(arguments, prog_name="rayscribe")
+    except RayscribeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0

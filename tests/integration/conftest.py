@@ -1,5 +1,7 @@
 """One real Ray for all tests of this folder, and runs of task.py on it that can be killed."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,10 +26,12 @@ def ray_head() -> Iterator[RayHead]:
         # Credentials are each node's own; they do not travel with a run.
         for name, value in AWS_VARIABLES.items():
             node.setenv(name, value)
+        # A job's `python` is the one that runs the tests.
+        node.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         cluster = Cluster(
             initialize_head=True, head_node_args={"num_cpus": LOGICAL_CPUS, "include_dashboard": True, **ports}
         )
-        yield RayHead(cluster.address)
+        yield RayHead(cluster.address, f"http://{cluster.webui_url}")
         cluster.shutdown()
 
 

@@ -1,20 +1,20 @@
 """Runs of task.py in processes of their own, watched by what they write, and killed by process id."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from trainers.checkpoints import Checkpoint, list_checkpoints
-from trainers.run_folder import CHECKPOINTS, METRICS
+from trainers.checkpoints import list_checkpoints
+from trainers.journal import Checkpoint, Journal, metrics_of
+from trainers.run_folder import RunFolder
 from trainers.storage import Storage, open_storage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,9 +27,11 @@ class RayHead:
 
     Attributes:
         address: What drivers join.
+        dashboard: URL of its dashboard, which takes jobs.
     """
 
     address: str
+    dashboard: str
 
     def training_workers(self) -> list[psutil.Process]:
         """The processes of training workers that live now."""
@@ -56,6 +58,7 @@ class Run:
         log: File that takes what the drivers print.
         seen: Steps that were reported before the last kill.
         poll_s: Seconds between two looks; longer for a bucket, whose server shares this process.
+        journal: Of the run folder, once it was read.
     """
 
     head: RayHead
@@ -67,6 +70,7 @@ class Run:
     driver: subprocess.Popen[bytes] | None = None
     seen: int = 0
     poll_s: float = 0.02
+    journal: Journal | None = field(default=None, init=False)
 
     @property
     def folder(self) -> Storage:
@@ -89,11 +93,11 @@ class Run:
         assert code == 0, f"the driver ended with {code}:\n{self.log.read_text()[-4000:]}"
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl so far."""
-        if not self.folder.exists(METRICS):
-            return []
-        lines = self.folder.read_bytes(METRICS).decode().splitlines()
-        return [json.loads(line) for line in lines]
+        """All lines of metrics that count so far."""
+        folder = RunFolder(self.folder)
+        if self.journal is None:
+            self.journal = Journal(folder)
+        return metrics_of(folder, self.journal.read())
 
     def steps(self) -> list[int]:
         """Each step whose loss was reported, in the order of reporting."""
@@ -105,7 +109,7 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Whole checkpoints."""
-        return list_checkpoints(self.folder.sub(CHECKPOINTS))
+        return list_checkpoints(RunFolder(self.folder))
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Waits for a condition while the driver lives."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 
+from jobs.model import Gang
 from jobs.ray_jobs import JobEnd, RayJobs
+from jobs.request import SubmitRequest
 from tests.integration.killing import REPOSITORY, RayHead
 
 TINY = """
@@ -20,24 +21,36 @@ training.max_steps=4 training.save_steps=4 training.eval_steps=2 training.loggin
 @pytest.fixture(scope="module")
 def jobs(ray_head: RayHead) -> Iterator[RayJobs]:
     """The Jobs API of the session's Ray."""
-    with ray.init(address=ray_head.address, log_to_driver=False) as context:
-        yield RayJobs(f"http://{context.dashboard_url}")
+    jobs = RayJobs(ray_head.dashboard)
+    yield jobs
+    jobs.close()
 
 
-def run_job(jobs: RayJobs, sets: list[str]) -> tuple[JobEnd, str]:
+def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobEnd, str]:
     """Runs the micro recipe with overrides, and gives back its end and its output."""
     words = [sys.executable, "task.py", "--config", "jobs/specs/whisper_micro.yaml"]
     for item in sets:
         words += ["--set", item]
+    request = SubmitRequest(
+        submission_id=f"test-job-{name}",
+        address=jobs.address,
+        entrypoint=shlex.join(words),
+        runtime_env={"working_dir": str(REPOSITORY)},
+        metadata={},
+        gang=Gang(num_workers=2, resources_per_worker={"CPU": 1.0}),
+        run_folder="",
+        resume="",
+    )
+    assert jobs.submit(request)
+    assert not jobs.submit(request), "asked twice, started once"
     shown: list[str] = []
-    submission_id = jobs.submit(shlex.join(words), {"working_dir": str(REPOSITORY)})
-    end = jobs.follow(submission_id, shown.append)
+    end = jobs.follow(request.submission_id, shown.append)
     return end, "".join(shown)
 
 
 @pytest.mark.slow
 def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_path: Path) -> None:
-    end, output = run_job(jobs, [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=2"])
+    end, output = run_job(jobs, "two", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=2"])
     assert end.succeeded, output
     assert output.strip().splitlines()[-1].startswith("WER ")
     assert output.strip().splitlines()[-1].endswith(f"on test (8 utterances) · {tmp_path}/tiny")
@@ -47,10 +60,10 @@ def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_
 
 @pytest.mark.slow
 def test_faults_end_the_job_with_their_own_exit_code_and_one_message(jobs: RayJobs, tmp_path: Path) -> None:
-    relative, output = run_job(jobs, [*TINY, "run.storage_path=runs"])
+    relative, output = run_job(jobs, "relative", [*TINY, "run.storage_path=runs"])
     assert (relative.succeeded, relative.exit_code) == (False, 2)
     assert "run.storage_path is runs, a relative path inside a Ray job" in output
-    too_many, output = run_job(jobs, [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=99"])
+    too_many, output = run_job(jobs, "too-many", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=99"])
     assert (too_many.succeeded, too_many.exit_code) == (False, 6)
     assert "scaling.num_workers 99 × 1 CPU = 99 CPU, but the cluster has 8" in output
     assert "Traceback" not in output

@@ -1,0 +1,104 @@
+"""Who starts now, written down: the queue policy's decision becomes attempts in the ledger."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from jobs.clusters import Clusters
+from jobs.errors import ClusterError
+from jobs.ledger import Changed, Lease, Ledger
+from jobs.model import Attempt, AttemptState, Run, RunState, submission_id_of
+from jobs.observe import last_checkpoint
+from jobs.queue_policy import Capacity, Decision, decide
+from jobs.queues import QueuesConfig
+
+log = logging.getLogger(__name__)
+
+
+def look(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s: float) -> Decision:
+    """Asks the policy what it would do now, without doing it."""
+    waiting = ledger.waiting()
+    holding = ledger.holding()
+    capacity = capacities(clusters, {item.address for item in waiting})
+    wanted = {name for item in waiting for name in item.depends_on}
+    return decide(waiting, holding, capacity, queues, ledger.dependencies(wanted), now_s)
+
+
+def admit(
+    ledger: Ledger,
+    lease: Lease,
+    clusters: Clusters,
+    queues: QueuesConfig,
+    *,
+    now_s: float,
+    at: Callable[[str], None] = lambda point: None,
+) -> Iterable[Run]:
+    """Opens an attempt for each run that may start, and ends those that never can.
+
+    Yields:
+        Runs with a new attempt, which Ray has yet to be asked for.
+    """
+    decision = look(ledger, clusters, queues, now_s=now_s)
+    for run_id, reason in decision.refuse.items():
+        _refuse(ledger, lease, run_id, reason, now_s)
+    for run_id in decision.start:
+        at("ledger.admit:before")
+        run = _open_attempt(ledger, lease, run_id, now_s)
+        at("ledger.admit:after")
+        if run is not None:
+            yield run
+
+
+def capacities(clusters: Clusters, addresses: Collection[str]) -> dict[str, Capacity]:
+    """What each cluster that answers has and can grow to."""
+    known = {}
+    for address in sorted(addresses):
+        try:
+            known[address] = clusters.capacity(address)
+        except ClusterError as error:
+            log.warning("%s", error)
+    return known
+
+
+def _open_attempt(ledger: Ledger, lease: Lease, run_id: str, now_s: float) -> Run | None:
+    run = ledger.run(run_id)
+    if not run.state.waiting or run.stop_requested_s is not None:
+        return None
+    number = run.attempt + 1
+    newest = last_checkpoint(run)
+    attempt = Attempt(
+        run_id=run.id,
+        number=number,
+        submission_id=submission_id_of(run.id, number),
+        state=AttemptState.SUBMITTING,
+        gang=run.gang,
+        resume_from=newest[0] if newest is not None else None,
+        created_s=now_s,
+    )
+    begin = f"from {newest[0]}" if newest is not None else "from the beginning"
+    try:
+        with ledger.write(lease) as writer:
+            writer.open_attempt(attempt)
+            return writer.change(
+                run,
+                cause="admitted",
+                text=f"attempt {number} starts {begin}",
+                state=RunState.SETTING_UP,
+                reason="being submitted to Ray",
+                attempt=number,
+                not_before_s=None,
+                progress=None,
+                at_s=now_s,
+            )
+    except Changed:
+        return None
+
+
+def _refuse(ledger: Ledger, lease: Lease, run_id: str, reason: str, now_s: float) -> None:
+    run = ledger.run(run_id)
+    try:
+        with ledger.write(lease) as writer:
+            writer.change(
+                run, cause="refused", text=reason, state=RunState.FAILED, reason=reason, ended_s=now_s, at_s=now_s
+            )
+    except Changed:
+        return

@@ -1,0 +1,167 @@
+"""rayscribe list, status, logs, stop, wait, events, usage: looking at runs, and ending them."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from jobs.cli.following import Follower, exit_code_of
+from jobs.cli.session import JsonOption, ServiceOption, opened
+from jobs.cli.show import as_json, event_line, run_details, runs_table, usage_table
+from jobs.front import UsageBy
+from jobs.model import RunState
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")]
+SECONDS_A_DAY = 86_400.0
+PAGE = 500
+
+
+def list_runs(
+    state: Annotated[
+        list[RunState], typer.Option(help="Only runs in this state; repeatable.", case_sensitive=False)
+    ] = [],  # noqa: B006
+    queue: Annotated[str | None, typer.Option(help="Only runs of this queue.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only runs of this user.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="At most this many, the newest first.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Go on where the page before ended.")] = None,
+    service: ServiceOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """List runs, the newest first, each with its state and one line of reason.
+
+    Example: rayscribe list --state TRAINING --state QUEUED --tag serbian
+    """
+    with opened(service) as session:
+        session.look()
+        page = session.front.runs(states=state, queue=queue, user=user, tag=tag, limit=limit, cursor=cursor)
+    if json_output:
+        as_json(page)
+        return
+    if not page.runs:
+        typer.echo("no runs; submit one: rayscribe submit jobs/specs/whisper_micro.yaml --address http://…:8265")
+        return
+    runs_table(page.runs)
+    if page.next_cursor is not None:
+        typer.echo(f"more: --cursor {page.next_cursor}")
+
+
+def status(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
+    """Say where a run is and why, with its attempts.
+
+    Example: rayscribe status whisper-sr
+    """
+    with opened(service) as session:
+        session.look()
+        run, attempts = session.front.run(run_id), session.front.attempts(run_id)
+    if json_output:
+        as_json({"run": run, "attempts": attempts})
+    else:
+        run_details(run, attempts)
+
+
+def logs(
+    run_id: RunName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends, over retries.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt. Default: the newest.")] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="driver|rank-N", help="Of the driver or of one worker. Default: all.")
+    ] = None,
+    service: ServiceOption = None,
+) -> None:
+    """Show what the driver and the workers printed, live or after the cluster has gone.
+
+    Example: rayscribe logs whisper-sr -f
+    Example: rayscribe logs whisper-sr --attempt 1 --source rank-0
+    """
+    with opened(service) as session:
+        follower = Follower(session, run_id, source=source, attempt=attempt)
+        try:
+            if follow:
+                raise typer.Exit(exit_code_of(follower.run_to_end(states=False)))
+            session.look()
+            follower.show_new()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def stop(
+    run_id: RunName,
+    wait_for_end: Annotated[bool, typer.Option("--wait", help="Wait until it has left its last checkpoint.")] = False,
+    service: ServiceOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Stop a run in whatever state it is; one that trains leaves a last checkpoint first.
+
+    Example: rayscribe stop whisper-sr --wait
+    """
+    with opened(service) as session:
+        before = session.front.run(run_id)
+        run = session.front.stop(run_id)
+        # Alone, nobody else carries the stop to Ray.
+        if wait_for_end or (session.alone and not run.state.ended):
+            session.drive(lambda: session.front.run(run_id).state.ended)
+            run = session.front.run(run_id)
+    if json_output:
+        as_json(run)
+    elif before.state.ended:
+        typer.echo(f"{run.id}: had ended already: {run.state} · {run.reason}")
+    else:
+        typer.echo(f"{run.id}: {run.state} · {run.reason}")
+
+
+def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
+    """Wait for a run's end, and give back the exit code of its entrypoint; 143 for a stopped one.
+
+    Example: rayscribe wait whisper-sr && rayscribe submit next.yaml
+    """
+    with opened(service) as session:
+        try:
+            session.drive(lambda: session.front.run(run_id).state.ended)
+        except KeyboardInterrupt:
+            typer.echo(f"\n{run_id} goes on; wait again: rayscribe wait {run_id}", err=True)
+            raise typer.Exit(130) from None
+        run = session.front.run(run_id)
+    if json_output:
+        as_json(run)
+    else:
+        typer.echo(f"{run.id}: {run.state} · {run.reason}")
+    raise typer.Exit(exit_code_of(run))
+
+
+def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
+    """Tell the run's story: every change of state, with time and reason.
+
+    Example: rayscribe events whisper-sr
+    """
+    with opened(service) as session:
+        session.look()
+        found = session.front.events(run_id, limit=PAGE)
+        while more := session.front.events(run_id, after=found[-1].number if found else 0, limit=PAGE):
+            found += more
+    if json_output:
+        as_json(found)
+        return
+    for event in found:
+        typer.echo(event_line(event))
+
+
+def usage(
+    by: Annotated[UsageBy, typer.Option(help="What to sum over.")] = "user",
+    days: Annotated[float | None, typer.Option(min=0, help="Of the last so many days. Default: of all time.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of this run only.")] = None,
+    service: ServiceOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Sum up GPU-hours and CPU-hours by run, attempt, user, queue or tag.
+
+    Example: rayscribe usage --by tag --days 30
+    """
+    since_s = time.time() - days * SECONDS_A_DAY if days is not None else None
+    with opened(service) as session:
+        session.look()
+        rows = session.front.usage(by, since_s=since_s, run_id=run_id)
+    if json_output:
+        as_json(rows)
+    else:
+        usage_table(by, rows)

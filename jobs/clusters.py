@@ -1,0 +1,100 @@
+"""The clusters of a controller: connected when first needed, asked once a round, left alone while they are down."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from jobs.errors import ClusterError
+from jobs.queue_policy import Capacity
+from jobs.ray_jobs import RayJobs
+from jobs.request import SubmitRequest
+from jobs.sight import JobSight
+
+Answer = TypeVar("Answer")
+
+# A cluster that did not answer is asked again after this long, so that others need not wait for it.
+PAUSE_S = 5.0
+
+
+class Clusters:
+    """Ray clusters by the URL of their dashboard."""
+
+    def __init__(
+        self,
+        grows_to: Mapping[str, Mapping[str, float]] | None = None,
+        *,
+        connect: Callable[[str], RayJobs] = RayJobs,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Connects to nothing yet.
+
+        Args:
+            grows_to: What each cluster's autoscaler may make of it, by address.
+            connect: Opens a cluster.
+            clock: Seconds from any origin.
+        """
+        self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
+        self._open: dict[str, RayJobs] = {}
+        self._down: dict[str, tuple[float, ClusterError]] = {}
+        self._sights: dict[str, dict[str, JobSight]] = {}
+
+    def begin_round(self) -> None:
+        """Forgets what was seen, so that it is asked for anew."""
+        self._sights = {}
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        for jobs in self._open.values():
+            jobs.close()
+
+    def sight(self, address: str, submission_id: str) -> JobSight:
+        """What the cluster knows of a job, as of this round.
+
+        Raises:
+            ClusterError: it does not answer.
+        """
+        if address not in self._sights:
+            self._sights[address] = self._ask(address, lambda jobs: jobs.sights())
+        return self._sights[address].get(submission_id, JobSight.unknown())
+
+    def capacity(self, address: str) -> Capacity:
+        """What the cluster has and can grow to.
+
+        Raises:
+            ClusterError: it does not answer.
+        """
+        return self._ask(address, lambda jobs: jobs.capacity(self._grows_to.get(address, {})))
+
+    def submit(self, request: SubmitRequest) -> bool:
+        """Starts an attempt, once however often it is asked for; see `RayJobs.submit`."""
+        return self._ask(request.address, lambda jobs: jobs.submit(request))
+
+    def stop(self, address: str, submission_id: str) -> None:
+        """Asks a job to stop."""
+        self._ask(address, lambda jobs: jobs.stop(submission_id))
+
+    def log(self, address: str, submission_id: str) -> bytes:
+        """The entrypoint's whole output so far."""
+        return self._ask(address, lambda jobs: jobs.log(submission_id))
+
+    def pending_bundles(self, address: str, ray_job_id: str) -> list[dict[str, float]]:
+        """What a job waits for."""
+        return self._ask(address, lambda jobs: jobs.pending_bundles(ray_job_id)) if ray_job_id else []
+
+    def version(self, address: str) -> str:
+        """Ray's version there."""
+        return self._ask(address, lambda jobs: jobs.version())
+
+    def _ask(self, address: str, question: Callable[[RayJobs], Answer]) -> Answer:
+        paused = self._down.get(address)
+        if paused is not None and self._clock() - paused[0] < PAUSE_S:
+            raise paused[1]
+        try:
+            if address not in self._open:
+                self._open[address] = self._connect(address)
+            answer = question(self._open[address])
+        except ClusterError as error:
+            self._down[address] = (self._clock(), error)
+            raise
+        self._down.pop(address, None)
+        return answer

@@ -1,0 +1,265 @@
+"""The loop that drives runs: observe, ask the policies, act. One controller acts at a time, whoever holds the lease.
+
+Every act is written down before and after, and may be repeated without harm, so that a controller that is killed
+anywhere is continued by the next: an attempt is in the ledger before Ray is asked for it, its submission id is derived
+from run and number, stopping twice stops once, and logs are archived whole.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Event as Signal
+
+from jobs.admission import admit
+from jobs.causes import cause_of
+from jobs.clusters import Clusters
+from jobs.errors import ClusterError, ConflictError, JobsError, LeaseLostError, NotFoundError, RefusedError
+from jobs.ledger import Changed, Lease, Ledger
+from jobs.logs import archive_driver_log
+from jobs.model import Attempt, AttemptState, Cause, Run, RunState
+from jobs.observe import last_checkpoint, read_progress, resume_words
+from jobs.packages import PackageStore
+from jobs.queues import QueuesConfig
+from jobs.request import build_request
+from jobs.retry_policy import judge
+from jobs.sight import JobSight
+from jobs.status import status_of
+from trainers.errors import ConfigError, RayscribeError
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+LEASE_S = 10.0
+# The driver's output is copied into the run folder this often while it runs, for the case that the cluster goes.
+ARCHIVE_S = 30.0
+# What a stopped entrypoint gives back: 128 + SIGTERM. Ray keeps no exit code of a job that it stopped.
+STOPPED_EXIT_CODE = 143
+
+
+class Controller:
+    """Drives all runs of a ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clusters: Clusters,
+        packages: PackageStore,
+        queues: QueuesConfig,
+        *,
+        lease: Lease,
+        clock: Callable[[], float] = time.time,
+        at: Callable[[str], None] = lambda point: None,
+    ):
+        """Takes what it works with.
+
+        Args:
+            ledger: Where everything is written down.
+            clusters: Where runs run.
+            packages: Their code.
+            queues: Caps.
+            lease: The right to act, which only one controller holds.
+            clock: Seconds since 1970.
+            at: Told before and after every side effect, by name; for tests that interrupt it there.
+        """
+        self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
+        self._lease, self._clock, self._at = lease, clock, at
+        self._archived: dict[str, tuple[float, int]] = {}
+
+    def run(self, stop: Signal, *, poll_s: float = POLL_S) -> None:
+        """Drives until told to stop; what goes wrong in one round is logged, and the next one goes on."""
+        while not stop.is_set():
+            try:
+                self.round()
+            except LeaseLostError:
+                log.warning("another service has taken over; this one watches")
+            except JobsError as error:
+                log.warning("%s", error)
+            except Exception:
+                log.exception("a round failed; the next one goes on")
+            stop.wait(poll_s)
+        self._lease.release()
+
+    def round(self) -> bool:
+        """Looks at every live run once and starts those that may; False where another controller holds the lease.
+
+        Raises:
+            LeaseLostError: another controller has taken over in between.
+        """
+        if not self._lease.try_hold():
+            return False
+        self._clusters.begin_round()
+        for run in self._ledger.active_runs():
+            self._guarded(run, self._advance)
+            if not self._lease.try_hold():
+                return False
+        for run in admit(self._ledger, self._lease, self._clusters, self._queues, now_s=self._clock(), at=self._at):
+            self._guarded(run, self._advance)
+        return True
+
+    def _guarded(self, run: Run, act: Callable[[Run], None]) -> None:
+        """One run's trouble is its own."""
+        try:
+            act(run)
+        except Changed:
+            return  # a user changed it meanwhile; the next round sees that
+        except ClusterError as error:
+            self._say(run, run.state, f"{error}; trying again", cause="cluster_silent")
+        except RayscribeError as error:
+            self._say(run, run.state, str(error), cause="error")
+
+    def _advance(self, run: Run) -> None:
+        attempt = self._ledger.attempt(run.id, run.attempt)
+        if attempt.state == AttemptState.SUBMITTING:
+            self._submit(run, attempt)
+            return
+        job = self._clusters.sight(run.address, attempt.submission_id)
+        if job.over:
+            self._end(run, attempt, job)
+            return
+        if run.stop_requested_s is not None:
+            self._at("ray.stop:before")
+            self._clusters.stop(run.address, attempt.submission_id)
+            self._at("ray.stop:after")
+        self._watch(run, attempt, job)
+
+    def _submit(self, run: Run, attempt: Attempt) -> None:
+        """Also for a run whose stop was asked for: a submit that was cut off may still arrive at Ray, to be stopped."""
+        try:
+            package = self._packages.need(run.package)
+            request = build_request(run, attempt.number, package=str(package), resume=resume_words(run))
+            self._at("ray.submit:before")
+            started = self._clusters.submit(request)
+            self._at("ray.submit:after")
+        except RefusedError as error:
+            self._close(run, attempt, Cause.ENVIRONMENT, None, str(error))
+            return
+        except (NotFoundError, ConflictError, ConfigError) as error:
+            self._close(run, attempt, Cause.USER_ERROR, None, str(error))
+            return
+        how = "" if started else " (it had it already)"
+        now_s = self._clock()
+        with self._ledger.write(self._lease) as writer:
+            writer.change_attempt(run.id, attempt.number, state=AttemptState.SUBMITTED, submitted_s=now_s)
+            writer.change(
+                run,
+                cause="ray_submitted",
+                text=f"Ray has taken {attempt.submission_id}{how}",
+                reason="Ray sets up the runtime environment",
+                at_s=now_s,
+            )
+        self._at("ledger.submitted:after")
+
+    def _watch(self, run: Run, attempt: Attempt, job: JobSight) -> None:
+        progress = read_progress(run, attempt.number)
+        pending = [] if progress is not None and progress.step else self._pending(run, job)
+        now_s = self._clock()
+        state, reason = status_of(job, progress, pending, stopping=run.stop_requested_s is not None, now_s=now_s)
+        moved = state != run.state
+        if moved or reason != run.reason or progress != run.progress:
+            with self._ledger.write(self._lease) as writer:
+                writer.change(
+                    run,
+                    cause="phase",
+                    text=reason,
+                    state=state,
+                    reason=reason,
+                    progress=progress,
+                    at_s=now_s,
+                    event=moved,
+                )
+        self._archive(run, attempt, every_s=ARCHIVE_S)
+
+    def _pending(self, run: Run, job: JobSight) -> list[dict[str, float]]:
+        try:
+            return self._clusters.pending_bundles(run.address, job.ray_job_id)
+        except ClusterError as error:
+            log.debug("%s: what it waits for is not known: %s", run.id, error)
+            return []
+
+    def _end(self, run: Run, attempt: Attempt, job: JobSight) -> None:
+        self._archive(run, attempt, every_s=0.0)
+        cause = cause_of(job, stop_requested=run.stop_requested_s is not None)
+        exit_code = STOPPED_EXIT_CODE if cause == Cause.STOPPED else job.exit_code
+        self._close(run, attempt, cause, exit_code, _one_line(job.message))
+
+    def _close(self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str) -> None:
+        """Writes down how the attempt ended, and what the policy makes of it."""
+        newest = last_checkpoint(run)
+        now_s = self._clock()
+        ended = attempt.model_copy(
+            update={
+                "state": AttemptState.ENDED,
+                "ended_s": now_s,
+                "cause": cause,
+                "exit_code": exit_code,
+                "message": message,
+                "last_step": newest[1] if newest is not None else None,
+            }
+        )
+        # A user who resumes a run forgives what failed before.
+        earlier = [
+            item
+            for item in self._ledger.attempts(run.id)
+            if item.number < attempt.number and item.created_s >= run.queued_s
+        ]
+        verdict = judge([*earlier, ended], run.max_retries)
+        over = verdict.state.ended
+        if run.stop_requested_s is not None and verdict.state != RunState.SUCCEEDED:
+            left = f"checkpoint {newest[0]} is in {run.run_folder}" if newest is not None else "no checkpoint was made"
+            verdict_state, reason, over = RunState.STOPPED, f"stopped; {left}", True
+        else:
+            verdict_state, reason = verdict.state, verdict.reason
+        self._at("ledger.end:before")
+        with self._ledger.write(self._lease) as writer:
+            writer.change_attempt(
+                run.id,
+                attempt.number,
+                **ended.model_dump(include={"state", "ended_s", "cause", "exit_code", "message", "last_step"}),
+            )
+            writer.change(
+                run,
+                cause="ended",
+                text=f"attempt {attempt.number} ended: {cause} · {reason}",
+                state=verdict_state,
+                reason=reason,
+                exit_code=exit_code if over else None,
+                ended_s=now_s if over else None,
+                not_before_s=None if over else now_s + verdict.backoff_s,
+                progress=read_progress(run, attempt.number) or run.progress,
+                at_s=now_s,
+            )
+        self._at("ledger.end:after")
+        self._archived.pop(attempt.submission_id, None)
+
+    def _archive(self, run: Run, attempt: Attempt, *, every_s: float) -> None:
+        """Copies the driver's output home; that it cannot be copied never stops a run."""
+        then, length = self._archived.get(attempt.submission_id, (float("-inf"), 0))
+        if self._clock() - then < every_s:
+            return
+        try:
+            text = self._clusters.log(run.address, attempt.submission_id)
+            if len(text) > length:
+                self._at("logs.archive:before")
+                archive_driver_log(run, attempt.number, text)
+                self._at("logs.archive:after")
+        except RayscribeError as error:
+            log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
+            text = b""
+        self._archived[attempt.submission_id] = (self._clock(), max(length, len(text)))
+
+    def _say(self, run: Run, state: RunState, reason: str, *, cause: str) -> None:
+        """Makes trouble the reason that people see, as one event however long it lasts."""
+        current = self._ledger.run(run.id)
+        if current.reason == reason or current.state.ended:
+            return
+        try:
+            with self._ledger.write(self._lease) as writer:
+                writer.change(current, cause=cause, text=reason, state=state, reason=reason, at_s=self._clock())
+        except Changed:
+            return
+
+
+def _one_line(message: str) -> str:
+    """The line of Ray's message that says most: the last one, which is the last of the log."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else ""

@@ -1,0 +1,77 @@
+"""Without a service: a ledger file of one's own, which whatever command runs drives while it runs."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobs.clusters import Clusters
+from jobs.controller import Controller
+from jobs.errors import LeaseLostError
+from jobs.home import default_database, home, user_here
+from jobs.ledger import Ledger
+from jobs.packages import PackageStore
+from jobs.queues import QueuesConfig
+from jobs.queues_file import read_queues
+from jobs.service import Service
+
+# Commands are short-lived; one that was killed is followed by the next after this long.
+LEASE_S = 5.0
+POLL_S = 0.5
+
+
+class Local:
+    """A service and a controller in this process."""
+
+    def __init__(self, service: Service, controller: Controller, packages: PackageStore):
+        """Takes both halves."""
+        self.service, self._controller, self.packages = service, controller, packages
+
+    def look(self) -> None:
+        """Brings the ledger up to date, unless another process is doing so."""
+        try:
+            self._controller.round()
+        except LeaseLostError:
+            return
+
+    def drive(self, until: Callable[[], bool]) -> None:
+        """Drives all runs of the ledger until the condition holds."""
+        while True:
+            self.look()
+            if until():
+                return
+            time.sleep(POLL_S)
+
+
+@contextmanager
+def open_local(
+    database: str | None = None, *, grows_to: Mapping[str, Mapping[str, float]] | None = None
+) -> Iterator[Local]:
+    """Opens the ledger of this user on this machine, for the length of the block.
+
+    Args:
+        database: URL of the ledger. None: see `home.default_database`.
+        grows_to: What each cluster can grow to, by address.
+
+    Raises:
+        ServiceError: the ledger cannot be opened.
+    """
+    ledger = Ledger.open(database or default_database())
+    packages = PackageStore(home() / "packages")
+    queues = _queues()
+    clusters = Clusters(grows_to)
+    lease = ledger.lease(f"{socket.gethostname()}-{os.getpid()}", ttl_s=LEASE_S)
+    service = Service(ledger, clusters, packages, queues, user=user_here(), addresses=None)
+    try:
+        yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)
+    finally:
+        lease.release()
+        clusters.close()
+        ledger.close()
+
+
+def _queues() -> QueuesConfig:
+    path = Path(os.environ.get("RAYSCRIBE_QUEUES") or home() / "queues.yaml")
+    return read_queues(path) if path.is_file() else QueuesConfig()

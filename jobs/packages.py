@@ -1,0 +1,51 @@
+"""The store of packages: the working directory of each run, frozen as a zip when it was submitted."""
+
+from pathlib import Path
+
+from jobs.errors import NotFoundError
+from runtime_env.package import import_package, verify
+from trainers.errors import ConfigError
+
+HEX = frozenset("0123456789abcdef")
+
+
+class PackageStore:
+    """Zips by their SHA-256 in one folder. A retry next week runs the code that was submitted today."""
+
+    def __init__(self, folder: Path):
+        """Takes the folder, which is made when the first package comes."""
+        self.folder = folder
+
+    def path(self, sha256: str) -> Path:
+        """Where a package is, or would be.
+
+        Raises:
+            ConfigError: the text is not a SHA-256, so that no other file can be named.
+        """
+        if len(sha256) != 64 or not HEX.issuperset(sha256):
+            raise ConfigError(f"package {sha256[:80]!r} is no SHA-256: 64 hexadecimal digits")
+        return self.folder / f"{sha256}.zip"
+
+    def has(self, sha256: str) -> bool:
+        """Whether a package is here."""
+        return self.path(sha256).is_file()
+
+    def need(self, sha256: str) -> Path:
+        """The path of a package, its bytes checked.
+
+        Raises:
+            NotFoundError: it is not here, or is damaged.
+        """
+        path = self.path(sha256)
+        if not path.is_file():
+            raise NotFoundError(f"{path}: the run's package is gone; submit the run again under another name")
+        verify(path, sha256)
+        return path
+
+    def put(self, sha256: str, upload: Path) -> None:
+        """Takes in an uploaded zip after checking its hash, its size and every name in it.
+
+        Raises:
+            ConfigError: it is not what its name says, or holds something that no package may.
+        """
+        import_package(upload, self.path(sha256))

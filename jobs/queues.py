@@ -1,0 +1,42 @@
+"""What a platform team allows: queues, what each may hold at once, and how long a run may be overtaken."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DEFAULT_QUEUE = "default"
+PATIENCE_S = 6 * 3600.0
+
+
+class _Part(BaseModel):
+    """Frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Limits(_Part):
+    """The most that may be held at once. null: no limit."""
+
+    max_gpus: float | None = Field(None, ge=0, description="GPUs held at once. 0: runs without GPUs only.")
+    max_cpus: float | None = Field(None, ge=0, description="CPUs held at once.")
+    max_running: int | None = Field(None, ge=0, description="Runs at a time. 0: paused, what is queued waits.")
+
+
+class QueuePart(Limits):
+    """One queue: limits of the whole queue, and of each user in it, counted over all clusters."""
+
+    per_user: Limits = Field(Limits(), description="Limits of each user's runs in this queue.")
+
+
+class QueuesConfig(_Part):
+    """All queues; `default` always exists."""
+
+    patience_s: float = Field(
+        PATIENCE_S,
+        ge=0,
+        description="A run that has waited longer goes before every run that has not, whatever their priorities. "
+        "Seconds.",
+    )
+    queues: dict[str, QueuePart] = Field(default_factory=dict, description="Name of each queue → its limits.")
+
+    def model_post_init(self, _context: object) -> None:
+        """Adds the default queue, without limits, where it is not written."""
+        self.queues.setdefault(DEFAULT_QUEUE, QueuePart())

@@ -1,0 +1,61 @@
+"""A controller in the test's own process, driven round by round."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from jobs.controller import Controller
+from jobs.model import Cause, Run
+from tests.integration.short_jobs import Workplace
+
+DEADLINE_S = 300.0
+POLL_S = 0.2
+
+
+class Drive:
+    """A controller in this process, whose clock can be put forward over a backoff."""
+
+    def __init__(self, place: Workplace):
+        """Starts with the true time."""
+        self.place, self._ahead_s = place, 0.0
+        lease = place.ledger.lease("test", ttl_s=5.0)
+        self._controller = Controller(
+            place.ledger, place.clusters, place.packages, place.queues, lease=lease, clock=self.now_s
+        )
+
+    def now_s(self) -> float:
+        """The time, put forward."""
+        return time.time() + self._ahead_s
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Rounds until a condition holds."""
+        end = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < end, f"no {what}: {[(r.id, r.state, r.reason) for r in self.runs()]}"
+            self._controller.round()
+            time.sleep(POLL_S)
+
+    def until_ended(self, name: str) -> Run:
+        """Rounds until a run has ended; what waits for a retry need not wait."""
+
+        def ended() -> bool:
+            run = self.place.ledger.run(name)
+            if run.not_before_s is not None:
+                self._ahead_s += max(0.0, run.not_before_s - self.now_s())
+            return run.state.ended
+
+        self.until(ended, f"end of {name}")
+        return self.place.ledger.run(name)
+
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return self.place.ledger.runs(limit=100).runs
+
+    def causes(self, name: str) -> list[Cause | None]:
+        """What each attempt ended with."""
+        return [item.cause for item in self.place.ledger.attempts(name)]
+
+    def record(self, name: str) -> dict[str, Any]:
+        """What a short job wrote when it began."""
+        self.until(lambda: any(item["run"] == name for item in self.place.records()), f"start of {name}")
+        return next(item for item in self.place.records() if item["run"] == name)

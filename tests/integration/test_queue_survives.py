@@ -1,0 +1,142 @@
+"""Thirty runs through a queue whose controller is killed again and again: in order, none lost, none doubled."""
+
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from ray.job_submission import JobSubmissionClient
+
+from jobs.model import RunState
+from jobs.queues import QueuesConfig
+from tests.integration.killing import REPOSITORY, RayHead
+from tests.integration.short_jobs import Workplace
+from tests.integration.story import check_each_run, check_never_more, check_order
+
+RUNS = 30
+RANDOM_KILLS = 10
+DEADLINE_S = 420.0
+# Before and after each kind of side effect, each at another pass.
+POINTS = (
+    "ledger.admit:before/0",
+    "ray.submit:before/0",
+    "ray.submit:after/0",
+    "ledger.submitted:after/1",
+    "logs.archive:before/0",
+    "logs.archive:after/1",
+    "ledger.end:before/0",
+    "ledger.end:after/1",
+    "ledger.admit:after/0",
+    "ray.stop:before/0",
+    "ray.stop:after/0",
+)
+QUEUES = QueuesConfig.model_validate(
+    {"queues": {"default": {"max_cpus": 8, "max_running": 4, "per_user": {"max_cpus": 6}}, "small": {"max_cpus": 3}}}
+)
+
+
+class Keeper:
+    """Keeps a controller process alive, and kills it."""
+
+    def __init__(self, place: Workplace, log: Path):
+        """Starts nothing yet."""
+        self._place, self._log = place, log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, die_at: str | None = None) -> None:
+        """Starts a controller that dies at a point, or lives."""
+        command = [sys.executable, "-m", "tests.integration.service_process", "--database", self._place.database]
+        command += ["--packages", str(self._place.packages.folder), "--queues", str(self._place.queues_file)]
+        command += ["--die-at", die_at] if die_at else []
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits for a condition, or for the controller's own death."""
+        end = time.monotonic() + DEADLINE_S
+        assert self.process is not None
+        while not condition() and self.process.poll() is None:
+            assert time.monotonic() < end, f"no {what}:\n{self._log.read_text()[-4000:]}"
+            time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
+    ray_head: RayHead, tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("postgres_database") if database == "postgresql" else None
+    place = Workplace(tmp_path, ray_head.dashboard, QUEUES, url)
+    chance = random.Random(7)
+    for number in range(RUNS - 1):
+        sets = [f"job.priority={chance.choice((0, 0, 5, 10))}", f"scaling.num_workers={chance.choice((1, 1, 2, 4))}"]
+        if number % 6 == 5:
+            sets = [sets[0], "scaling.num_workers=2", "job.queue=small"]
+        place.short(f"run-{number:02}", *sets, user=chance.choice(("ana", "bo")), ms=chance.choice((200, 600, 1500)))
+    # One that is stopped while it runs, so that stopping is interrupted too.
+    place.short("long", "job.priority=20", "scaling.num_workers=1", user="cy", ms=600_000)
+    keeper = Keeper(place, tmp_path / "controller.log")
+    try:
+        _kill_everywhere(keeper, place, chance)
+        keeper.wait_for(lambda: _all_ended(place), "end of all runs")
+        assert _all_ended(place), keeper._log.read_text()[-4000:]
+    finally:
+        keeper.kill()
+    runs = [place.ledger.run(run.id) for run in place.ledger.runs(limit=100).runs]
+    events = place.ledger.events(None, limit=10_000)
+    attempts = {run.id: place.ledger.attempts(run.id) for run in runs}
+    assert len(runs) == RUNS
+    assert {run.id: run.state for run in runs if run.state != RunState.SUCCEEDED} == {"long": RunState.STOPPED}
+    check_each_run(runs, events, attempts)
+    check_order(runs, events, {place.address: place.clusters.capacity(place.address)}, QUEUES)
+    records = place.records()
+    assert Counter(record["run"] for record in records) == {run.id: 1 for run in runs}, "each ran exactly once"
+    jobs = JobSubmissionClient(place.address).list_jobs()
+    mine = Counter(
+        job.submission_id for job in jobs if (job.metadata or {}).get("rayscribe_run_uid") in {r.uid for r in runs}
+    )
+    assert mine == {f"{run.id}-a1": 1 for run in runs}
+    need = {run.id: run.gang.total for run in runs}
+    check_never_more([(item["start"], item["end"], need[item["run"]]) for item in records], {"CPU": 8})
+    place.close()
+
+
+def _kill_everywhere(keeper: Keeper, place: Workplace, chance: random.Random) -> None:
+    for point in POINTS:
+        if point.startswith("ray.stop") and place.ledger.run("long").stop_requested_s is None:
+            _wait_until_it_runs(keeper, place)
+            place.service.stop("long")
+        keeper.start(point)
+        keeper.wait_for(lambda: False, f"death at {point}")
+        assert keeper.process is not None
+        assert keeper.process.returncode == -9, f"it did not die at {point}:\n{keeper._log.read_text()[-4000:]}"
+    for _ in range(RANDOM_KILLS):
+        keeper.start()
+        assert keeper.process is not None
+        # Loading takes most of it; the kill falls anywhere in the rounds after.
+        life_s = psutil.Process(keeper.process.pid).create_time() + chance.uniform(2.5, 6.0) - time.time()
+        time.sleep(max(0.0, life_s))
+        keeper.kill()
+    keeper.start()
+
+
+def _wait_until_it_runs(keeper: Keeper, place: Workplace) -> None:
+    keeper.start()
+    keeper.wait_for(lambda: any(record["run"] == "long" for record in place.records()), "start of the long run")
+    keeper.kill()
+
+
+def _all_ended(place: Workplace) -> bool:
+    return all(run.state.ended for run in place.ledger.runs(limit=100).runs)

@@ -1,0 +1,155 @@
+"""Each way in which an attempt can end, made for real on a real Ray, and what the service makes of it."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import yaml
+
+from jobs.clusters import Clusters
+from jobs.errors import ClusterError
+from jobs.logs import LogPage
+from jobs.model import Cause, RunState
+from jobs.queues import QueuesConfig
+from jobs.service import Service
+from tests.integration.driving import Drive
+from tests.integration.killing import REPOSITORY, RayHead
+from tests.integration.short_jobs import Workplace
+from tests.trainers.synthetic import content
+
+STEPS = 40
+
+
+@pytest.fixture
+def drive(ray_head: RayHead, tmp_path: Path) -> Iterator[Drive]:
+    """A ledger, and a controller on the session's Ray."""
+    place = Workplace(tmp_path, ray_head.dashboard, QueuesConfig())
+    yield Drive(place)
+    place.close()
+
+
+@pytest.mark.slow
+def test_exit_codes_come_through_and_faults_of_the_user_are_not_retried(drive: Drive) -> None:
+    drive.place.short("seven", exit=7)
+    drive.place.short("two", exit=2)
+    for name, code in (("seven", 7), ("two", 2)):
+        run = drive.until_ended(name)
+        assert (run.state, run.exit_code, run.attempt) == (RunState.FAILED, code, 1)
+        assert drive.causes(name) == [Cause.USER_ERROR]
+
+
+@pytest.mark.slow
+def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_again(drive: Drive) -> None:
+    drive.place.short("again", exit=42)
+    drive.place.short("once", exit=42, failing_attempts=1)
+    run = drive.until_ended("again")
+    assert (run.state, run.exit_code, run.attempt) == (RunState.FAILED, 42, 2)
+    assert drive.causes("again") == [Cause.ENTRYPOINT, Cause.ENTRYPOINT]
+    assert drive.until_ended("once").state == RunState.SUCCEEDED
+
+
+@pytest.mark.slow
+def test_a_killed_driver_is_retried(drive: Drive) -> None:
+    drive.place.short("killed", ms=600_000, slow_attempts=1)
+    os.kill(drive.record("killed")["pid"], signal.SIGKILL)
+    assert drive.until_ended("killed").state == RunState.SUCCEEDED
+    assert drive.causes("killed") == [Cause.DRIVER_KILLED, Cause.SUCCEEDED]
+
+
+@pytest.mark.slow
+def test_logs_are_followed_without_gap_or_repeat_and_stay_when_the_cluster_has_gone(drive: Drive) -> None:
+    drive.place.short("talks", lines=60)
+    drive.until(lambda: drive.place.ledger.run("talks").attempt == 1, "attempt")
+    pages: list[LogPage] = []
+
+    def read() -> bool:
+        # Each page by a service of its own, as after a lost connection.
+        cursor = pages[-1].cursor if pages else None
+        pages.append(drive.place.service.as_user("bo").logs("talks", source="driver", cursor=cursor))
+        return pages[-1].ended
+
+    drive.until(read, "end of the logs")
+    lines = [line.text for page in pages for line in page.lines]
+    said = [line for line in lines if line.startswith(("line ", "talks "))]
+    assert said == ["talks attempt 1 begins", *(f"line {number}" for number in range(60)), "talks attempt 1 is done"]
+    assert sum(bool(page.lines) for page in pages) > 2, "it came in pieces"
+    place = drive.place
+    later = Service(
+        place.ledger, Clusters(connect=_gone), place.packages, place.queues, user="ana", addresses=[place.address]
+    )
+    page = later.logs("talks", source="driver")
+    assert [line.text for line in page.lines] == lines
+    assert page.ended
+
+
+def _gone(address: str) -> NoReturn:
+    raise ClusterError(f"{address} has gone")
+
+
+@pytest.fixture
+def training(tones: Path, tmp_path: Path) -> tuple[Path, list[str]]:
+    """A tree whose task.py trains for real, and overrides for a small run of two workers."""
+    tree = tmp_path / "repository"
+    tree.mkdir()
+    for name in ("trainers", "runtime_env"):
+        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "task.py", tree)
+    changes: dict[str, Any] = {
+        "run.max_failures": 0,
+        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "data.cache_dir": str(tmp_path / "prepared"),
+        "model.dropout": 0.1,
+        "training.max_steps": STEPS,
+        "training.save_steps": 10,
+        "training.eval_steps": 10,
+        "training.logging_steps": 1,
+        "training.generation_max_length": 8,
+        "scaling.num_workers": 2,
+    }
+    (tree / "recipe.yaml").write_text(yaml.safe_dump(content(changes)))
+    return tree, []
+
+
+@pytest.mark.slow
+def test_a_killed_worker_and_a_user_s_stop_are_continued_to_the_weights_of_the_undisturbed_run(
+    drive: Drive, training: tuple[Path, list[str]], ray_head: RayHead
+) -> None:
+    tree, sets = training
+    place = drive.place
+    for name in ("calm", "killed", "stopped"):
+        place.submit(tree, name, sets, recipe="recipe.yaml")
+        if name == "killed":
+            _train_to(drive, name, 13)
+            ray_head.training_workers()[-1].send_signal(signal.SIGKILL)
+        if name == "stopped":
+            _train_to(drive, name, 13)
+            place.service.stop(name)
+            run = drive.until_ended(name)
+            assert run.state == RunState.STOPPED
+            assert run.reason.startswith("stopped; checkpoint checkpoint-"), run.reason
+            place.service.resume(name)
+        assert drive.until_ended(name).state == RunState.SUCCEEDED
+    assert drive.causes("killed") == [Cause.WORKER_LOST, Cause.SUCCEEDED]
+    assert drive.causes("stopped") == [Cause.STOPPED, Cause.SUCCEEDED]
+    assert place.ledger.attempt("killed", 2).resume_from is not None
+    weights = {
+        name: (place.storage / name / "model/model.safetensors").read_bytes() for name in ("calm", "killed", "stopped")
+    }
+    assert weights["killed"] == weights["calm"]
+    assert weights["stopped"] == weights["calm"]
+    states = [event.state for event in place.ledger.events("calm")]
+    assert RunState.TRAINING in states, "true status: not only RUNNING"
+    rank = place.service.logs("killed", attempt=1, source="rank-1")
+    assert rank.ended
+
+
+def _train_to(drive: Drive, name: str, step: int) -> None:
+    def reached() -> bool:
+        progress = drive.place.ledger.run(name).progress
+        return progress is not None and (progress.step or 0) >= step
+
+    drive.until(reached, f"step {step} of {name}")

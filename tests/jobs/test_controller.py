@@ -1,0 +1,283 @@
+"""The controller, at the seam where Ray begins: retries, stops, lost clusters, and a death at every single point."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from jobs.clusters import Clusters
+from jobs.controller import Controller
+from jobs.ledger import Ledger
+from jobs.model import Cause, Run, RunState
+from jobs.packages import PackageStore
+from jobs.queues import QueuesConfig
+from runtime_env.package import pack
+from runtime_env.tree import list_tree
+from tests.integration.story import check_each_run
+from tests.jobs.fake_cluster import FakeCluster
+from tests.jobs.sample import sample_run
+
+ADDRESS = "http://127.0.0.1:8265"
+MOST_ROUNDS = 60
+LOST_NODE = ("FAILED", 11, "the node of a worker was lost", "JOB_ENTRYPOINT_COMMAND_ERROR")
+CONFIG_FAULT = ("FAILED", 2, "error: 1 fault", "JOB_ENTRYPOINT_COMMAND_ERROR")
+
+
+class Death(BaseException):
+    """Ends the controller as a SIGKILL would: nothing catches it."""
+
+
+@dataclass
+class Place:
+    """A ledger, a cluster, and a clock that goes on by a minute a round."""
+
+    folder: Path
+    ledger: Ledger
+    cluster: FakeCluster
+    package: str
+    now_s: float = 1_000_000.0
+    points: list[str] = field(default_factory=list)
+
+    def submit(self, name: str, **fields: object) -> Run:
+        """Queues a run."""
+        run = sample_run(
+            **{
+                "id": name,
+                "uid": name.rjust(32, "0"),
+                "address": ADDRESS,
+                "package": self.package,
+                "run_folder": str(self.folder / "runs" / name),
+                "gang": sample_run().gang.model_copy(update={"resources_per_worker": {"CPU": 1.0}}),
+                "submitted_s": self.now_s,
+                "queued_s": self.now_s,
+                "updated_s": self.now_s,
+                **fields,
+            }
+        )
+        return self.ledger.add_run(run, text="submitted")
+
+    def controller(self, at: Callable[[str], None] | None = None) -> Controller:
+        """A new controller, as a service that starts has it."""
+        lease = self.ledger.lease("test", ttl_s=0.0)
+        clusters = Clusters(connect=lambda _: self.cluster, clock=lambda: self.now_s)  # type: ignore[arg-type, return-value]
+        packages = PackageStore(self.folder / "packages")
+        return Controller(
+            self.ledger,
+            clusters,
+            packages,
+            QueuesConfig(),
+            lease=lease,
+            clock=lambda: self.now_s,
+            at=at or self.points.append,
+        )
+
+    def drive(self, controller: Controller, until: Callable[[], bool] | None = None) -> None:
+        """Rounds until all runs have ended, or the condition holds."""
+        condition = until or self.all_ended
+        for _ in range(MOST_ROUNDS):
+            controller.round()
+            self.now_s += 60.0
+            if condition():
+                return
+        raise AssertionError([(run.id, run.state, run.reason) for run in self.ledger.runs(limit=500).runs])
+
+    def all_ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(run.state.ended for run in self.ledger.runs(limit=500).runs)
+
+    def check_story(self) -> None:
+        """The events agree with each other, with the attempts and with what the cluster saw."""
+        runs = self.ledger.runs(limit=500).runs
+        attempts = {run.id: self.ledger.attempts(run.id) for run in runs}
+        check_each_run(runs, self.ledger.events(None, limit=10_000), attempts)
+        expected = [item.submission_id for items in attempts.values() for item in items]
+        assert sorted(self.cluster.jobs) == sorted(expected)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """An empty ledger and a cluster with eight CPUs."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "task.py").write_text("print('hello')\n")
+    package = pack(list_tree(tree, []), tmp_path / "packages")
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield Place(tmp_path, ledger, FakeCluster(), package.sha256)
+    ledger.close()
+
+
+def test_a_run_goes_from_the_queue_to_its_end(place: Place) -> None:
+    place.submit("one")
+    place.drive(place.controller())
+    run = place.ledger.run("one")
+    assert (run.state, run.exit_code, run.attempt) == (RunState.SUCCEEDED, 0, 1)
+    causes = [event.cause for event in place.ledger.events("one")]
+    assert causes == ["submitted", "admitted", "ray_submitted", "ended"]
+    assert (place.folder / "runs/one/attempts/1/logs/driver.log").read_text() == "one-a1 prints\n"
+
+
+def test_a_lost_node_is_retried_until_it_goes_well(place: Place) -> None:
+    place.submit("one", max_retries=0)
+    place.cluster.ends = {"one-a1": LOST_NODE, "one-a2": LOST_NODE}
+    place.drive(place.controller())
+    run = place.ledger.run("one")
+    assert (run.state, run.attempt) == (RunState.SUCCEEDED, 3)
+    assert [item.cause for item in place.ledger.attempts("one")] == [Cause.NODE_LOST, Cause.NODE_LOST, Cause.SUCCEEDED]
+    assert RunState.PREEMPTED in {event.state for event in place.ledger.events("one")}
+    place.check_story()
+
+
+def test_a_fault_in_the_config_is_not_tried_again_and_gives_its_exit_code(place: Place) -> None:
+    place.submit("one")
+    place.cluster.ends = {"one-a1": CONFIG_FAULT}
+    place.drive(place.controller())
+    run = place.ledger.run("one")
+    assert (run.state, run.exit_code, run.attempt) == (RunState.FAILED, 2, 1)
+
+
+def test_a_run_is_stopped_while_it_waits_while_it_is_handed_over_and_while_it_runs(place: Place) -> None:
+    place.submit("one")
+    place.submit("two")
+    place.submit("three")
+    place.cluster.lasts = {"two-a1": 1000, "three-a1": 1000}
+    assert place.ledger.request_stop("one", by="ana", at_s=place.now_s).state == RunState.STOPPED
+    place.cluster.down = True
+    controller = place.controller()
+    controller.round()
+    place.cluster.down = False
+    place.drive(controller, lambda: len(place.cluster.jobs) == 2)
+    for name in ("two", "three"):
+        place.ledger.request_stop(name, by="ana", at_s=place.now_s)
+    place.drive(controller)
+    for name in ("two", "three"):
+        run = place.ledger.run(name)
+        assert (run.state, run.exit_code) == (RunState.STOPPED, 143)
+        assert run.reason == "stopped; no checkpoint was made"
+    assert "one-a1" not in place.cluster.jobs
+
+
+def test_a_stop_that_comes_while_ray_is_being_asked_still_stops_what_ray_took(place: Place) -> None:
+    place.submit("one")
+    place.cluster.lasts = {"one-a1": 1000}
+
+    def stop_in_between(point: str) -> None:
+        if point == "ray.submit:after":
+            place.ledger.request_stop("one", by="ana", at_s=place.now_s)
+
+    place.drive(place.controller(stop_in_between))
+    assert place.ledger.run("one").state == RunState.STOPPED
+    assert place.cluster.jobs["one-a1"].stopped
+    place.check_story()
+
+
+def test_a_cluster_that_forgot_the_job_was_started_anew(place: Place) -> None:
+    place.submit("one")
+    place.cluster.lasts = {"one-a1": 1000}
+    controller = place.controller()
+    place.drive(controller, lambda: place.ledger.attempts("one")[0].submitted_s is not None)
+    place.cluster.jobs.clear()
+    place.drive(controller)
+    assert [item.cause for item in place.ledger.attempts("one")] == [Cause.CLUSTER_LOST, Cause.SUCCEEDED]
+
+
+def test_a_silent_cluster_ends_nothing_and_is_told_once(place: Place) -> None:
+    place.submit("one")
+    place.cluster.lasts = {"one-a1": 3}
+    controller = place.controller()
+    place.drive(controller, lambda: bool(place.cluster.jobs))
+    place.cluster.down = True
+    for _ in range(5):
+        controller.round()
+        place.now_s += 60.0
+    run = place.ledger.run("one")
+    assert run.state.holding
+    assert run.reason == "http://fake: no answer; trying again"
+    place.cluster.down = False
+    place.drive(controller)
+    assert place.ledger.run("one").state == RunState.SUCCEEDED
+    assert [event.cause for event in place.ledger.events("one")].count("cluster_silent") == 1
+
+
+def test_a_resumed_run_begins_its_count_of_retries_anew(place: Place) -> None:
+    place.submit("one", max_retries=1)
+    worker = ("FAILED", 8, "a worker died", "JOB_ENTRYPOINT_COMMAND_ERROR")
+    place.cluster.ends = {f"one-a{number}": worker for number in (1, 2, 3)}
+    place.drive(place.controller())
+    assert (place.ledger.run("one").state, place.ledger.run("one").attempt) == (RunState.FAILED, 2)
+    place.ledger.reopen("one", by="ana", at_s=place.now_s)
+    place.drive(place.controller())
+    assert (place.ledger.run("one").state, place.ledger.run("one").attempt) == (RunState.SUCCEEDED, 4)
+
+
+def test_a_package_that_is_gone_ends_the_run_with_the_fix(place: Place) -> None:
+    place.submit("one", package="cd" * 32)
+    place.drive(place.controller())
+    run = place.ledger.run("one")
+    assert run.state == RunState.FAILED
+    assert "the run's package is gone; submit the run again" in run.reason
+
+
+def test_a_run_waits_for_those_it_depends_on_and_fails_with_them(place: Place) -> None:
+    place.submit("first")
+    place.submit("second", depends_on=["first"])
+    place.submit("bad")
+    place.submit("after-bad", depends_on=["bad"])
+    place.cluster.ends = {"bad-a1": CONFIG_FAULT}
+    place.drive(place.controller())
+    states = {run.id: run.state for run in place.ledger.runs(limit=10).runs}
+    assert states == {
+        "first": RunState.SUCCEEDED,
+        "second": RunState.SUCCEEDED,
+        "bad": RunState.FAILED,
+        "after-bad": RunState.FAILED,
+    }
+    ended = {event.run_id: event.at_s for event in place.ledger.events(None) if event.cause == "ended"}
+    admitted = {event.run_id: event.at_s for event in place.ledger.events(None) if event.cause == "admitted"}
+    assert admitted["second"] >= ended["first"]
+    assert "bad" in place.ledger.run("after-bad").reason
+
+
+def test_a_controller_that_dies_at_any_point_is_continued_without_loss_or_double(place: Place) -> None:
+    deaths: Counter[str] = Counter()
+    for number in range(MOST_ROUNDS):
+        died = _with_one_death(place, number)
+        if died is None:
+            break
+        deaths[died] += 1
+    points = {"ledger.admit", "ray.submit", "logs.archive", "ledger.end", "ray.stop"}
+    assert {f"{point}:{side}" for point in points for side in ("before", "after")} <= set(deaths)
+    assert "ledger.submitted:after" in deaths
+
+
+def _with_one_death(place: Place, after: int) -> str | None:
+    """Three runs, one of them stopped and one retried, and a controller that dies at its n-th point."""
+    names = [f"r{after}-{letter}" for letter in "abc"]
+    for name in names:
+        place.submit(name)
+    place.cluster.ends[f"{names[1]}-a1"] = LOST_NODE
+    place.cluster.lasts[f"{names[2]}-a1"] = 1000
+    passed, died = 0, []
+
+    def die(point: str) -> None:
+        nonlocal passed
+        passed += 1
+        if passed > after:
+            died.append(point)
+            raise Death
+
+    def drive(controller: Controller) -> None:
+        place.drive(controller, lambda: not place.ledger.run(names[2]).state.waiting)
+        place.ledger.request_stop(names[2], by="ana", at_s=place.now_s)
+        place.drive(controller)
+
+    try:
+        drive(place.controller(die))
+    except Death:
+        drive(place.controller())
+    states = [place.ledger.run(name).state for name in names]
+    assert states == [RunState.SUCCEEDED, RunState.SUCCEEDED, RunState.STOPPED]
+    place.check_story()
+    assert all(place.cluster.submits.count(job) <= 2 for job in place.cluster.jobs)
+    return died[0] if died else None
