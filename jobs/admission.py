@@ -55,7 +55,7 @@ def capacities(clusters: Clusters, addresses: Collection[str]) -> dict[str, Capa
         try:
             known[address] = clusters.capacity(address)
         except ClusterError as error:
-            log.warning("%s", error)
+            log.debug("%s", error)  # its runs wait with that as their reason
     return known
 
 

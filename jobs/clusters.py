@@ -81,10 +81,6 @@ class Clusters:
         """What a job waits for."""
         return self._ask(address, lambda jobs: jobs.pending_bundles(ray_job_id)) if ray_job_id else []
 
-    def version(self, address: str) -> str:
-        """Ray's version there."""
-        return self._ask(address, lambda jobs: jobs.version())
-
     def _ask(self, address: str, question: Callable[[RayJobs], Answer]) -> Answer:
         paused = self._down.get(address)
         if paused is not None and self._clock() - paused[0] < PAUSE_S:

@@ -1,6 +1,7 @@
 """What an attempt left in its run folder, read by the service. A folder that cannot be read says nothing, not lies."""
 
 import logging
+import math
 from typing import Any
 
 from jobs.model import Progress, Run
@@ -22,10 +23,15 @@ def read_progress(run: Run, attempt: int) -> Progress | None:
     """What an attempt wrote last; None where it wrote nothing, or the folder cannot be read from here."""
     try:
         raw: dict[str, Any] | None = read_status(folder_of(run), attempt)
-        return Progress.model_validate(raw) if raw is not None else None
+        return Progress.model_validate({name: _finite(value) for name, value in raw.items()}) if raw else None
     except (RayscribeError, ValueError) as error:
         log.debug("%s: no progress: %s", run.id, error)
         return None
+
+
+def _finite(value: Any) -> Any:
+    """A loss that is no number is unequal to itself, and has no form in JSON."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def last_checkpoint(run: Run) -> tuple[str, int] | None:

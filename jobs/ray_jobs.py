@@ -196,15 +196,6 @@ class RayJobs:
         """
         self._ask(lambda: self._client.stop_job(submission_id))
 
-    def version(self) -> str:
-        """Ray's version on the cluster.
-
-        Raises:
-            ClusterError: the cluster does not answer.
-        """
-        answer: str = self._ask(self._client.get_version)
-        return answer
-
     def follow(self, submission_id: str, show: Callable[[str], None]) -> JobEnd:
         """Shows the job's output as it comes, until it ends."""
 
@@ -270,4 +261,4 @@ def _resources_of(raw: Mapping[str, Any]) -> dict[str, float]:
 def _last_line(error: BaseException) -> str:
     """What was wrong: a refused request quotes a traceback of the dashboard, and Ray's client adds a full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
-    return lines[-1][:500] if lines else type(error).__name__
+    return lines[-1][:500].rstrip(".") if lines else type(error).__name__

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.s3"]
+pytest_plugins = ["tests.s3", "tests.postgres"]
 
 DEFAULT_SPEECH_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,11 +29,13 @@ def ray_head() -> Iterator[RayHead]:
             node.setenv(name, value)
         # A job's `python` is the one that runs the tests.
         node.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        cluster = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": LOGICAL_CPUS, "include_dashboard": True, **ports}
-        )
-        yield RayHead(cluster.address, f"http://{cluster.webui_url}")
-        cluster.shutdown()
+        # A job's driver joins the newest Ray of its head's temporary folder. Ray's sockets lie in it, and a socket's
+        # path may have 107 bytes only.
+        with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+            head = {"num_cpus": LOGICAL_CPUS, "include_dashboard": True, "temp_dir": folder, **ports}
+            cluster = Cluster(initialize_head=True, head_node_args=head)
+            yield RayHead(cluster.address, f"http://{cluster.webui_url}")
+            cluster.shutdown()
 
 
 @pytest.fixture(scope="session")

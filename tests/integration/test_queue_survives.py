@@ -77,7 +77,7 @@ class Keeper:
 def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
     ray_head: RayHead, tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:
-    url = request.getfixturevalue("postgres_database") if database == "postgresql" else None
+    url = request.getfixturevalue("postgres_url") if database == "postgresql" else None
     place = Workplace(tmp_path, ray_head.dashboard, QUEUES, url)
     chance = random.Random(7)
     for number in range(RUNS - 1):

@@ -27,7 +27,15 @@ CLIENT_MAY_USE = {
 HEAVY = ("torch", "transformers", "datasets")
 # What a command on a laptop loads before it has decided to drive runs itself.
 WITHOUT_RAY = ("jobs.cli", "jobs.client", "jobs.front")
-LIGHT_MODULES = (*WITHOUT_RAY, "jobs.controller", "jobs.api.app", "trainers.config", "trainers.config_file", "trainers.run_folder", "trainers.storage")
+LIGHT_MODULES = (
+    *WITHOUT_RAY,
+    "jobs.controller",
+    "jobs.api.app",
+    "trainers.config",
+    "trainers.config_file",
+    "trainers.run_folder",
+    "trainers.storage",
+)
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MOST_LINES = 400
 

@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 
 from jobs.ledger import Ledger
-from tests.postgres import postgres_server, postgres_url
-
-__all__ = ["ledger", "ledger_url", "postgres_server", "postgres_url", "sqlite_url"]
 
 
 @pytest.fixture

@@ -1,0 +1,88 @@
+"""Preflight of a real Ray: its dashboard, its resources, and a probe job on its nodes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.clusters import Clusters
+from jobs.preflight.finding import Finding
+from jobs.preflight.run import run_preflight
+from jobs.spec import load_spec
+from tests.integration.conftest import LOGICAL_CPUS
+from tests.integration.killing import REPOSITORY, RayHead
+from tests.jobs.preflight.surroundings import NOW
+from tests.trainers.inspection.looking import sound_corpus
+from tests.trainers.synthetic import content
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[Clusters]:
+    found = Clusters()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "my.yaml"
+    path.write_text(yaml.safe_dump(content(sound_corpus(tmp_path))))
+    return path
+
+
+def preflight(clusters: Clusters, head: RayHead, recipe: Path, *sets: str, **options: Any) -> dict[str, list[Finding]]:
+    """Findings by check."""
+    spec = load_spec(recipe, sets, now=NOW)
+    found: dict[str, list[Finding]] = {}
+    deep = options.get("deep", False)
+    for finding in run_preflight(spec, root=REPOSITORY, clusters=clusters, address=head.dashboard, deep=deep):
+        found.setdefault(finding.check, []).append(finding)
+    return found
+
+
+def faults(found: dict[str, list[Finding]]) -> dict[str, str]:
+    return {check: item.text for check, items in found.items() for item in items if item.level == "fault"}
+
+
+@pytest.mark.slow
+def test_a_sound_recipe_is_found_sound_from_the_nodes_too(clusters: Clusters, ray_head: RayHead, recipe: Path) -> None:
+    found = preflight(clusters, ray_head, recipe, deep=True)
+    levels = {item.level for items in found.values() for item in items}
+    assert levels == {"ok"}, [item for items in found.values() for item in items if item.level != "ok"]
+    nodes = {"probe", "node_model", "node_storage", "node_data", "node_secrets", "node_torch_build", "node_versions"}
+    assert nodes | {"cluster", "open_dashboard", "versions", "gang", "data_cpus"} <= set(found)
+    assert "mine" in found["probe"][0].text
+    assert not (recipe.parent / "runs" / "mine").exists(), "a probe leaves no run folder"
+
+
+@pytest.mark.slow
+def test_what_only_a_node_can_tell_is_found_by_the_probe(clusters: Clusters, ray_head: RayHead, recipe: Path) -> None:
+    secrets = "{HF_TOKEN: {file: /nowhere/hf}, WANDB_API_KEY: {env: NO_SUCH_KEY_ON_A_NODE}}"
+    found = preflight(clusters, ray_head, recipe, f"job.runtime_env.secrets={secrets}", deep=True)
+    told = faults(found)
+    assert "job.runtime_env.secrets.HF_TOKEN refers to /nowhere/hf, which cannot be read on this node" in str(told)
+    assert "Traceback" not in str(found)
+
+
+@pytest.mark.slow
+def test_a_gang_that_never_fits_is_found_with_the_cluster_s_own_numbers(
+    clusters: Clusters, ray_head: RayHead, recipe: Path
+) -> None:
+    told = faults(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS + 1}"))
+    assert f"{LOGICAL_CPUS + 1} × 1 CPU" in told["gang"]
+    told = faults(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS}"))
+    assert "leaves less than 1 for Ray Data" in told["data_cpus"]
+    told = faults(preflight(clusters, ray_head, recipe, "scaling.use_gpu=true"))
+    assert "1 GPU" in told["gang"]
+
+
+@pytest.mark.slow
+def test_packages_that_cannot_be_installed_are_found_before_the_run(
+    clusters: Clusters, ray_head: RayHead, recipe: Path
+) -> None:
+    packages = "{pip: [no-such-package-of-rayscribe==1.0], index_url: file:///nowhere, install: script}"
+    found = preflight(clusters, ray_head, recipe, f"job.runtime_env={packages}", deep=True)
+    assert "no-such-package-of-rayscribe" in faults(found)["probe"]
+    assert {item.level for item in found["nodes"]} == {"skipped"}

@@ -1,0 +1,29 @@
+"""Faults of preflight's list that no recipe gets past: they are told of when it is read, before any check."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.preflight.surroundings import repository, spec_in
+from trainers.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"training.save_steps": 250, "training.eval_steps": 100},
+            "save_steps 250 must be a multiple of eval_steps 100",
+        ),
+        ({"checkpoint.checkpoint_score_attribute": "eval_loss"}, "checkpoint.checkpoint_score_attribute: "),
+        ({"checkpoint.checkpoint_score_attribute": "test_wer"}, "checkpoint.checkpoint_score_attribute: "),
+        ({"data.test": "/data/valid.csv"}, "test is /data/valid.csv, which is also trained on or chooses the model"),
+        ({"data.validation": "/data/train.csv"}, "train and validation are both /data/train.csv"),
+        ({"run.storage_path": "runs"}, "run.storage_path is runs, a relative path inside a Ray job"),
+    ],
+)
+def test_a_recipe_with_it_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spec_in(repository(tmp_path), changes)
+    assert words in str(caught.value)

@@ -1,0 +1,131 @@
+"""Whether the build of torch fits the machine. Loads torch."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from trainers.inspection.notes import Check, Note, fault, ok, skipped, warning
+from trainers.inspection.subject import Subject
+
+CUDA, ROCM, HPU, CPU = "CUDA", "ROCm", "HPU", "CPU"
+# PCI vendor of Habana Labs; /dev/accel has accelerators of other makers too.
+HABANA_VENDOR = "0x1da3"
+SMI_DEADLINE_S = 20.0
+GUIDE = "https://pytorch.org/get-started/locally"
+
+
+@dataclass(frozen=True)
+class Build:
+    """The torch that is installed.
+
+    Attributes:
+        kind: What it was built for.
+        name: Its version, e.g. "torch 2.13.0+cu128 (CUDA 12.8)".
+        sees_gpus: Whether torch.cuda, which is ROCm's door too, finds a usable GPU.
+    """
+
+    kind: str
+    name: str
+    sees_gpus: bool
+
+
+def build_here() -> Build:
+    """The build of this process's torch."""
+    version = f"torch {torch.__version__}"
+    sees_gpus = torch.cuda.is_available()
+    if torch.version.hip is not None:
+        return Build(ROCM, f"{version} (ROCm {torch.version.hip})", sees_gpus)
+    if torch.version.cuda is not None:
+        return Build(CUDA, f"{version} (CUDA {torch.version.cuda})", sees_gpus)
+    if importlib.util.find_spec("habana_frameworks") is not None:
+        return Build(HPU, f"{version} (HPU)", sees_gpus)
+    return Build(CPU, f"{version} (CPU)", sees_gpus)
+
+
+def devices_here(root: Path = Path("/")) -> dict[str, str]:
+    """Accelerators of this machine, told by their drivers and not by torch: kind → what was found.
+
+    Args:
+        root: Root of the file system.
+    """
+    found = {}
+    nvidia = _nvidia(root)
+    if nvidia:
+        found[CUDA] = nvidia
+    if (root / "dev/kfd").exists():
+        found[ROCM] = "/dev/kfd"
+    vendors = [path for path in root.glob("sys/class/accel/accel*/device/vendor") if _text(path) == HABANA_VENDOR]
+    if vendors or list((root / "dev").glob("hl[0-9]*")):
+        found[HPU] = f"{max(1, len(vendors))} × Gaudi"
+    return found
+
+
+def judge(build: Build, devices: Mapping[str, str], *, use_gpu: bool, machine: str) -> Note:
+    """Compares build, machine and config. Pure.
+
+    Args:
+        build: The torch that is installed.
+        devices: See `devices_here`.
+        use_gpu: Whether workers on this machine take GPUs.
+        machine: Its name, for the message.
+    """
+    has = ", ".join(f"{kind} ({what})" for kind, what in devices.items()) or "no GPU"
+    seen = f"{machine} has {has}, and {build.name}"
+    gpus = [kind for kind in devices if kind in (CUDA, ROCM)]
+    if not use_gpu:
+        if gpus:
+            return warning(f"{seen}: scaling.use_gpu is false, so that they stay idle; set scaling.use_gpu: true")
+        return ok(seen)
+    if not gpus:
+        supported = " (this version trains on CUDA and ROCm GPUs)" if devices else ""
+        return fault(f"{seen}: scaling.use_gpu is true{supported}; use a machine with GPUs, or set it to false")
+    if build.kind not in gpus:
+        return fault(f"{seen}, a build for {build.kind}: install the build for {gpus[0]} ({GUIDE})")
+    if not build.sees_gpus:
+        return fault(
+            f"{seen}, which sees none of them: update the driver, or install a torch for an older {build.kind} "
+            "(nvidia-smi or rocm-smi shows what the driver supports), and check CUDA_VISIBLE_DEVICES"
+        )
+    return ok(seen)
+
+
+def check_torch_build(subject: Subject) -> Iterator[Note]:
+    """Compares what torch was built for with what this machine has."""
+    if subject.elsewhere:
+        yield skipped("the job runs on other machines")
+        return
+    yield judge(build_here(), devices_here(), use_gpu=subject.config.scaling.use_gpu, machine=platform.node())
+
+
+def _nvidia(root: Path) -> str:
+    """The GPUs that NVIDIA's driver names, or what it left in /dev where its tool is missing."""
+    tool = shutil.which("nvidia-smi", path=os.environ.get("PATH"))
+    if tool is not None:
+        try:
+            answer = subprocess.run(
+                [tool, "--list-gpus"], capture_output=True, text=True, timeout=SMI_DEADLINE_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            answer = None
+        lines = [line for line in (answer.stdout if answer else "").splitlines() if line.startswith("GPU ")]
+        if lines:
+            return f"{len(lines)} × {lines[0].partition(': ')[2].partition(' (')[0]}"
+    nodes = sorted((root / "dev").glob("nvidia[0-9]*"))
+    return f"{len(nodes)} × /dev/nvidia" if nodes else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+CHECKS = (Check("torch_build", "torch is built for the hardware", check_torch_build),)

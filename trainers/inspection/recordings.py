@@ -1,0 +1,122 @@
+"""Durations and absences of a split's recordings: all that the manifest says, and headers while there is time."""
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import soundfile
+
+from trainers.data.sources import read_location
+from trainers.errors import StorageError
+
+# Few, since each is fetched whole.
+MOST_FETCHED = 8
+AT_A_TIME = 256
+THREADS = 8
+LENGTH_NOT_IN_HEADER = float("nan")
+# libsndfile's answer is near 2**63 where the header leaves the length open.
+UNKNOWN_FRAMES = 2**62
+NO_FILE = "no such file"
+
+
+@dataclass
+class Recordings:
+    """What is known of a split's recordings.
+
+    Attributes:
+        durations_s: Seconds of each row, shape (N,); NaN where neither manifest nor header says it.
+        looked_at: Recordings that were looked for.
+        absent: id → why it cannot be read.
+        trouble: The storage's words, where it did not let us look.
+    """
+
+    durations_s: npt.NDArray[np.float64]
+    looked_at: int = 0
+    absent: dict[str, str] = field(default_factory=dict)
+    trouble: str | None = None
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Rows whose duration is known, shape (N,)."""
+        return ~np.isnan(self.durations_s)
+
+
+def look_at(table: pa.Table, s3_endpoint_url: str | None, *, deadline: float) -> Recordings:
+    """Looks for recordings and into their headers, rows spread over the split, until it has seen all or time is up.
+
+    Args:
+        table: The split, see `sources.Source.table`.
+        s3_endpoint_url: Server of s3:// URLs, None for the default.
+        deadline: On the monotonic clock.
+    """
+    declared = table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
+    seen = Recordings(declared)
+    ids, paths = table["id"], table["audio"]
+    has_bytes = "audio_bytes" in table.column_names
+
+    def look(row: int) -> tuple[int, float | str]:
+        header_wanted = bool(np.isnan(declared[row]))
+        if has_bytes:
+            return row, _length(io.BytesIO(table["audio_bytes"][row].as_py() or b""))
+        return row, _look_for(paths[row].as_py(), s3_endpoint_url, header_wanted)
+
+    try:
+        for row, found in _in_time(look, _rows(table, has_bytes), deadline):
+            seen.looked_at += 1
+            if isinstance(found, str):
+                seen.absent[ids[row].as_py()] = found
+            elif np.isnan(seen.durations_s[row]):
+                seen.durations_s[row] = found
+    except StorageError as error:
+        seen.trouble = str(error)
+    return seen
+
+
+def _rows(table: pa.Table, has_bytes: bool) -> list[int]:
+    """Rows in the order of looking: spread over the split; of a bucket's only a few."""
+    order: list[int] = np.random.default_rng(0).permutation(len(table)).tolist()
+    if has_bytes:
+        return order
+    remote = [row for row in order if "://" in table["audio"][row].as_py()]
+    local = set(order) - set(remote)
+    return [*remote[:MOST_FETCHED], *(row for row in order if row in local)]
+
+
+def _in_time(
+    look: Callable[[int], tuple[int, float | str]], rows: list[int], deadline: float
+) -> Iterator[tuple[int, float | str]]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        for start in range(0, len(rows), AT_A_TIME):
+            if start and time.monotonic() > deadline:
+                return
+            yield from pool.map(look, rows[start : start + AT_A_TIME])
+
+
+def _look_for(location: str, s3_endpoint_url: str | None, header_wanted: bool) -> float | str:
+    """Seconds that a recording's header says, or why it cannot be read."""
+    try:
+        if "://" in location:
+            return _length(io.BytesIO(read_location(location, s3_endpoint_url)))
+        if not header_wanted:
+            return LENGTH_NOT_IN_HEADER if Path(location).is_file() else NO_FILE
+        with Path(location).open("rb") as file:
+            return _length(file)
+    except FileNotFoundError:
+        return NO_FILE
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+
+
+def _length(file: io.BufferedIOBase) -> float:
+    try:
+        header = soundfile.info(file)
+    except (soundfile.SoundFileError, ValueError):
+        # FFmpeg knows more formats; what neither knows is found, and counted, when the data is prepared.
+        return LENGTH_NOT_IN_HEADER
+    return float(header.duration) if header.frames < UNKNOWN_FRAMES else LENGTH_NOT_IN_HEADER

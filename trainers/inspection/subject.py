@@ -1,0 +1,146 @@
+"""The config under inspection, and what several checks look at: its manifests and its model's files, opened once."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+
+from trainers.config import S3_SCHEME, TrainConfig
+from trainers.data.manifest import read_manifest
+from trainers.data.sources import SPLITS, open_sources, read_location
+from trainers.data.text import normalize
+from trainers.errors import DataError, StorageError
+from trainers.inspection.notes import Note, fault, ok, skipped
+from trainers.inspection.recordings import Recordings, look_at
+
+# Whisper's encoder hears no more; a scratch model, or one at short context, hears model.max_context_s.
+WHISPER_CONTEXT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split, as its manifest has it.
+
+    Attributes:
+        name: train, validation or test.
+        origin: Path or URL of its manifest.
+        table: Rows, see `sources.Source.table`.
+        texts: Transcripts as training would have them.
+    """
+
+    name: str
+    origin: str
+    table: pa.Table
+    texts: list[str]
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The utterances' ids."""
+        ids: list[str] = self.table["id"].to_pylist()
+        return ids
+
+
+class Subject:
+    """A config, looked at by one process on one machine."""
+
+    def __init__(
+        self, config: TrainConfig, address: str | None = None, *, elsewhere: bool = False, recordings_s: float = 60.0
+    ):
+        """Opens nothing yet.
+
+        Args:
+            config: The config, paths absolute.
+            address: Of a Ray cluster, for the looks from its nodes. None: RAY_ADDRESS, or a Ray that is started here.
+            elsewhere: The job runs on other machines: what cannot be reached from here is no fault.
+            recordings_s: Headers of recordings are read for at most this long for each split. Seconds.
+        """
+        self.config, self.address = config, address
+        self.elsewhere, self.recordings_s = elsewhere, recordings_s
+        self._recordings: dict[str, Recordings] = {}
+
+    @property
+    def context_s(self) -> float:
+        """Seconds of the model's longest input."""
+        return float(self.config.model.max_context_s or WHISPER_CONTEXT_S)
+
+    def unreachable(self, text: str) -> Note:
+        """What to say of something that is not there, or does not let us in."""
+        return skipped(f"{text} (the nodes may reach it)") if self.elsewhere else fault(text)
+
+    def recordings(self, split: Split) -> Recordings:
+        """What a look at the split's recordings shows."""
+        if split.name not in self._recordings:
+            end = time.monotonic() + self.recordings_s
+            self._recordings[split.name] = look_at(split.table, self.config.run.s3_endpoint_url, deadline=end)
+        return self._recordings[split.name]
+
+    @property
+    def splits(self) -> list[Split]:
+        """The splits that could be opened."""
+        return self._opened[0]
+
+    @property
+    def split_notes(self) -> list[Note]:
+        """What happened when the splits were opened."""
+        return self._opened[1]
+
+    def split(self, name: str) -> Split | None:
+        """A split, if it could be opened."""
+        return next((split for split in self.splits if split.name == name), None)
+
+    @cached_property
+    def _opened(self) -> tuple[list[Split], list[Note]]:
+        data = self.config.data
+        if data.demo is not None:
+            return [], [skipped("data.demo is synthesised where the job runs; there is no manifest to read")]
+        if data.dataset is not None:
+            return self._data_set(data.dataset.name)
+        manifests = {"train": data.train, "validation": data.validation, "test": data.test}
+        opened = [self._manifest(name, location) for name in SPLITS if (location := manifests[name]) is not None]
+        splits = [each for each in opened if isinstance(each, Split)]
+        notes = [each for each in opened if isinstance(each, Note)]
+        notes += [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
+        return splits, notes
+
+    def _manifest(self, name: str, location: str) -> Split | Note:
+        data = self.config.data
+        fix = f"give the path of a manifest (--set data.{name}=my/{name}.csv)"
+        try:
+            content = read_location(location, self.config.run.s3_endpoint_url)
+        except FileNotFoundError:
+            text = f"data.{name}: {location}: no such file; {fix}"
+            # A bucket is the same from everywhere.
+            return fault(text) if location.startswith(S3_SCHEME) else self.unreachable(text)
+        except (OSError, StorageError) as error:
+            return self.unreachable(f"data.{name}: {location}: {error}; {fix}")
+        try:
+            table = read_manifest(
+                location,
+                content,
+                audio_column_name=data.audio_column_name,
+                text_column_name=data.text_column_name,
+            )
+        except DataError as error:
+            return fault(f"data.{name}: {error}")
+        return self._split(name, location, table)
+
+    def _data_set(self, name: str) -> tuple[list[Split], list[Note]]:
+        if not Path(name).is_dir():
+            return [], [skipped(f"data.dataset.name: {name} is not a folder here; it is opened where the job runs")]
+        try:
+            sources = open_sources(self.config.data, s3_endpoint_url=self.config.run.s3_endpoint_url)
+        except DataError as error:
+            return [], [fault(str(error))]
+        splits = [self._split(source.split, source.origin, source.table) for source in sources]
+        return splits, [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
+
+    def _split(self, name: str, origin: str, table: pa.Table) -> Split:
+        data = self.config.data
+        texts = [
+            normalize(text or "", do_lower_case=data.do_lower_case, do_remove_punctuation=data.do_remove_punctuation)
+            for text in table["text"].to_pylist()
+        ]
+        return Split(name, origin, table, texts)
