@@ -1,6 +1,7 @@
 """The service over HTTP, with the verbs, the records and the errors that it has itself (jobs.front.Front)."""
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -204,7 +205,9 @@ def _run_path(run_id: str, *more: str) -> str:
 
 
 def _package_path(sha256: str) -> str:
-    return f"{PACKAGES}/{quote(sha256, safe='')}"
+    if re.fullmatch(r"[0-9a-f]{64}", sha256) is None:  # the service would say so, but not to a HEAD
+        raise ConfigError(f"package {sha256[:80]!r} is no SHA-256: 64 hexadecimal digits")
+    return f"{PACKAGES}/{sha256}"
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

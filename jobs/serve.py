@@ -40,8 +40,10 @@ GRACE_S = 5
 # So may the round that the controller is in; together they stay below the ten seconds that a container is given. A
 # longer round, such as a large upload to Ray, is taken up by the next service when the lease has run out.
 ROUND_S = 4.0
-# A thread that has nothing to do ends at once.
-IDLE_S = 0.2
+# Connections that wait to be taken.
+BACKLOG = 1024
+# Threads that have nothing to do end at once.
+IDLE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ def serve(settings: ServeSettings) -> None:
             addresses=_addresses(settings),
         )
         backend = Backend(service, ledger, queues, packages.folder, lambda: lease.epoch is not None)
-        server = _server(backend, open_as=user_here() if settings.no_auth else None)
+        server, stop = _server(backend, open_as=user_here() if settings.no_auth else None), threading.Event()
+        _listen_to_signals(server, stop)
         if not settings.no_auth:
             _say(give_first_token(ledger, home() / "token", user_here(), time.time()))
         lease.try_hold()
@@ -108,8 +111,7 @@ def serve(settings: ServeSettings) -> None:
         clusters = Clusters(grows_to)
         stack.callback(clusters.close)
         controller = Controller(ledger, clusters, packages, queues, lease=lease)
-        with _driving(controller, settings.poll_s) as stop:
-            _listen_to_signals(server, stop)
+        with _driving(controller, stop, settings.poll_s):
             server.run(sockets=[listener])
     _leave_hung_calls_behind()
 
@@ -136,16 +138,15 @@ def _server(backend: Backend, *, open_as: str | None) -> _Server:
 
 
 @contextmanager
-def _driving(controller: Controller, poll_s: float) -> Iterator[threading.Event]:
-    """Runs the controller in a thread for the length of the block, which gets the signal that ends it.
+def _driving(controller: Controller, stop: threading.Event, poll_s: float) -> Iterator[None]:
+    """Runs the controller in a thread for the length of the block.
 
-    The controller gives the lease back itself, at the end of its last round.
+    It gives the lease back itself, at the end of its last round.
     """
-    stop = threading.Event()
     thread = threading.Thread(target=controller.run, args=(stop,), kwargs={"poll_s": poll_s}, daemon=True)
     thread.start()
     try:
-        yield stop
+        yield
     finally:
         stop.set()
         thread.join(ROUND_S)
@@ -154,10 +155,11 @@ def _driving(controller: Controller, poll_s: float) -> Iterator[threading.Event]
 
 
 def _leave_hung_calls_behind() -> None:
-    """Ends the process where a call to a cluster hangs: Python would wait for its thread for ever."""
-    others = [thread for thread in threading.enumerate() if not thread.daemon and thread != threading.main_thread()]
+    """Ends the process where a call to a cluster hangs: Python would wait for the pool that it runs in for ever."""
+    end_s = time.monotonic() + IDLE_S
+    others = [thread for thread in threading.enumerate() if thread != threading.main_thread()]
     for thread in others:
-        thread.join(IDLE_S)
+        thread.join(max(0.0, end_s - time.monotonic()))
     if any(thread.is_alive() for thread in others):
         logging.shutdown()
         sys.stdout.flush()
@@ -179,9 +181,7 @@ def _bound(settings: ServeSettings) -> Iterator[socket.socket]:
     if settings.no_auth:
         refuse_open(settings.host)
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        listener = socket.create_server((str(address[0]), int(address[1])), family=family, backlog=1024)
+        listener = listen(settings.host, settings.port)
     except OSError as error:
         raise ConfigError(
             f"--host {settings.host} --port {settings.port}: {error.strerror}; another service may have it: "
@@ -191,6 +191,27 @@ def _bound(settings: ServeSettings) -> Iterator[socket.socket]:
         if settings.no_auth:
             refuse_open(str(listener.getsockname()[0]))
         yield listener
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Opens a port.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    # With its protocol named, unlike socket.create_server: asyncio turns Nagle's algorithm off only then, which would
+    # hold each small answer back for 40 ms.
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _queues_of(path: Path | None) -> QueuesConfig:

@@ -1,0 +1,141 @@
+"""A service's backend with runs in every state, and a real HTTP server in front of it."""
+
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from jobs.api.app import make_app
+from jobs.api.backend import Backend
+from jobs.api.quick_clusters import QuickClusters
+from jobs.errors import ClusterError
+from jobs.ledger import Ledger
+from jobs.model import AttemptState, Cause, Run, RunState
+from jobs.packages import PackageStore
+from jobs.queues import Limits, QueuePart, QueuesConfig
+from jobs.ray_jobs import RayJobs
+from jobs.serve import listen
+from jobs.service import Service
+from tests.jobs.ledger.making import DEADLINE_S, make_attempt, put
+from tests.jobs.sample import CONTENT, sample_run
+from trainers.config import TrainConfig
+
+ADDRESS = "http://127.0.0.1:8265"
+QUEUES = QueuesConfig(queues={"small": QueuePart(max_gpus=4, per_user=Limits(max_running=1))})
+
+
+def no_cluster(address: str) -> RayJobs:
+    """A cluster that is down."""
+    raise ClusterError(f"{address}: no answer; is the cluster's head alive?")
+
+
+@dataclass(frozen=True)
+class House:
+    """What a service has behind its door.
+
+    Attributes:
+        backend: Everything.
+        folder: Where its files are.
+        token: Ana's.
+    """
+
+    backend: Backend
+    folder: Path
+    token: str
+
+    @property
+    def ledger(self) -> Ledger:
+        """The runs."""
+        return self.backend.ledger
+
+    def add(self, run_id: str, **fields: Any) -> Run:
+        """Submits a run whose folder is on this machine."""
+        values = {"id": run_id, "address": ADDRESS, "run_folder": f"{self.folder}/runs/{run_id}", **fields}
+        return self.ledger.add_run(sample_run(**values), text=f"submitted by {values.get('user', 'ana')}")
+
+    def add_in(self, run_id: str, state: RunState, **fields: Any) -> Run:
+        """Submits a run and brings it into a state, with the attempt that this needs."""
+        run = self.add(run_id, **fields)
+        if state == RunState.QUEUED:
+            return run
+        now_s = run.submitted_s + 30
+        attempt = make_attempt(run_id, created_s=now_s, gang=run.gang)
+        with self.ledger.write() as writer:
+            writer.open_attempt(attempt)
+            if state.ended or state.waiting:
+                cause = Cause.SUCCEEDED if state == RunState.SUCCEEDED else Cause.NODE_LOST
+                writer.change_attempt(run_id, 1, state=AttemptState.ENDED, ended_s=now_s + 3600, cause=cause)
+        return put(self.ledger, put(self.ledger, run, RunState.SETTING_UP, attempt=1), state)
+
+    def fill(self) -> dict[RunState, str]:
+        """A run in every state; returns their names."""
+        names = {}
+        for place, state in enumerate(RunState):
+            name = f"run-{state.lower().replace('_', '-')}"
+            self.add_in(name, state, tags=["every"], submitted_s=1000.0 + place, queued_s=1000.0 + place)
+            names[state] = name
+        return names
+
+
+@contextmanager
+def a_house(folder: Path, database: str | None = None) -> Iterator[House]:
+    """A backend that lives as long as the block; its cluster is down."""
+    ledger = Ledger.open(database or f"sqlite:///{folder / 'ledger.db'}")
+    packages = PackageStore(folder / "packages")
+    clusters = QuickClusters(connect=no_cluster)
+    service = Service(ledger, clusters, packages, QUEUES, user="nobody", addresses=[ADDRESS])
+    backend = Backend(service, ledger, QUEUES, packages.folder, lambda: True)
+    try:
+        yield House(backend, folder, ledger.add_token("ana", 1.0))
+    finally:
+        ledger.close()
+
+
+@contextmanager
+def served(app: ASGIApp, port: int = 0) -> Iterator[str]:
+    """Serves an app on loopback for the length of the block; gives its URL."""
+    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    with listen("127.0.0.1", port) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        end = time.monotonic() + DEADLINE_S
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < end, "the server did not start"
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def served_house(folder: Path) -> Iterator[tuple[House, str]]:
+    """A house with runs in every state, served with tokens; gives its URL."""
+    with a_house(folder) as house:
+        house.fill()
+        with served(make_app(house.backend)) as url:
+            yield house, url
+
+
+def make_package(path: Path, content: bytes = b"print('hello')\n") -> str:
+    """Writes the smallest package there is; returns its SHA-256."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("task.py", content)
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def config_of(name: str, **job: Any) -> dict[str, Any]:
+    """A whole config that the service takes."""
+    content = {**CONTENT, "run": {**CONTENT["run"], "name": name}}
+    return {**TrainConfig.model_validate(content).model_dump(mode="json"), "job": job}

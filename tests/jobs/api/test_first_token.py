@@ -1,0 +1,54 @@
+"""The first token: made once, kept for its owner alone, and never told."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.api.first_token import give_first_token
+from jobs.ledger import Ledger
+from trainers.errors import ConfigError
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield ledger
+    ledger.close()
+
+
+def test_it_opens_the_door_and_only_its_owner_reads_it(ledger: Ledger, tmp_path: Path) -> None:
+    path = tmp_path / "home" / "token"
+    line = give_first_token(ledger, path, "ana", 1.0)
+    token = path.read_text().strip()
+    assert ledger.user_of(token) == "ana"
+    assert line is not None
+    assert str(path) in line
+    assert token not in line
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [item.name for item in path.parent.iterdir()] == ["token"]
+
+
+def test_a_ledger_with_tokens_gets_no_other(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add_token("bo", 1.0)
+    assert give_first_token(ledger, tmp_path / "token", "ana", 1.0) is None
+    assert not (tmp_path / "token").exists()
+
+
+def test_the_token_of_another_service_is_kept_beside_it(ledger: Ledger, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("rsk_other\n")
+    line = give_first_token(ledger, path, "ana", 1.0)
+    assert line is not None
+    assert "token.before" in line
+    assert (tmp_path / "token.before").read_text() == "rsk_other\n"
+    assert ledger.user_of(path.read_text().strip()) == "ana"
+
+
+def test_no_token_is_made_where_none_can_be_kept(ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="RAYSCRIBE_HOME"):
+        give_first_token(ledger, tmp_path / "file" / "token", "ana", 1.0)
+    assert ledger.tokens() == []

@@ -1,0 +1,79 @@
+"""The API, exercised from its own description by schemathesis, as anybody would who reads it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from jobs.api.wire import HEALTH, OPENAPI
+from tests.jobs.api.house import House
+
+# All checks but one: which texts are a cursor, or a whole config, no JSON schema can say.
+UNSAYABLE = "positive_data_acceptance"
+MOST_S = 45
+# Clients are generated with these names.
+OPERATIONS = {
+    "submit_run": ("POST", "/v1/runs"),
+    "list_runs": ("GET", "/v1/runs"),
+    "get_run": ("GET", "/v1/runs/{run_id}"),
+    "list_attempts": ("GET", "/v1/runs/{run_id}/attempts"),
+    "list_events": ("GET", "/v1/runs/{run_id}/events"),
+    "stop_run": ("POST", "/v1/runs/{run_id}/stop"),
+    "resume_run": ("POST", "/v1/runs/{run_id}/resume"),
+    "read_run_logs": ("GET", "/v1/runs/{run_id}/logs"),
+    "has_package": ("HEAD", "/v1/packages/{sha256}"),
+    "put_package": ("PUT", "/v1/packages/{sha256}"),
+    "get_usage": ("GET", "/v1/usage"),
+    "list_queues": ("GET", "/v1/queues"),
+    "get_metrics": ("GET", "/metrics"),
+    "get_health": ("GET", "/healthz"),
+}
+
+
+@pytest.fixture(scope="module")
+def operations(stranger: httpx.Client) -> dict[tuple[str, str], dict[str, Any]]:
+    paths = stranger.get(OPENAPI).raise_for_status().json()["paths"]
+    return {(method.upper(), path): item for path, methods in paths.items() for method, item in methods.items()}
+
+
+@pytest.mark.slow
+def test_every_operation_keeps_to_its_description(house_and_url: tuple[House, str], tmp_path: Path) -> None:
+    house, url = house_and_url
+    command = [str(Path(sys.executable).with_name("schemathesis")), "run", url + OPENAPI, "--checks", "all"]
+    command += ["--exclude-checks", UNSAYABLE, "--header", f"Authorization: Bearer {house.token}"]
+    command += ["--max-examples", "40", "--max-time", str(MOST_S), "--seed", "1", "--continue-on-failure"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=4 * MOST_S, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr
+    assert f"Tested: {len(OPERATIONS)}" in done.stdout
+
+
+def test_operations_keep_their_names(operations: dict[tuple[str, str], dict[str, Any]]) -> None:
+    assert {item["operationId"]: place for place, item in operations.items()} == OPERATIONS
+
+
+def test_every_operation_is_explained_with_examples(operations: dict[tuple[str, str], dict[str, Any]]) -> None:
+    for place, item in operations.items():
+        assert item["summary"] and len(item["description"]) > len(item["summary"]), place
+        for status, answer in item["responses"].items():
+            assert answer["description"], (place, status)
+            if status.startswith("2") and place[0] != "HEAD" and status != "204":
+                (content,) = answer["content"].values()
+                assert "example" in content and "schema" in content, (place, status)
+            elif not status.startswith("2"):
+                content = answer["content"]["application/json"]
+                assert content["schema"] == {"$ref": "#/components/schemas/ErrorBody"}, (place, status)
+                assert content["example"]["error"]["message"], (place, status)
+
+
+def test_every_operation_but_health_asks_for_a_token(
+    operations: dict[tuple[str, str], dict[str, Any]], stranger: httpx.Client
+) -> None:
+    for (method, path), item in operations.items():
+        asked = path.format(run_id="run-queued", sha256="0" * 64) if "{" in path else path
+        for headers in ({}, {"Authorization": "Bearer rsk_" + "A" * 43}):
+            answer = stranger.request(method, asked, headers=headers)
+            assert (answer.status_code == 200) if path == HEALTH else (answer.status_code == 401), (method, path)
+        assert ("security" in item) == ("401" in item["responses"]) == (path != HEALTH), (method, path)
