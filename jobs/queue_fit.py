@@ -9,7 +9,7 @@ the run waits in Ray with its gang counted as held.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from jobs.model import Gang
 from jobs.queues import Limits, QueuesConfig
@@ -22,7 +22,7 @@ GIB = 2.0**30
 BYTES = frozenset({"memory", "object_store_memory"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Capacity:
     """What a cluster has. Logical resources in Ray's names.
 
@@ -36,13 +36,13 @@ class Capacity:
     can_grow_to: Resources
     nodes: tuple[Resources, ...] = ()
 
-    @property
+    @cached_property
     def size(self) -> dict[str, float]:
         """The most that there can be of each resource."""
         names = {*self.total, *self.can_grow_to}
         return {name: max(self.total.get(name, 0.0), self.can_grow_to.get(name, 0.0)) for name in names}
 
-    @property
+    @cached_property
     def growth(self) -> dict[str, float]:
         """What may still be added to the nodes of now."""
         return {name: most - self.total.get(name, 0.0) for name, most in self.size.items()}
@@ -55,7 +55,15 @@ class Capacity:
         """
         if not self.nodes:
             return math.inf
-        return sum(_whole(node, per_worker) for node in (*self.nodes, self.growth))
+        worker = tuple(per_worker.items())
+        if worker not in self._places:
+            self._places[worker] = sum(_whole(node, per_worker) for node in (*self.nodes, self.growth))
+        return self._places[worker]
+
+    @cached_property
+    def _places(self) -> dict[tuple[tuple[str, float], ...], float]:
+        """What `places` has found; a decision asks for thousands of workers of a few kinds."""
+        return {}
 
 
 def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str) -> str | None:

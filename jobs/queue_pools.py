@@ -22,8 +22,7 @@ Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
 """
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from jobs.queue_fit import EPSILON, amount, amounts, number
@@ -34,7 +33,20 @@ RUNS = "runs"
 # schedulers know such a depth too (Slurm's bf_max_job_test).
 MOST_WAITING = 200
 
-Demand = tuple[tuple[str, float], ...]
+
+class Demand:
+    """What a run takes of a pool. Equal ones are one object, so that thousands of runs are compared quickly.
+
+    Attributes:
+        items: Names and amounts, none of them zero.
+        amounts: The same, to be looked up by name.
+    """
+
+    __slots__ = ("amounts", "items")
+
+    def __init__(self, items: tuple[tuple[str, float], ...]):
+        """Takes names and amounts."""
+        self.items, self.amounts = items, dict(items)
 
 
 class Kept(NamedTuple):
@@ -45,29 +57,29 @@ class Kept(NamedTuple):
     value: float
 
 
-class Obstacle:
-    """Why a demand does not get into a pool: no room there, or room that is kept for another."""
+class Obstacle(NamedTuple):
+    """Why a demand does not get into a pool.
 
-    __slots__ = ("_demand", "_kept", "_pool", "_text")
+    Attributes:
+        pool: The pool.
+        demand: What was asked of it.
+        kept: For whom room is kept; None where there is no room at all.
+    """
 
-    def __init__(self, pool: "Pool", demand: Demand, kept: Kept | None):
-        """Takes the demand, and whom room is kept for; None where there is no room."""
-        self._pool, self._demand, self._kept = pool, demand, kept
-        self._text: str | None = None
+    pool: "Pool"
+    demand: Demand
+    kept: Kept | None
 
     def text(self) -> str:
-        """One line: the pool, what is needed, and what is free. Asked at the end of a pass, when that is settled."""
-        if self._text is None:
-            self._text = self._say()
-        return self._text
-
-    def _say(self) -> str:
-        needs, pool, kept = _needs(self._demand), self._pool, self._kept
-        if kept is None:
-            return needs + pool.shortage(self._demand)
-        if kept.run_id is None:
-            return f"{needs}behind {MOST_WAITING} runs that wait for {pool.name}"
-        return f"{needs}behind {kept.run_id}, for which {amount(kept.name, kept.value)} of {pool.name} are kept free"
+        """One line: what is needed, the pool, and what is free there at the end of the pass."""
+        if self.kept is None:
+            short = self.pool.short(self.demand)
+            return _needs(self.demand, short) + self.pool.shortage(short)
+        needs = _needs(self.demand, [self.kept.name])
+        if self.kept.run_id is None:
+            return f"{needs}behind {MOST_WAITING} runs that wait for {self.pool.name}"
+        kept = amount(self.kept.name, self.kept.value)
+        return f"{needs}behind {self.kept.run_id}, for which {kept} of {self.pool.name} are kept free"
 
 
 class Pool:
@@ -76,7 +88,7 @@ class Pool:
     Both what is free and what is spare only shrink during a pass, so that who was refused once need not be asked again.
     """
 
-    __slots__ = ("_ahead", "_allowed_by", "_free", "_kept_for", "_refusals", "_spare", "_waiting", "name", "size")
+    __slots__ = ("_ahead", "_allowed_by", "_free", "_kept_for", "_spare", "_waiting", "name", "size")
 
     def __init__(self, name: str, size: Mapping[str, float], allowed_by: str | None = None):
         """An empty pool.
@@ -86,36 +98,35 @@ class Pool:
             size: The most of each resource that may be held. Demands name no others.
             allowed_by: Who says so, for the limits of a queue or a user; None for a cluster.
         """
-        self.name, self.size, self._allowed_by = name, dict(size), allowed_by
-        self._free = dict(self.size)
-        self._spare = dict.fromkeys(self.size, math.inf)
+        self.name, self.size, self._allowed_by = name, size, allowed_by
+        self._free = dict(size)
+        self._spare = dict.fromkeys(size, math.inf)
         self._kept_for: dict[str, Kept] = {}
         self._ahead: dict[Demand, int] = {}
-        self._refusals: dict[tuple[Demand, Kept | None], Obstacle] = {}
         self._waiting = 0
 
     def obstacle(self, demand: Demand) -> Obstacle | None:
         """Why a run that ranks below all that were shown before cannot have this much now; None where it can."""
         free, spare = self._free, self._spare
-        for name, value in demand:
+        kept = None
+        for name, value in demand.items:
             if value > free[name] + EPSILON:
-                return self._refusal(demand, None)
-        for name, value in demand:
-            if value > spare[name] + EPSILON:
-                return self._refusal(demand, self._kept_for[name])
-        return None
+                return Obstacle(self, demand, None)
+            if kept is None and value > spare[name] + EPSILON:
+                kept = self._kept_for[name]
+        return None if kept is None else Obstacle(self, demand, kept)
 
     def hold(self, demand: Demand) -> None:
         """Takes what a run holds, or starts to hold now."""
         self._ahead[demand] = self._ahead.get(demand, 0) + 1
-        for name, value in demand:
+        for name, value in demand.items:
             self._free[name] -= value
             self._spare[name] -= value
 
     def keep_for(self, run_id: str, demand: Demand) -> None:
         """Keeps room for a run that waits, against all that are shown later."""
         spare = self._spare
-        for name, _ in demand:
+        for name in demand.amounts:
             if spare[name] > EPSILON:
                 break
         else:
@@ -124,46 +135,42 @@ class Pool:
         if self._waiting > MOST_WAITING:
             self._close()
             return
-        for name, room in self._room(demand).items():
+        for (name, value), room in zip(demand.items, self._rooms(demand), strict=True):
             if room < spare[name]:
                 spare[name] = room
-                self._kept_for[name] = Kept(run_id, name, dict(demand)[name])
+                self._kept_for[name] = Kept(run_id, name, value)
         self._ahead[demand] = self._ahead.get(demand, 0) + 1
 
-    def shortage(self, demand: Demand) -> str:
-        """What is held or free of what is short."""
-        short = [(name, self._free[name]) for name, value in demand if value > self._free[name] + EPSILON]
+    def short(self, demand: Demand) -> list[str]:
+        """Of which resources less is free than the demand."""
+        return [name for name, value in demand.items if value > self._free[name] + EPSILON]
+
+    def shortage(self, names: Collection[str]) -> str:
+        """How much of these is free, or held."""
+        free = {name: max(0.0, self._free[name]) for name in names}
         if self._allowed_by is None:
-            return f"{self.name} has {self._of_size(short)} free"
-        held = [(name, self.size[name] - free) for name, free in short]
+            return f"{self.name} has {self._of_size(free)} free"
+        held = {name: self.size[name] - self._free[name] for name in names}
         return f"{self.name} holds {self._of_size(held)} that {self._allowed_by}"
 
-    def _of_size(self, values: list[tuple[str, float]]) -> str:
+    def _of_size(self, values: Mapping[str, float]) -> str:
         return " and ".join(
-            f"{number(name, max(0.0, value))} of {amount(name, self.size[name])}" for name, value in values
+            f"{number(name, value)} of {amount(name, self.size[name])}" for name, value in values.items()
         )
 
-    def _room(self, demand: Demand) -> dict[str, float]:
+    def _rooms(self, demand: Demand) -> list[float]:
         """What of each resource is left beside this demand and all those ahead that fit beside it."""
-        size = self.size
-        beside = {name: size[name] - value for name, value in demand}
-        room = dict(beside)
+        size, mine = self.size, demand.amounts
+        taken = dict.fromkeys(mine, 0.0)
         for other, count in self._ahead.items():
-            for name, value in other:
-                if value > beside.get(name, math.inf) + EPSILON:
+            for name, value in other.items:
+                if name in mine and value + mine[name] > size[name] + EPSILON:
                     break  # it must have ended before
             else:
-                for name, value in other:
-                    if name in room:
-                        room[name] -= count * value
-        return room
-
-    def _refusal(self, demand: Demand, kept: Kept | None) -> Obstacle:
-        """The same object for the same refusal, so that thousands of runs share one text."""
-        found = self._refusals.get((demand, kept))
-        if found is None:
-            found = self._refusals[demand, kept] = Obstacle(self, demand, kept)
-        return found
+                for name, value in other.items:
+                    if name in taken:
+                        taken[name] += count * value
+        return [size[name] - value - taken[name] for name, value in demand.items]
 
     def _close(self) -> None:
         for name in self.size:
@@ -171,12 +178,6 @@ class Pool:
             self._kept_for[name] = Kept(None, name, 0.0)
 
 
-@lru_cache(maxsize=4096)
-def _needs(demand: Demand) -> str:
-    asked = {name: value for name, value in demand if name != RUNS}
+def _needs(demand: Demand, names: Collection[str]) -> str:
+    asked = {name: value for name, value in demand.items if name in names and name != RUNS}
     return f"needs {amounts(asked)}; " if asked else ""
-
-
-def demand_of(need: Mapping[str, float], size: Mapping[str, float]) -> Demand:
-    """What of a need a pool of this size counts."""
-    return tuple((name, value) for name, value in sorted(need.items()) if value > 0 and name in size)

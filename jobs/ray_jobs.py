@@ -89,7 +89,9 @@ class RayJobs:
         end = time.monotonic() + START_DEADLINE_S
         while True:
             try:
-                return cls(address)
+                jobs = cls(address)
+                jobs.capacity({})
+                return jobs
             except ClusterError:
                 if time.monotonic() > end:
                     raise
@@ -158,6 +160,8 @@ class RayJobs:
             ClusterError: the cluster does not answer.
         """
         nodes = self._ask(lambda: list_nodes(address=self.address, filters=[("state", "=", "ALIVE")], limit=10_000))
+        if not nodes:
+            raise ClusterError(f"{self.address}: no node has joined it yet; wait for its head to come up")
         each = tuple(_resources_of(node.resources_total or {}) for node in nodes)
         names = sorted({name for node in each for name in node})
         total = {name: sum(node.get(name, 0.0) for node in each) for name in names}

@@ -163,5 +163,3 @@ def without_overtaking(
         rows.append(run)
         starts.append(run.id)
     return starts
-
-

@@ -1,4 +1,8 @@
-"""Why a job ended. The messages are what Ray 2.60 said of real jobs, node ids and stack traces shortened."""
+"""Why a job ended.
+
+The longer messages are what Ray 2.60 said of real jobs, stack traces shortened; that of the memory monitor follows the
+format string in its raylet.
+"""
 
 import pytest
 
@@ -22,10 +26,10 @@ Job supervisor actor died: The actor died unexpectedly before finishing this tas
 \tip: 192.0.2.2
 The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker \
 unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) the process was killed \
-by the OOM killer due to high memory usage, (2) ray stop --force was called, or (3) the worker crashed unexpectedly due \
-to SIGSEGV or another unexpected error. If the process was killed by the kernel OOM killer (verifiable by checking for \
-OOM in dmesg of the OOMing node), consider enabling resource isolation via --enable-resource-isolation to prevent node \
-deaths by resource contention and significant loss of progress by uninformed kernel OOM killing."""
+by the OOM killer due to high memory usage, (2) ray stop --force was called, or (3) the worker crashed unexpectedly \
+due to SIGSEGV or another unexpected error. If the process was killed by the kernel OOM killer (verifiable by checking \
+for OOM in dmesg of the OOMing node), consider enabling resource isolation via --enable-resource-isolation to prevent \
+node deaths by resource contention and significant loss of progress by uninformed kernel OOM killing."""
 NODE_DIED = """\
 Job supervisor actor died: The actor died unexpectedly before finishing this task.
 \tclass_name: JobSupervisor
