@@ -2,47 +2,31 @@
 
 A checkpoint goes through two places. Training writes it to a staging folder on the node's own disk, where a STAGED
 file makes it whole. A thread then copies it to the run folder while training goes on: files first, MANIFEST.json with
-sizes and SHA-256 last. A checkpoint without its manifest does not exist. What a killed process left whole in staging
-is brought home by the next worker on that node, so that a kill during an upload costs no step.
+sizes and SHA-256 after them, an entry in the run's journal last. A checkpoint that the journal does not name does not
+exist. What a killed process left whole in staging is brought home by the next worker on that node, so that a kill
+during an upload costs no step.
 """
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from trainers.errors import DamagedError
-from trainers.run_folder import now
+from trainers.errors import DamagedError, FencedError
+from trainers.fencing import Entry, GroupWriter
+from trainers.journal import Checkpoint, Journal, State
+from trainers.run_folder import ATTEMPTS, CHECKPOINTS, RunFolder, now
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
 STAGED = "STAGED.json"
 # What the manifest of a damaged checkpoint is called, whose files stay for whoever wants to look.
 DAMAGED = "DAMAGED.json"
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """What is known of a checkpoint without opening it.
-
-    Attributes:
-        name: Its folder's name, checkpoint-<step>-a<attempt>-<worker group>.
-        step: Optimizer steps behind it.
-        attempt: The attempt that wrote it.
-        metrics: The scores on the validation set at this step.
-        created: ISO 8601 time.
-        files: Size in bytes and SHA-256 of each file.
-    """
-
-    name: str
-    step: int
-    attempt: int
-    metrics: dict[str, float]
-    created: str
-    files: dict[str, dict[str, Any]]
+_OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
+_NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
 
 
 @dataclass(frozen=True)
@@ -61,30 +45,26 @@ class Keeping:
         """Those that are neither among the best nor the newest, from which training goes on."""
         if self.num_to_keep is None or not checkpoints:
             return []
-        stays = {newest(checkpoints), *(item.name for item in self._ranked(checkpoints)[: self.num_to_keep])}
-        return [item for item in checkpoints if item.name not in stays]
+        stays = {item.name for item in self._ranked(checkpoints)[: self.num_to_keep]}
+        last = newest(checkpoints)
+        return [item for item in checkpoints if item.name not in stays and item != last]
 
     def _ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-        return sorted(checkpoints, key=lambda item: (item.metrics[self.score_attribute], -item.step, item.created))
+        # One that a request to stop has left has no score, so it is never the best.
+        scored = [item for item in checkpoints if self.score_attribute in item.metrics]
+        return sorted(scored, key=lambda item: (item.metrics[self.score_attribute], -item.step, item.created))
 
 
-def newest(checkpoints: Iterable[Checkpoint]) -> str | None:
-    """Name of the one furthest in training."""
-    last = max(checkpoints, key=lambda item: (item.step, item.created), default=None)
-    return last.name if last is not None else None
+def newest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
+    """The one furthest in training."""
+    # Of equals the last: it was entered later.
+    ordered = sorted(checkpoints, key=lambda item: (item.step, item.created))
+    return ordered[-1] if ordered else None
 
 
-def list_checkpoints(storage: Storage) -> list[Checkpoint]:
-    """All whole checkpoints of a run, by step.
-
-    Args:
-        storage: The run's checkpoints folder.
-    """
-    found = []
-    for folder in storage.list_folders():
-        if storage.exists(f"{folder}/{MANIFEST}"):
-            found.append(Checkpoint(**json.loads(storage.read_bytes(f"{folder}/{MANIFEST}"))))
-    return sorted(found, key=lambda item: (item.step, item.created))
+def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
+    """All checkpoints of a run that its journal names, by step."""
+    return list(Journal(folder).read().checkpoints)
 
 
 def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float]) -> None:
@@ -106,50 +86,122 @@ def list_staged(staging: Path) -> list[Checkpoint]:
     return found
 
 
-def bring_home(staged: Path, storage: Storage) -> Checkpoint:
-    """Copies a staged checkpoint to the run folder, manifest last, and frees the staging folder.
+def bring_home(staged: Path, writer: GroupWriter, keeping: Keeping) -> Checkpoint:
+    """Copies a staged checkpoint to the run folder and enters it in the journal, then frees the staging folder.
+
+    The same entry drops what the keeping policy does not keep any more; its files are deleted only then.
+
+    Args:
+        staged: Its folder. One that another group staged comes home under a name of this group's own.
+        writer: This worker group.
+        keeping: Which checkpoints stay.
 
     Raises:
+        FencedError: another attempt has taken over, so it was not entered.
         StorageError: the storage does not take it.
     """
+    writer.check()
     checkpoint = Checkpoint(**json.loads((staged / STAGED).read_text()))
     files = {name: {**entry, "sha256": sha256_of(staged / name)} for name, entry in sorted(checkpoint.files.items())}
-    whole = replace(checkpoint, files=files)
-    target = storage.sub(checkpoint.name)
-    for name in files:
-        target.upload_file(staged / name, name)
+    name = (
+        checkpoint.name if checkpoint.name.endswith(f"-{writer.group.id}") else f"{checkpoint.name}-{writer.group.id}"
+    )
+    whole = replace(checkpoint, name=name, files=files)
+    target = writer.folder.storage.sub(f"{CHECKPOINTS}/{name}")
+    for file in files:
+        target.upload_file(staged / file, file)
     target.write_bytes(MANIFEST, json.dumps(asdict(whole), indent=1).encode())
+    for old in _enter(whole, writer, keeping):
+        writer.folder.storage.delete_tree(f"{CHECKPOINTS}/{old}", first=MANIFEST)
     shutil.rmtree(staged)
     return whole
 
 
-def fetch(storage: Storage, name: str, local: Path) -> Checkpoint:
-    """Copies a checkpoint to this node and checks each file against the manifest.
+def _enter(checkpoint: Checkpoint, writer: GroupWriter, keeping: Keeping) -> list[str]:
+    """Puts a checkpoint in the journal, and gives back the names that went with the same entry."""
+    removes: list[str] = []
+
+    def decide(state: State) -> Entry | None:
+        if state.has(checkpoint.name):
+            return None
+        surplus = keeping.surplus([*state.checkpoints, checkpoint])
+        removes[:] = [item.name for item in surplus if item.name != checkpoint.name]
+        return {"kind": "checkpoint", "checkpoint": asdict(checkpoint), "removes": removes}
+
+    try:
+        writer.append(decide)
+    except FencedError:
+        if not writer.journal.read().has(checkpoint.name):
+            writer.folder.storage.delete_tree(f"{CHECKPOINTS}/{checkpoint.name}", first=MANIFEST)
+        raise
+    return removes
+
+
+def read_manifest(storage: Storage, name: str) -> Checkpoint:
+    """What a checkpoint's own folder says of it, for one that is named by its address.
+
+    Args:
+        storage: The folder above it.
+        name: Its name.
 
     Raises:
-        DamagedError: it has no manifest, or a file is missing or changed.
+        DamagedError: it has no manifest.
+    """
+    if not storage.exists(f"{name}/{MANIFEST}"):
+        raise DamagedError(f"{storage.url(name)}: no {MANIFEST}, so this is no whole checkpoint; name another one")
+    return Checkpoint(**json.loads(storage.read_bytes(f"{name}/{MANIFEST}")))
+
+
+def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
+    """Copies a checkpoint to this node and checks each file.
+
+    Args:
+        storage: The folder above it.
+        checkpoint: What its files must be, from the journal, or from its manifest.
+        local: Where to copy it.
+
+    Raises:
+        DamagedError: a file is missing or changed.
         StorageError: the storage does not answer, which says nothing about the checkpoint.
     """
-    source = storage.sub(name)
-    if not source.exists(MANIFEST):
-        raise DamagedError(f"{source.url()}: no {MANIFEST}, so this is no whole checkpoint; name another one")
-    checkpoint = Checkpoint(**json.loads(source.read_bytes(MANIFEST)))
     for file, entry in checkpoint.files.items():
+        key = f"{checkpoint.name}/{file}"
         if Path(file).is_absolute() or ".." in Path(file).parts:
-            raise DamagedError(f"{source.url(MANIFEST)}: names the file {file}, outside the checkpoint; do not use it")
-        if not source.exists(file):
-            raise DamagedError(f"{source.url(file)}: is missing, though {MANIFEST} names it; name another checkpoint")
-        source.download_file(file, local / file)
+            raise DamagedError(f"{storage.url(checkpoint.name)}: names the file {file}, outside it; do not use it")
+        if not storage.exists(key):
+            raise DamagedError(f"{storage.url(key)}: is missing; name another checkpoint")
+        storage.download_file(key, local / file)
         if sha256_of(local / file) != entry["sha256"]:
-            raise DamagedError(f"{source.url(file)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
-    return checkpoint
+            raise DamagedError(f"{storage.url(key)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
 
 
-def set_aside(storage: Storage, name: str) -> None:
-    """Takes the manifest from a damaged checkpoint, so that neither resuming nor choosing the best meets it again."""
-    if storage.exists(f"{name}/{MANIFEST}"):
-        storage.write_bytes(f"{name}/{DAMAGED}", storage.read_bytes(f"{name}/{MANIFEST}"))
-        storage.delete(f"{name}/{MANIFEST}")
+def set_aside(writer: GroupWriter, name: str) -> None:
+    """Takes a damaged checkpoint out of the journal, so that neither resuming nor choosing the best meets it again."""
+    writer.append(lambda state: {"kind": "set_aside", "name": name} if state.has(name) else None)
+    storage = writer.folder.storage.sub(f"{CHECKPOINTS}/{name}")
+    if storage.exists(MANIFEST):
+        storage.write_bytes(DAMAGED, storage.read_bytes(MANIFEST))
+        storage.delete(MANIFEST)
+
+
+def sweep(writer: GroupWriter) -> None:
+    """Deletes what killed and stale groups left half-written, which nobody can have the journal name any more.
+
+    Listed first and judged after: a later group writes under names that were not there when this one still held the
+    run, so that even a sweep that was paused in between deletes nothing of it.
+    """
+    storage = writer.folder.storage
+    listed = storage.sub(CHECKPOINTS).list_folders()
+    outputs = [key for attempt in storage.list_folders(ATTEMPTS) for key in storage.list_folders(attempt)]
+    state = writer.check()
+    for name in listed:
+        own = name.endswith(f"-{writer.group.id}")
+        if not own and not state.has(name) and name not in state.set_aside and _NAME.fullmatch(name):
+            storage.delete_tree(f"{CHECKPOINTS}/{name}", first=MANIFEST)
+    named = (writer.group.outputs, state.finished.outputs if state.finished is not None else None)
+    for key in outputs:
+        if _OUTPUTS.fullmatch(key) and key not in named:
+            storage.delete_tree(key)
 
 
 class Uploader:
@@ -158,15 +210,15 @@ class Uploader:
     A new one is not taken before the last is home, so that a lost disk costs less than two save intervals.
     """
 
-    def __init__(self, storage: Storage, keeping: Keeping, also: Callable[[], None]):
+    def __init__(self, writer: GroupWriter, keeping: Keeping, also: Callable[[], None]):
         """Starts no thread yet.
 
         Args:
-            storage: The run's checkpoints folder.
+            writer: This worker group.
             keeping: Which checkpoints stay.
             also: Run in the thread after each, for what else is to be stored now and then.
         """
-        self._storage = storage
+        self._writer = writer
         self._keeping = keeping
         self._also = also
         self._thread: threading.Thread | None = None
@@ -176,6 +228,7 @@ class Uploader:
         """Waits for the one before, then starts to bring this one home.
 
         Raises:
+            FencedError: another attempt has taken over.
             StorageError: the one before could not be brought home.
         """
         self.wait()
@@ -186,6 +239,7 @@ class Uploader:
         """Waits until all that was submitted is home.
 
         Raises:
+            FencedError: another attempt has taken over.
             StorageError: it could not be brought home.
         """
         if self._thread is not None:
@@ -197,9 +251,7 @@ class Uploader:
 
     def _bring(self, staged: Path) -> None:
         try:
-            bring_home(staged, self._storage)
-            for checkpoint in self._keeping.surplus(list_checkpoints(self._storage)):
-                self._storage.delete_tree(checkpoint.name, first=MANIFEST)
+            bring_home(staged, self._writer, self._keeping)
             self._also()
         except Exception as error:
             self._fault = error

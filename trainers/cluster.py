@@ -1,22 +1,27 @@
-"""The Ray cluster: joining or starting one, what it can hold, and the lines that workers say."""
+"""The Ray cluster: joining or starting one, what it can hold, which nodes it lost, and the board on it."""
 
 import contextlib
 import logging
 import math
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import socket
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trainers.config import TrainConfig
+from trainers.board import Board, News
+from trainers.config import CPUS_FOR_DATA, TrainConfig
 from trainers.errors import ResourceError
 
 POLL_S = 0.2
+# Set by install_and_run.sh, see runtime_env.install_script.
+PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
+BOARD_S = 10.0
+ANSWER_S = 10.0
 LOOPBACK = "127.0.0.1"
-# One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
-CPUS_FOR_DATA = 1.0
 
 
 @contextlib.contextmanager
@@ -34,16 +39,27 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
     address = address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
+    # Otherwise Ray Train prints each line of a worker a second time, to the other stream.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     try:
         if address:
-            ray.init(address=address, **quiet)
+            _check_answers(address)
+            ray.init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
         else:
             wanted = config.scaling.worker_resources["CPU"] * config.scaling.num_workers + CPUS_FOR_DATA
             cpus = max(os.cpu_count() or 1, math.ceil(wanted))
-            # Without a dashboard of its own, Ray Train asks whatever dashboard listens on the default port whether its
-            # controller lives; another Ray's answers no, and the workers are ended in mid-training.
+            port = _free_port()
             # "local": without it, ray.init joins whatever Ray another user started on this machine.
-            ray.init("local", num_cpus=cpus, include_dashboard=True, _node_ip_address=LOOPBACK, **quiet)
+            ray.init(
+                "local",
+                num_cpus=cpus,
+                include_dashboard=True,
+                dashboard_host=LOOPBACK,
+                dashboard_port=port,
+                runtime_env=_surroundings({"RAY_API_SERVER_ADDRESS": f"http://{LOOPBACK}:{port}"}),
+                _node_ip_address=LOOPBACK,
+                **quiet,
+            )
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise ResourceError(
             f"no Ray cluster answers at {address or 'this machine'}: {error}; check --address or RAY_ADDRESS, "
@@ -53,6 +69,41 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Finds in seconds that nobody listens; Ray itself waits for minutes.
+
+    Raises:
+        ConnectionError: nobody listens at host:port. Other forms of addresses are left to Ray.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+        except OSError as error:
+            raise ConnectionError(f"nobody listens at {host}:{port} ({error})") from error
+
+
+def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:
+    """The runtime_env of everything that this driver starts.
+
+    Ray Train asks the state API whether its controller lives. Where it is not told which cluster is meant, it asks the
+    Ray that was started last on the machine; another's answers no, and the workers are ended in mid-training.
+
+    Args:
+        cluster: The variable that tells it.
+    """
+    starter = os.environ.get(PY_EXECUTABLE)
+    # Workers then start with the packages that install_and_run.sh has given this driver.
+    return {"env_vars": dict(cluster), **({"py_executable": starter} if starter else {})}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def check_capacity(config: TrainConfig) -> None:
@@ -92,44 +143,41 @@ def _autoscaler_limits() -> Mapping[str, float]:
     return limits or {}
 
 
-class _Lines:
-    """Holds lines that workers said until the driver takes them."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def put(self, line: str) -> None:
-        self._lines.append(line)
-
-    def take(self) -> list[str]:
-        taken, self._lines = self._lines, []
-        return taken
-
-
 @contextlib.contextmanager
-def lines_of_workers(say: Callable[[str], None]) -> Iterator[Any]:
-    """Gives the handle that workers say lines to; each is said here once, while the block runs."""
-    actor: Any = ray.remote(num_cpus=0)(_Lines).remote()
-    done = threading.Event()
-
-    def pump() -> None:
-        while not done.wait(POLL_S):
-            _say_all(actor, say)
-
-    thread = threading.Thread(target=pump, name="worker-lines", daemon=True)
-    thread.start()
+def open_board() -> Iterator[Any]:
+    """Gives the handle of a `board.Board` on this node, which a lost worker node does not take away."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    kind: Any = ray.remote(num_cpus=0)(Board)
+    actor = kind.options(scheduling_strategy=here).remote()
     try:
         yield actor
     finally:
-        done.set()
-        thread.join()
-        _say_all(actor, say)
         ray.kill(actor)
 
 
-def _say_all(actor: Any, say: Callable[[str], None]) -> None:
+def read_board(board: Any) -> News | None:
+    """What is new; None where the board is gone, of which the cluster's own error will tell more."""
     try:
-        for line in ray.get(actor.take.remote(), timeout=10):
-            say(line)
-    except ray.exceptions.RayError:  # the cluster is going away; its own error says so
-        return
+        news: News = ray.get(board.take.remote(), timeout=BOARD_S)
+        return news
+    except ray.exceptions.RayError:
+        return None
+
+
+def living_nodes() -> set[str]:
+    """Ids of the nodes that the cluster takes for alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def lost_nodes(before: set[str], *, wait_s: float) -> int:
+    """How many of the nodes are gone; waits for the cluster to notice one.
+
+    Args:
+        before: Ids of nodes that have been alive.
+        wait_s: The longest wait. A node that falls silent is taken for dead after five checks, 3 s apart, each with
+            10 s to answer (health_check_failure_threshold, _period_ms and _timeout_ms of Ray).
+    """
+    end = time.monotonic() + wait_s
+    while not (gone := before - living_nodes()) and time.monotonic() < end:
+        time.sleep(POLL_S)
+    return len(gone)

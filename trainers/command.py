@@ -19,14 +19,16 @@ from trainers.config_file import (
     read_yaml,
     refuse_relative_storage,
 )
-from trainers.errors import ConfigError, RayscribeError
+from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
+from trainers.secrets import resolve_secrets
+from trainers.stop import STOP
 
 EXAMPLES = """examples:
   python task.py --config jobs/specs/whisper_micro.yaml --set scaling.num_workers=2
   python task.py --config my.yaml --set data.train=my/train.csv --set run.storage_path=s3://bucket/runs
   python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 --num-workers 3 --use-gpu
 """
-VERBS = ("train", "prepare", "evaluate")
+VERBS = ("train", "prepare", "evaluate", "check")
 # Ray sets it for the driver of a job.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
@@ -47,6 +49,18 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--split", default="test", help="evaluate: train, validation or test (default: test)")
     result.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, or a Ray started here)")
     result.add_argument("--no-ray", action="store_true", help="run in this process, without Ray")
+    result.add_argument(
+        "--attempt",
+        type=int,
+        metavar="K",
+        help="train: this is attempt K of the run, which takes it over from all before; a service counts them "
+        "(default: the next one)",
+    )
+    result.add_argument("--only", metavar="GROUPS", help="check: some of storage,data,model,hardware,nodes")
+    result.add_argument("--elsewhere", action="store_true", help="check: the job runs on other machines than this")
+    result.add_argument(
+        "--recordings-s", type=float, default=60.0, metavar="S", help="check: longest look at a split's recordings"
+    )
     group = result.add_argument_group("flags of the usual scripts, each short for a --set")
     for flag in flags.FLAGS:
         kind: dict[str, Any] = {"action": "store_true"} if flag.kind is bool else {"type": flag.kind, "metavar": "X"}
@@ -57,16 +71,26 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Runs one verb; prints one message for what can go wrong, and gives back its exit code."""
     given = parser().parse_args(arguments)
-    try:
-        config = config_of(given)
-        return run_verb(given, config)
-    except RayscribeError as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; the same command continues from the last checkpoint", file=sys.stderr, flush=True)
-        return 130
+    STOP.reset()
+    with STOP.on_signals():
+        try:
+            resolve_secrets(os.environ)
+            config = config_of(given)
+            return run_verb(given, config)
+        except StoppedError as stopped:
+            _tell(str(stopped))
+            return STOP.exit_code
+        except KeyboardInterrupt as stopped:
+            _tell(f"stopped; {(stopped if isinstance(stopped, Interruption) else Interruption()).left}")
+            return STOP.exit_code
+        except RayscribeError as error:
+            _tell(f"error: {error}")
+            return error.exit_code
+
+
+def _tell(message: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(message, file=sys.stderr, flush=True)
 
 
 def config_of(given: argparse.Namespace) -> TrainConfig:
@@ -103,6 +127,12 @@ def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
         RayscribeError: what stopped it.
     """
     # Only now: a fault in the config is told in a second, and torch, transformers and Ray take several to load.
+    if given.verb == "check":
+        from trainers.inspection.run import check  # noqa: PLC0415
+        from trainers.inspection.subject import Subject  # noqa: PLC0415
+
+        subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
+        return check(subject, given.only)
     from trainers.arguments import check_training_args  # noqa: PLC0415
     from trainers.run import LoneEngine  # noqa: PLC0415
 
@@ -112,7 +142,8 @@ def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
     from trainers.cluster import connected  # noqa: PLC0415
     from trainers.ray_engine import RayEngine  # noqa: PLC0415
 
-    with connected(config, given.address):
+    # Again inside, since Ray takes SIGTERM for itself when it connects.
+    with connected(config, given.address), STOP.on_signals():
         return _run(given, config, RayEngine())
 
 
@@ -134,6 +165,6 @@ def _run(given: argparse.Namespace, config: TrainConfig, engine: Any) -> int:
             raise ConfigError(f"--split {given.split}: one of train, validation, test")
         result = run.evaluate(config, engine, model=given.model, split=given.split)
     else:
-        result = run.fit(config, engine, overrides=given.changed)
+        result = run.fit(config, engine, overrides=given.changed, attempt=given.attempt)
     run.say(result.headline)
     return 0

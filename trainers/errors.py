@@ -8,7 +8,13 @@ RayscribeError                 anything that we raise on purpose; its text names
 ├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
 │   └── DamagedError           a checkpoint is not whole, and will not become so
 ├── ResourceError              the cluster can never hold what the config asks for
-└── ScoringError               the ids that were scored are not the ids that were asked for
+├── ScoringError               the ids that were scored are not the ids that were asked for
+├── FencedError                a newer attempt has taken the run over; this one must not write
+├── LostWorkerError            the process of a training worker died
+├── LostNodeError              the node of a training worker died, or was taken away
+├── MemoryExhaustedError       a worker asked for more memory than its node or its GPU has
+└── StoppedError               somebody asked to stop, and the last checkpoint is stored
+Interruption                   somebody asked to stop, and there is nothing to wait for
 
 Each takes one string, so that it survives pickling between Ray processes unchanged.
 """
@@ -19,21 +25,25 @@ class RayscribeError(Exception):
 
     Attributes:
         exit_code: What a command that ends with this error gives back to the shell.
+        final: Whether the same again would end the same, so that workers are not started anew.
     """
 
     exit_code = 1
+    final = False
 
 
 class ConfigError(RayscribeError):
     """A value in the config, or a combination of values, cannot work."""
 
     exit_code = 2
+    final = True
 
 
 class DataError(RayscribeError):
     """A manifest, a data set or a recording cannot be used."""
 
     exit_code = 3
+    final = True
 
 
 class AudioError(DataError):
@@ -50,6 +60,7 @@ class ResumeError(RayscribeError):
     """A run cannot be continued: another experiment has its name, or a checkpoint is not whole."""
 
     exit_code = 5
+    final = True
 
 
 class DamagedError(ResumeError):
@@ -60,9 +71,56 @@ class ResourceError(RayscribeError):
     """The cluster, grown as far as it can, does not hold what the config asks for."""
 
     exit_code = 6
+    final = True
 
 
 class ScoringError(RayscribeError):
     """The ids that were scored are not exactly the ids that should have been."""
 
     exit_code = 7
+    final = True
+
+
+class FencedError(RayscribeError):
+    """A newer attempt, or another worker group, has taken the run over: what this one writes is read by nobody."""
+
+    exit_code = 10
+    final = True
+
+
+class LostWorkerError(RayscribeError):
+    """The process of a training worker died, more often than run.max_failures allows."""
+
+    exit_code = 8
+
+
+class MemoryExhaustedError(RayscribeError):
+    """A worker was killed by Ray's memory monitor, or its GPU or its allocator had no memory left."""
+
+    exit_code = 9
+
+
+class LostNodeError(RayscribeError):
+    """The node of a training worker died, or was taken away."""
+
+    exit_code = 11
+
+
+class StoppedError(RayscribeError):
+    """Somebody asked to stop, and a last checkpoint is stored; the text says where."""
+
+    exit_code = 143
+    final = True
+
+
+class Interruption(KeyboardInterrupt):
+    """Somebody asked to stop, by whatever signal, while nothing was to be waited for.
+
+    Attributes:
+        left: What the run has, for the person who asked.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known yet of what is left."""
+        super().__init__("stopped")
+        self.left = "the same command continues from what is there"

@@ -1,14 +1,14 @@
 """What makes two runs the same experiment: everything that changes the mathematics, and nothing that does not."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from trainers.checkpoints import Checkpoint, list_checkpoints
 from trainers.config import TrainConfig
 from trainers.errors import ResumeError
+from trainers.journal import State
 from trainers.planning import batch_shape
-from trainers.run_folder import CHECKPOINTS, EXPERIMENT, PROCESSOR, RESULT, RunFolder
+from trainers.run_folder import CHECKPOINTS, RESULT, RunFolder
 
 # Fields of `training` that may change within a run: how long it is, how often it reports, how fast it computes.
 NOT_MATHEMATICS = {
@@ -60,42 +60,59 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str]) -> dict[str, Any
     return parts
 
 
-def claim(folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str]) -> str:
-    """Decides whether the run folder may be continued or begun, and writes what the experiment is.
+def settle(
+    state: State, folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str], *, retried: bool = False
+) -> dict[str, Any]:
+    """Decides whether a run may be continued or begun, and as which experiment.
+
+    Args:
+        state: What its journal comes to.
+        folder: The run folder, for the messages.
+        config: The config.
+        data_keys: Hash of the prepared set of each split.
+        retried: A service repeats an attempt of this very run, so that `resume: never` does not refuse it.
 
     Returns:
-        The run's unique id.
+        The experiment: its unique id, and its description.
 
     Raises:
         ResumeError: `resume: never` and the run has checkpoints; or they are of another experiment.
     """
     wanted = describe(config, data_keys)
-    known = folder.read_json(EXPERIMENT)
-    checkpoints = list_checkpoints(folder.storage.sub(CHECKPOINTS))
-    begun = bool(checkpoints) or folder.storage.exists(RESULT)
-    if begun and config.run.resume == "never":
+    begun = bool(state.checkpoints or state.set_aside) or state.finished is not None
+    if begun and config.run.resume == "never" and not retried:
         raise ResumeError(
             f"{folder.url}: this run has begun, and run.resume is never: "
             "name another run (--set run.name=…), or continue it (--set run.resume=auto)"
         )
+    known = state.experiment
     if known is not None and known["experiment"] == wanted:
-        _refuse_fewer_steps(folder, config, checkpoints)
-        return str(known["id"])
+        _refuse_fewer_steps(state, folder, config)
+        return known
     if known is not None and begun:
         raise ResumeError(
             f"{folder.url}: holds another experiment, so it is not continued:\n"
             + "\n".join(difference(known["experiment"], wanted))
             + "\nname another run (--set run.name=…), or set these back"
         )
-    # Nothing that an experiment left before its first checkpoint may be read by this one.
-    folder.storage.delete_tree(PROCESSOR, first="config.json")
-    run_id = uuid.uuid4().hex
-    folder.write_json(EXPERIMENT, {"id": run_id, "experiment": wanted})
-    return run_id
+    return {"id": uuid.uuid4().hex, "experiment": wanted}
 
 
-def _refuse_fewer_steps(folder: RunFolder, config: TrainConfig, checkpoints: Sequence[Checkpoint]) -> None:
-    last = max((item.step for item in checkpoints), default=0)
+def refuse_without_journal(state: State, folder: RunFolder) -> None:
+    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew beside them.
+
+    Raises:
+        ResumeError: it holds checkpoints or a result, and no journal.
+    """
+    if state.number == 0 and (folder.storage.exists(RESULT) or folder.storage.list_folders(CHECKPOINTS)):
+        raise ResumeError(
+            f"{folder.url}: holds checkpoints or a result but no journal, so it is not known which of them count; "
+            "name another run (--set run.name=…), starting from one of them where wanted (--set run.resume=from:…)"
+        )
+
+
+def _refuse_fewer_steps(state: State, folder: RunFolder, config: TrainConfig) -> None:
+    last = max((item.step for item in state.checkpoints), default=0)
     if config.training.max_steps is not None and config.training.max_steps < last:
         raise ResumeError(
             f"{folder.url}: training.max_steps is {config.training.max_steps}, but the run is at step {last}: "
@@ -112,15 +129,17 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def finished(folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str]) -> bool:
-    """Whether the run has reached its last step and has the result that is asked for.
+def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str]) -> bool:
+    """Whether a run has reached its last step and has the result that is asked for.
 
     Raises:
         ResumeError: it has finished with another test set, whose score must not be taken for this one's.
     """
-    result: dict[str, Any] | None = folder.read_json(RESULT)
+    if state.finished is None:
+        return False
+    result = state.finished.result
     asked = [config.training.max_steps, config.training.num_train_epochs]
-    if result is None or [result["max_steps"], result["num_train_epochs"]] != asked:
+    if [result["max_steps"], result["num_train_epochs"]] != asked:
         return False
     if result["test_data"] != data_keys.get("test"):
         raise ResumeError(

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from trainers.checkpoints import Checkpoint
 from trainers.config import TrainConfig
+from trainers.journal import Checkpoint
 from trainers.run_folder import MODEL, RunFolder
 from trainers.whisper_vocabulary import language_code
 
@@ -25,10 +25,10 @@ NOT_EXPORTED = {
 def export_model(
     folder: RunFolder, config: TrainConfig, checkpoint: Checkpoint, local: Path, test: dict[str, Any] | None
 ) -> None:
-    """Writes model/ of a run.
+    """Writes model/ of a worker group's outputs.
 
     Args:
-        folder: The run folder.
+        folder: The folder of the outputs.
         config: The config.
         checkpoint: The best checkpoint.
         local: Its files on this node.

@@ -1,21 +1,28 @@
 """fit(config): prepare, train, score, export; and the two verbs that do a part of it: prepare_all and evaluate."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import pyarrow as pa
+
 from trainers import run_folder as layout
 from trainers.config import S3_SCHEME, TrainConfig
-from trainers.data.prepare import Runner, prepare, run_here
+from trainers.data.prepare import Runner, ShardTask, prepare, run_here
 from trainers.data.prepared import PreparedSet
 from trainers.data.select import check_scorable, select_training
 from trainers.data.sources import SPLITS, Source, open_sources
+from trainers.ending import Ending
 from trainers.errors import ConfigError, RayscribeError
-from trainers.experiment import claim, finished
+from trainers.experiment import finished, refuse_without_journal, settle
+from trainers.fencing import Driver, refuse_superseded
+from trainers.journal import Journal, State
+from trainers.live import Phase, StatusWriter
 from trainers.planning import context_of
+from trainers.publish import publish
 from trainers.resume import FROM, named_checkpoint
 from trainers.run_folder import RunFolder
 from trainers.scoring_worker import EvaluateOrder, evaluate_here
@@ -96,28 +103,40 @@ def say(line: str) -> None:
         print(line, flush=True)
 
 
-def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = ()) -> RunResult:
+def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = (), attempt: int | None = None) -> RunResult:
     """Runs one experiment from manifests to an exported, scored model; continues it where it was interrupted.
 
     Args:
         config: The config; `run.name` given and paths absolute.
         engine: Where it runs.
         overrides: What the command line changed, for the record.
+        attempt: The attempt's number where a service counts; it takes the run over from all before. None: the next.
 
     Raises:
+        FencedError: a later attempt has taken the run over.
         RayscribeError: with the thing, the value and the fix; before training wherever it can be known.
     """
     # Rank 0's, since a name that is made from the time may differ between ranks.
     config = engine.once(lambda: config)
     folder = RunFolder.of(config)
-    order = engine.once(lambda: _stage(config, engine, folder, overrides))
-    if order is not None:
-        engine.train(order, folder)
-    result = folder.read_json(layout.RESULT)
-    if result is None:
+    with Ending(config, folder, attempt) as ending:
+        with StatusWriter(folder, attempt) as status:
+            order = engine.once(lambda: _stage(config, engine, folder, overrides, attempt, status))
+        if order is not None:
+            ending.attempt = order.attempt
+            engine.train(order, folder)
+        result = _result_of(folder, order)
+        ending.headline = result.headline
+    return result
+
+
+def _result_of(folder: RunFolder, order: WorkOrder | None) -> RunResult:
+    finish = Journal(folder).read().finished
+    if finish is None or (order is not None and finish.attempt < order.attempt):
         raise RayscribeError(f"{folder.url}: the workers ended without a result; look into {layout.ATTEMPTS}/")
-    split = "validation" if result["test"] is None else "test"
-    return RunResult(folder.url, folder.read_json(f"{layout.EVALUATION}/{split}.json") or {}, split)
+    split = "validation" if finish.result["test"] is None else "test"
+    totals = folder.read_json(f"{finish.outputs}/{layout.EVALUATION}/{split}.json")
+    return RunResult(folder.url, totals or {}, split)
 
 
 def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS) -> dict[str, PreparedSet]:
@@ -127,11 +146,22 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
         DataError: a manifest is wrong, or too many recordings cannot be decoded.
         StorageError: the storage cannot be written.
     """
-    endpoint = config.run.s3_endpoint_url
-    open_storage(layout.storage_path_of(config), s3_endpoint_url=endpoint).check_writable()
-    sources = open_sources(config.data, s3_endpoint_url=endpoint, splits=splits)
+    _check_storage(config)
+    return _prepare_splits(config, engine, splits)
+
+
+def _check_storage(config: TrainConfig) -> None:
+    """Finds within seconds what would stop the run; before anything else that asks the storage with patience."""
+    open_storage(layout.storage_path_of(config), s3_endpoint_url=config.run.s3_endpoint_url).check_writable()
+
+
+def _prepare_splits(
+    config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS, show: Callable[[str], None] = lambda _: None
+) -> dict[str, PreparedSet]:
+    """Prepares the splits; `show` takes how far it is."""
+    sources = open_sources(config.data, s3_endpoint_url=config.run.s3_endpoint_url, splits=splits)
     engine.check(config)
-    return {source.split: _prepare(config, source, engine) for source in sources}
+    return {source.split: _prepare(config, source, engine, show) for source in sources}
 
 
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> RunResult:
@@ -167,6 +197,8 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
 def find_model(model: str, s3_endpoint_url: str | None) -> str:
     """The folder or URL that holds the model of a run, or the text itself where it is one, or a Hub id.
 
+    A run's is the one that its journal names, not the copy at the root that people see.
+
     Raises:
         ConfigError: a folder or URL was given that holds no model.
     """
@@ -176,49 +208,112 @@ def find_model(model: str, s3_endpoint_url: str | None) -> str:
             raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")
         return model
     address = model.rstrip("/") if model.startswith(S3_SCHEME) else str(local.resolve())
-    for candidate in (f"{address}/{layout.MODEL}", address):
+    state = Journal(RunFolder(open_storage(address, s3_endpoint_url=s3_endpoint_url))).read()
+    home = address if state.finished is None else f"{address}/{state.finished.outputs}"
+    for candidate in (f"{home}/{layout.MODEL}", home):
         if open_storage(candidate, s3_endpoint_url=s3_endpoint_url).exists("config.json"):
             return candidate
     raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")
 
 
-def _stage(config: TrainConfig, engine: Engine, folder: RunFolder, overrides: Sequence[str]) -> WorkOrder | None:
+def _stage(
+    config: TrainConfig,
+    engine: Engine,
+    folder: RunFolder,
+    overrides: Sequence[str],
+    attempt: int | None,
+    status: StatusWriter,
+) -> WorkOrder | None:
     """Everything before training; None where the run has finished already."""
+    _check_storage(config)
+    journal = Journal(folder)
+    # Also before hours of preparing.
+    refuse_superseded(folder, journal.read(), attempt)
+    refuse_without_journal(journal.read(), folder)
+    status.show(Phase.PREPARING_DATA, detail="opening the data")
     if config.model.init == "pretrained":
         # Before hours of preparing: weights that cannot be opened, a language without a token.
         load_processor(config.model, None)
-    sets = prepare_all(config, engine)
+    sets = _prepare_splits(config, engine, show=lambda detail: status.show(Phase.PREPARING_DATA, detail=detail))
     data_keys = {split: prepared.key for split, prepared in sets.items()}
-    run_id = claim(folder, config, data_keys)
-    if finished(folder, config, data_keys):
+    retried = attempt is not None and attempt > 1
+
+    def experiment(state: State) -> dict[str, Any]:
+        return settle(state, folder, config, data_keys, retried=retried)
+
+    state = journal.read()
+    refuse_superseded(folder, state, attempt)
+    experiment(state)
+    if finished(state, folder, config, data_keys):
         say(f"{folder.url}: this run has finished; raise training.max_steps to train on, or name another run")
+        # The attempt that finished may have died, or may be paused, before all of it was to be seen.
+        publish(folder, journal)
         return None
     if config.run.resume.startswith(FROM):
         named_checkpoint(config.run.resume.removeprefix(FROM), config.run.s3_endpoint_url)
-    folder.write_request(config, overrides)
-    folder.write_json(layout.ENVIRONMENT, layout.describe_environment(data_keys))
-    _check_utterances(config, folder, sets)
-    return WorkOrder(config, sets, folder.open_attempt(), run_id)
+    driver = Driver.open(folder, journal, attempt, experiment)
+    return _prepare_attempt(config, driver, sets, overrides, numbered=attempt is not None)
 
 
-def _prepare(config: TrainConfig, source: Source, engine: Engine) -> PreparedSet:
+def _prepare_attempt(
+    config: TrainConfig, driver: Driver, sets: Mapping[str, PreparedSet], overrides: Sequence[str], *, numbered: bool
+) -> WorkOrder:
+    """Writes what an attempt begins with into its own folder, then has the run folder show it."""
+    own, state = driver.own, driver.check()
+    assert state.experiment is not None
+    own.write_json(layout.ATTEMPT, layout.describe_start())
+    own.write_request(config, overrides)
+    own.write_json(layout.ENVIRONMENT, layout.describe_environment({split: item.key for split, item in sets.items()}))
+    own.write_json(layout.EXPERIMENT, state.experiment)
+    # A new model's processor is learned by the first attempt that comes so far, and is that one's for all others.
+    holder = state.processor or driver.attempt
+    _check_utterances(config, driver, holder, sets)
+    processor = holder if config.model.init == "scratch" else None
+    driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": processor})
+    publish(driver.folder, driver.journal)
+    return WorkOrder(
+        config=config,
+        sets=sets,
+        attempt=driver.attempt,
+        run_id=state.experiment["id"],
+        processor=f"{layout.ATTEMPTS}/{processor}/{layout.PROCESSOR}" if processor is not None else None,
+        numbered=numbered,
+    )
+
+
+def _prepare(config: TrainConfig, source: Source, engine: Engine, show: Callable[[str], None]) -> PreparedSet:
+    def counting(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+        done, total = 0, sum(map(len, blocks))
+        show(f"{source.split} 0 of {total} clips")
+        for part in engine.runner(blocks, task):
+            done += len(part)
+            show(f"{source.split} {done} of {total} clips")
+            yield part
+
     return prepare(
         source,
         config.data,
         cache_url=layout.cache_url_of(config),
         s3_endpoint_url=config.run.s3_endpoint_url,
-        runner=engine.runner,
+        runner=counting,
         say=say,
     )
 
 
-def _check_utterances(config: TrainConfig, folder: RunFolder, sets: Mapping[str, PreparedSet]) -> None:
+def _check_utterances(config: TrainConfig, driver: Driver, holder: int, sets: Mapping[str, PreparedSet]) -> None:
     """Finds what would stop or falsify the run later, and writes which rows are left out and why.
+
+    Args:
+        config: The config.
+        driver: Of this attempt.
+        holder: The attempt whose folder holds a new model's processor, or is to hold it.
+        sets: Prepared set of each split.
 
     Raises:
         DataError: transcripts or clips do not fit the model; nothing is left to train on.
     """
-    processor = settle_processor(config, folder, sets["train"].index["text"].to_pylist())
+    home = driver.folder.sub(f"{layout.ATTEMPTS}/{holder}")
+    processor = settle_processor(config, home, sets["train"].index["text"].to_pylist())
     model_context_s, most_labels = context_and_labels(config.model, processor)
     context_s = context_of(config, model_context_s)
     chosen = select_training(
@@ -239,7 +334,7 @@ def _check_utterances(config: TrainConfig, folder: RunFolder, sets: Mapping[str,
         check_label_lengths(
             [len(labels) for labels in encode_labels(processor.tokenizer, texts)], ids, most_labels, split
         )
-    folder.write_jsonl(layout.QUARANTINE, left_out)
+    driver.own.write_jsonl(layout.QUARANTINE, left_out)
     say(_data_line(sets, len(trained), len(chosen.left_out)))
 
 

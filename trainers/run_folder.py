@@ -1,12 +1,20 @@
 """The layout of a run folder, in one place. Imports no torch.
 
-config.yaml overrides.yaml environment.json experiment.json
-metrics.jsonl   quarantine.jsonl   result.json
-processor/                    a new model's description: tokenizer, extractor, sizes
-checkpoints/<name>/           over all attempts, each whole once it has MANIFEST.json
-attempts/<k>/                 Ray Train's own folder of each attempt, and its TensorBoard events
-evaluation/<split>.json .jsonl
+journal/00000001.json …       what happened, in one order; what it does not name does not exist, see `journal`
+checkpoints/<name>/           over all attempts, each once the journal has it
+attempts/<k>/                 what only attempt k writes: Ray Train's own folder, TensorBoard events, and
+    attempt.json                  when and where it began
+    config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
+    processor/                    a new model's description: tokenizer, extractor, sizes
+    metrics-<group>.jsonl         one line a report of each worker group, while it trains
+    outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json
+
+Shown at the root for people, as copies of what the journal names (hard links on a disk), see `publish`:
+config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
 model/                        the best model, ready for from_pretrained
+evaluation/<split>.json .jsonl
+metrics.jsonl                 all lines that count, over all attempts; with the others at the run's end
+result.json                   last
 """
 
 import json
@@ -26,6 +34,7 @@ from trainers.config import TrainConfig
 from trainers.config_file import to_yaml
 from trainers.storage import Storage, open_storage
 
+ATTEMPT = "attempt.json"
 CONFIG = "config.yaml"
 OVERRIDES = "overrides.yaml"
 ENVIRONMENT = "environment.json"
@@ -33,6 +42,7 @@ EXPERIMENT = "experiment.json"
 METRICS = "metrics.jsonl"
 QUARANTINE = "quarantine.jsonl"
 RESULT = "result.json"
+JOURNAL = "journal"
 PROCESSOR = "processor"
 CHECKPOINTS = "checkpoints"
 ATTEMPTS = "attempts"
@@ -99,17 +109,13 @@ class RunFolder:
         self.storage.write_bytes(key, jsonl(rows))
 
     def write_request(self, config: TrainConfig, overrides: Sequence[str]) -> None:
-        """Writes what was asked, what was changed on the command line, and where it runs."""
+        """Writes what was asked, and what was changed on the command line."""
         self.storage.write_bytes(CONFIG, to_yaml(config).encode())
         self.storage.write_bytes(OVERRIDES, yaml.safe_dump(list(overrides), allow_unicode=True).encode())
 
-    def open_attempt(self) -> int:
-        """Claims the next free attempt number; of drivers that race, each gets its own."""
-        number = 1
-        content = json.dumps({"started": now(), "host": platform.node(), "python": sys.version.split()[0]}).encode()
-        while not self.storage.create_exclusive(f"{ATTEMPTS}/{number}/attempt.json", content):
-            number += 1
-        return number
+    def sub(self, prefix: str) -> "RunFolder":
+        """A folder of this one, laid out alike: an attempt's own, or the outputs of a worker group."""
+        return RunFolder(self.storage.sub(prefix))
 
     def write_evaluation(self, split: str, totals: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes evaluation/<split>.jsonl, then evaluation/<split>.json."""
@@ -125,6 +131,11 @@ def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
 def now() -> str:
     """The time as ISO 8601, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def describe_start() -> dict[str, Any]:
+    """When and where an attempt begins."""
+    return {"started": now(), "host": platform.node(), "python": sys.version.split()[0]}
 
 
 def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:

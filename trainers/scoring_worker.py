@@ -40,7 +40,7 @@ def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
     """Entry of a Ray Train worker that scores.
 
     Args:
-        loop_config: `order`, an EvaluateOrder, and `lines`, where lines for the driver go.
+        loop_config: See `session.run_on_worker`; `order` is an EvaluateOrder.
     """
     run_on_worker(score_order, loop_config)
 

@@ -4,7 +4,7 @@ RAYSCRIBE_SECRETS holds JSON: {"NAME": {"env": "VARIABLE_OF_THE_NODE"}} or {"NAM
 """
 
 import json
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,12 @@ def resolve_secrets(environment: MutableMapping[str, str]) -> None:
         if source != name and source in references:
             raise ConfigError(f"{_named(name)} is taken from {source}, which is a secret too: rename one of them")
     environment.update({name: _value(name, place, environment) for name, place in references.items()})
+
+
+def secret_values(environment: Mapping[str, str]) -> list[str]:
+    """The values that `resolve_secrets` has set, for whoever must not show them."""
+    names = _references(environment.get(REFERENCES) or "{}")
+    return [environment[name] for name in names if environment.get(name)]
 
 
 def _references(text: str) -> dict[str, dict[str, str]]:

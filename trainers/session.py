@@ -3,20 +3,34 @@
 The training core asks for nothing else of its surroundings, so that the same code runs with and without Ray.
 """
 
+import contextlib
 import logging
 import os
+import sys
+import traceback
+import uuid
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import torch.distributed
 import transformers
 
+from trainers.board import STOPPABLE, WORKING
+from trainers.errors import RayscribeError, StoppedError
+from trainers.secrets import resolve_secrets
+from trainers.stop import STOP
+from trainers.worker_log import WorkerLog, finish_logs
+
 # A rank may prepare a large set, or bring a large checkpoint home, while the others wait.
 LONGEST_WAIT = timedelta(hours=12)
+# An actor answers in milliseconds; one that does not is gone, or its node is.
+BOARD_S = 10.0
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
@@ -46,6 +60,23 @@ class Session(ABC):
     @abstractmethod
     def report(self, metrics: dict[str, float]) -> None:
         """Gives numbers to the engine; every rank calls it equally often."""
+
+    @abstractmethod
+    def stoppable(self) -> AbstractContextManager[None]:
+        """While the block runs, a request to stop waits for a last checkpoint; at other times it ends all at once.
+
+        Every rank enters it. A block that ends by StoppedError has seen to the request itself.
+        """
+
+    @abstractmethod
+    def stop_asked(self) -> bool:
+        """Whether somebody has asked this rank to stop; may be asked twice a second."""
+
+    @cached_property
+    def group(self) -> str:
+        """A name that only these ranks have, the same on each; all call it at the same point."""
+        name: str = self.from_leader(lambda: uuid.uuid4().hex[:8])
+        return name
 
     def gather(self, item: Any) -> list[Any]:
         """Every rank's item, in the order of ranks, on every rank."""
@@ -78,32 +109,57 @@ class Session(ABC):
 
 @dataclass(frozen=True)
 class RaySession(Session):
-    """A worker of a Ray TorchTrainer; its lines travel to the driver through an actor."""
+    """A worker of a Ray TorchTrainer; what it says goes to the board, which the driver reads.
 
-    lines: Any = None
+    Attributes:
+        board: Handle of the actor that `cluster.open_board` gives.
+    """
+
+    board: Any = None
 
     @classmethod
-    def of_this_worker(cls, lines: Any) -> "RaySession":
-        """The session of the calling worker.
-
-        Args:
-            lines: Handle of the actor that `cluster.lines_of_workers` gives.
-        """
+    def of_this_worker(cls, board: Any) -> "RaySession":
+        """The session of the calling worker."""
         import ray.train  # noqa: PLC0415
 
         context = ray.train.get_context()
-        return cls(context.get_world_rank(), context.get_world_size(), context.get_local_rank(), lines)
+        return cls(context.get_world_rank(), context.get_world_size(), context.get_local_rank(), board)
 
     def say(self, line: str) -> None:
         """Sends the line to the driver, which prints it once."""
         if self.leads:
-            self.lines.put.remote(line)
+            self.board.put.remote(line)
 
     def report(self, metrics: dict[str, float]) -> None:
         """Gives the numbers to Ray Train, for its dashboard and its Result."""
         import ray.train  # noqa: PLC0415
 
         ray.train.report(metrics)
+
+    def begin(self) -> None:
+        """Tells the driver that the workers have started."""
+        if self.leads:
+            self.board.enter.remote(WORKING)
+
+    @contextlib.contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Tells the driver to wait, or not to wait any more."""
+        if self.leads:
+            self.board.enter.remote(STOPPABLE)
+        yield
+        if self.leads:
+            self.board.enter.remote(WORKING)
+
+    def stop_asked(self) -> bool:
+        """Looks at the board, for all ranks."""
+        import ray  # noqa: PLC0415
+
+        if not self.leads:
+            return False
+        try:
+            return bool(ray.get(self.board.is_stop_asked.remote(), timeout=BOARD_S))
+        except ray.exceptions.RayError:  # without its driver the worker will soon be ended
+            return False
 
 
 @dataclass(frozen=True)
@@ -131,15 +187,44 @@ class LoneSession(Session):
     def report(self, metrics: dict[str, float]) -> None:
         """Nobody else is to be told."""
 
+    def stoppable(self) -> AbstractContextManager[None]:
+        """Listens to this process's signals."""
+        return STOP.listening()
 
-def run_on_worker(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> None:
-    """Runs in a Ray Train worker; the driver sees at once what went wrong, which Ray tells after its last retry."""
-    session = RaySession.of_this_worker(loop_config["lines"])
-    try:
-        run(loop_config["order"], session)
-    except Exception as error:
-        session.say(f"worker failed: {type(error).__name__}: {error}")
-        raise
+    def stop_asked(self) -> bool:
+        """Whether this process has got a signal."""
+        return STOP.asked
+
+
+def run_on_worker(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
+    """Runs in a Ray Train worker, and keeps what the worker prints in the run folder.
+
+    Args:
+        run: What every rank runs.
+        loop_config: `order`, what `run` is told; `board`, see RaySession; `folder` and `attempt`, whose run folder
+            keeps the log.
+
+    Returns:
+        What the driver is to say of a run that was stopped; None for one that went to its end.
+    """
+    resolve_secrets(os.environ)
+    session = RaySession.of_this_worker(loop_config["board"])
+    session.begin()
+    folder, attempt = loop_config["folder"], loop_config["attempt"]
+    if session.local_rank == 0:
+        finish_logs(folder)
+    with WorkerLog(folder, attempt, rank=session.rank, group=session.group):
+        try:
+            run(loop_config["order"], session)
+        except StoppedError as stopped:
+            return str(stopped)
+        except RayscribeError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            raise
+        except Exception:
+            traceback.print_exc()
+            raise
+    return None
 
 
 def be_quiet() -> None:

@@ -136,7 +136,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         rank: int,
         clips: Clips,
         first_step: int,
-        evaluate: Callable[[], dict[str, float]],
+        evaluate: Callable[[], dict[str, float] | None],
         callbacks: list[TrainerCallback],
     ):
         """Ties the Trainer to the plan.
@@ -148,7 +148,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             rank: This rank.
             clips: What the plan's positions mean.
             first_step: Optimizer steps behind the checkpoint that training goes on from.
-            evaluate: Scores the validation set; called by all ranks together.
+            evaluate: Scores the validation set; called by all ranks together. None: a request to stop came between.
             callbacks: Further callbacks.
         """
         config = recogniser.model.config
@@ -204,9 +204,12 @@ class SpeechTrainer(Seq2SeqTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores the validation set over all ranks."""
         metrics = self._score()
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        if metrics is not None:
+            self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics or {})
+        if metrics is None:
+            self.control.should_save = self.control.should_training_stop = True
+        return metrics or {}
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
         """Not estimated: the Trainer's estimate counts the input of one modality only."""

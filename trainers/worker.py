@@ -1,5 +1,6 @@
 """What every training worker runs: build → resume → train → score the best → export. The same with and without Ray."""
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -9,20 +10,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import set_seed
+from transformers.trainer import TRAINER_STATE_NAME
 
 from trainers import run_folder as layout
 from trainers.arguments import training_arguments
-from trainers.checkpoints import Checkpoint, Keeping, Uploader, fetch, list_checkpoints
+from trainers.checkpoints import Keeping, Uploader, fetch
 from trainers.config import S3_SCHEME, TrainConfig
 from trainers.data.batches import BatchPlan
 from trainers.data.prepared import PreparedSet
-from trainers.errors import RayscribeError, ResumeError
+from trainers.errors import FencedError, RayscribeError, ResumeError, StoppedError
 from trainers.export import export_model
-from trainers.monitor import VALIDATION, KeepCheckpoints, ProgressReport, validation_metrics
+from trainers.fencing import GroupWriter
+from trainers.journal import Checkpoint, accepted_metrics
+from trainers.last_step import LastStep
+from trainers.live import Phase, StatusWriter
+from trainers.monitor import VALIDATION, KeepCheckpoints, MetricsLog, ProgressReport, validation_metrics
 from trainers.planning import cache_bytes, plan_training, scoring_options
-from trainers.resume import Staging, recover_staged, starting_point
+from trainers.publish import publish
+from trainers.resume import Staging, starting_point, take_over
 from trainers.run_folder import RunFolder
-from trainers.scoring.evaluate import Scorer
+from trainers.scoring.evaluate import CutShortError, Scorer
 from trainers.scoring_worker import score_split
 from trainers.seq2seq import Recogniser, load_recogniser, open_exported
 from trainers.session import LoneSession, Session, be_quiet, run_on_worker
@@ -38,21 +45,28 @@ class WorkOrder:
         sets: Prepared set of each split.
         attempt: Number of this attempt.
         run_id: Unique name of the run.
+        processor: Folder of a new model's processor in the run folder. None: a pretrained model's own.
+        numbered: Whether a service counts the attempts, see `resume.Staging.others`.
     """
 
     config: TrainConfig
     sets: Mapping[str, PreparedSet]
     attempt: int
     run_id: str
+    processor: str | None
+    numbered: bool
 
 
-def train_loop_per_worker(loop_config: dict[str, Any]) -> None:
+def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
     """Entry of a Ray Train worker.
 
     Args:
-        loop_config: `order`, a WorkOrder, and `lines`, where lines for the driver go.
+        loop_config: See `session.run_on_worker`; `order` is a WorkOrder.
+
+    Returns:
+        What a run that was stopped says.
     """
-    run_on_worker(work, loop_config)
+    return run_on_worker(work, loop_config)
 
 
 def work_here(order: WorkOrder) -> None:
@@ -63,25 +77,38 @@ def work_here(order: WorkOrder) -> None:
 def work(order: WorkOrder, session: Session) -> None:
     """Trains, scores and exports one run. Every rank calls it."""
     be_quiet()
-    config = order.config
-    folder = RunFolder.of(config)
-    checkpoints = folder.storage.sub(layout.CHECKPOINTS)
-    recogniser = _load(order, folder)
-    staging = Staging.open(order.run_id, session)
-    recover_staged(staging, checkpoints, session)
-    start = starting_point(config.run, staging, checkpoints, session)
-    uploader = _train(order, session, recogniser, folder, staging, start)
-    session.from_leader(uploader.wait)
-    _finish(order, session, folder, staging)
+    folder = RunFolder.of(order.config)
+    staging = Staging.open(order.run_id, session, session.group)
+    writer = GroupWriter.of(folder, order.attempt, staging.group)
+    try:
+        with StatusWriter(folder, order.attempt if session.leads else None) as status:
+            _work(order, session, writer, staging, status)
+    except (FencedError, StoppedError):
+        if session.local_rank == 0:
+            staging.remove()
+        raise
     if session.local_rank == 0:
         staging.remove()
 
 
+def _work(order: WorkOrder, session: Session, writer: GroupWriter, staging: Staging, status: StatusWriter) -> None:
+    status.show(Phase.TRAINING, detail="loading the model and the last checkpoint")
+    take_over(staging, writer, _keeping(order.config), session, numbered=order.numbered)
+    start = starting_point(order.config.run, staging, writer, session)
+    with session.stoppable():
+        uploader, stopped = _train(order, session, _load(order, writer.folder), writer, staging, start, status)
+        session.from_leader(uploader.wait)
+        if stopped is not None:
+            raise StoppedError(stopped)
+    status.show(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
+    _finish(order, session, writer, staging)
+
+
 def _load(order: WorkOrder, folder: RunFolder) -> Recogniser:
-    if order.config.model.init == "pretrained":
+    if order.processor is None:
         return load_recogniser(order.config.model, None, order.config.run.seed)
     with TemporaryDirectory(prefix="rayscribe-processor-") as description:
-        folder.storage.download_folder(layout.PROCESSOR, Path(description))
+        folder.storage.download_folder(order.processor, Path(description))
         return load_recogniser(order.config.model, Path(description), order.config.run.seed)
 
 
@@ -89,25 +116,31 @@ def _train(
     order: WorkOrder,
     session: Session,
     recogniser: Recogniser,
-    folder: RunFolder,
+    writer: GroupWriter,
     staging: Staging,
     start: tuple[Checkpoint, Path] | None,
-) -> Uploader:
-    config = order.config
+    status: StatusWriter,
+) -> tuple[Uploader, str | None]:
+    """Trains to the last step, or until a request to stop; then the second of what it gives back says where it is."""
+    config, folder = order.config, writer.folder
     plan, clips = plan_training(config, order.sets["train"], recogniser, session.world_size)
-    keeping = _keeping(config)
-    uploader = Uploader(
-        folder.storage.sub(layout.CHECKPOINTS),
-        keeping,
-        also=lambda: _upload_tensorboard(folder, order.attempt, staging),
-    )
+    uploader = Uploader(writer, _keeping(config), also=lambda: _upload_tensorboard(folder, order.attempt, staging))
     keeper = KeepCheckpoints(session, uploader if session.leads else None, order.attempt, staging.group)
-    report = ProgressReport(session, folder, plan, order.sets["train"].index["duration_s"].to_numpy(), order.attempt)
+    log = MetricsLog(writer, session.say)
+    durations_s = order.sets["train"].index["duration_s"].to_numpy()
+    report = ProgressReport(session, log, plan, durations_s, order.attempt, status)
+    first_step = start[0].step if start is not None else 0
+    last = LastStep(session, first_step)
     scorer = Scorer(order.sets[VALIDATION], recogniser, session, cache_bytes=cache_bytes(config))
     options = scoring_options(config, recogniser.context_s)
 
-    def score_validation() -> dict[str, float]:
-        result = scorer.score(options)
+    def score_validation() -> dict[str, float] | None:
+        report.scoring()
+        try:
+            result = scorer.score(options, cut_short=lambda: last.cuts_short(trainer.args))
+        except CutShortError:
+            last.end_at(trainer.state.global_step)
+            return None
         keeper.scored(trainer.state.global_step, result)
         metrics = validation_metrics(result)
         session.report({"step": trainer.state.global_step, **metrics})
@@ -125,65 +158,115 @@ def _train(
         plan=plan,
         rank=session.rank,
         clips=clips,
-        first_step=start[0].step if start is not None else 0,
+        first_step=first_step,
         evaluate=score_validation,
-        callbacks=[Reseed(config.run.seed, session.rank), report, keeper],
+        callbacks=[Reseed(config.run.seed, session.rank), report, keeper, last],
     )
     _say_start(session, config, plan, recogniser, start)
     set_seed(config.run.seed)
-    if (
-        start is not None
-        and start[0].step >= _last_step(config, plan)
-        and not list_checkpoints(folder.storage.sub(layout.CHECKPOINTS))
-    ):
-        raise ResumeError(
-            f"run.resume: {start[0].name} is at step {start[0].step}, and the run ends at {_last_step(config, plan)}: "
-            "raise training.max_steps"
-        )
-    if start is None or start[0].step < _last_step(config, plan):
-        trainer.train(resume_from_checkpoint=str(start[1]) if start is not None else None)
-    return uploader
+    last_step = _last_step(config, plan)
+    if start is not None:
+        if first_step >= last_step and not writer.check().checkpoints:
+            raise ResumeError(
+                f"run.resume: {start[0].name} is at step {first_step}, and the run ends at {last_step}: "
+                "raise training.max_steps"
+            )
+        _score_start(order, session, start, keeper, report, last_step)
+    if first_step < last_step:
+        with last:
+            trainer.train(resume_from_checkpoint=str(start[1]) if start is not None else None)
+    if last.stopped_at is None:
+        return uploader, None
+    name = session.from_leader(lambda: keeper.newest)
+    return uploader, (
+        f"stopped at step {last.stopped_at}/{last_step}: {name} is in {folder.storage.url(layout.CHECKPOINTS)}; "
+        "the same command, or `rayscribe resume`, continues"
+    )
 
 
-def _finish(order: WorkOrder, session: Session, folder: RunFolder, staging: Staging) -> None:
-    """Scores the best checkpoint on the test split and exports it."""
-    config = order.config
-    checkpoints = folder.storage.sub(layout.CHECKPOINTS)
+def _score_start(
+    order: WorkOrder,
+    session: Session,
+    start: tuple[Checkpoint, Path],
+    keeper: KeepCheckpoints,
+    report: ProgressReport,
+    last_step: int,
+) -> None:
+    """Scores the checkpoint that a request to stop left where a score was due, as the undisturbed run would have."""
+    (checkpoint, local), part = start, order.config.training
+    ends = checkpoint.step >= last_step
+    if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
+        return
+    report.scoring()
+    recogniser = open_exported(local)
+    recogniser.model.to("cuda" if order.config.scaling.use_gpu else "cpu")
+    scorer = Scorer(order.sets[VALIDATION], recogniser, session, cache_bytes=cache_bytes(order.config))
+    result = scorer.score(scoring_options(order.config, recogniser.context_s))
+    metrics = validation_metrics(result)
+    session.report({"step": checkpoint.step, **metrics})
+    epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
+    report.validated(checkpoint.step, last_step, epoch, metrics)
+    if ends or checkpoint.step % part.save_steps == 0:
+        keeper.scored(checkpoint.step, result)
+        keeper.keep_again(local, checkpoint.step)
+
+
+def _finish(order: WorkOrder, session: Session, writer: GroupWriter, staging: Staging) -> None:
+    """Scores the best checkpoint on the test split and exports it, into this group's own folder; then shows it."""
+    config, folder = order.config, writer.folder
+    checkpoints, outputs = folder.storage.sub(layout.CHECKPOINTS), folder.sub(writer.group.outputs)
     keeping = _keeping(config)
-    best: Checkpoint | None = session.from_leader(lambda: keeping.best(list_checkpoints(checkpoints)))
+    best: Checkpoint | None = session.from_leader(lambda: keeping.best(writer.check().checkpoints))
     if best is None:
         raise RayscribeError(
             f"{checkpoints.url()}: training ended without a checkpoint; this is a bug, please report it"
         )
     local = staging.folder / "best"
     if session.local_rank == 0:
-        fetch(checkpoints, best.name, local)
+        fetch(checkpoints, best, local)
     session.barrier()
     test = None
     if "test" in order.sets:
         recogniser = open_exported(local)
         recogniser.model.to("cuda" if config.scaling.use_gpu else "cpu")
-        test = score_split(config, order.sets["test"], session, folder, recogniser, "test")
-    if session.leads:
+        test = score_split(config, order.sets["test"], session, outputs, recogniser, "test")
+
+    def deliver() -> None:
         for name in (f"{VALIDATION}.json", f"{VALIDATION}.jsonl"):
-            folder.storage.upload_file(local / name, f"{layout.EVALUATION}/{name}")
-        export_model(folder, config, best, local, test)
-        folder.write_json(
-            layout.RESULT,
-            {
-                "best_checkpoint": best.name,
-                "best_step": best.step,
-                "validation": best.metrics,
-                "test": test,
-                "test_data": order.sets["test"].key if "test" in order.sets else None,
-                "max_steps": config.training.max_steps,
-                "num_train_epochs": config.training.num_train_epochs,
-                "attempt": order.attempt,
-                "finished": layout.now(),
-            },
-        )
+            outputs.storage.upload_file(local / name, f"{layout.EVALUATION}/{name}")
+        export_model(outputs, config, best, local, test)
+        _enter_result(writer, outputs, _result(order, best, test))
+        publish(folder, writer.journal)
         _upload_tensorboard(folder, order.attempt, staging)
-    session.barrier()
+
+    session.from_leader(deliver)
+
+
+def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any]) -> None:
+    """Completes the outputs, and has the journal name them as the run's: from then on they are read."""
+    entry = {"kind": "finished", "attempt": writer.attempt, "outputs": writer.group.outputs}
+    try:
+        outputs.storage.write_bytes(layout.METRICS, accepted_metrics(writer.folder, writer.check()))
+        outputs.write_json(layout.RESULT, result)
+        files = [item.key for item in outputs.storage.list_files()]
+        writer.append(lambda state: {**entry, "files": files, "result": result})
+    except FencedError:
+        writer.folder.storage.delete_tree(writer.group.outputs)
+        raise
+
+
+def _result(order: WorkOrder, best: Checkpoint, test: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "best_checkpoint": best.name,
+        "best_step": best.step,
+        "validation": best.metrics,
+        "test": test,
+        "test_data": order.sets["test"].key if "test" in order.sets else None,
+        "max_steps": order.config.training.max_steps,
+        "num_train_epochs": order.config.training.num_train_epochs,
+        "attempt": order.attempt,
+        "finished": layout.now(),
+    }
 
 
 def _keeping(config: TrainConfig) -> Keeping:

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from trainers.checkpoints import list_checkpoints
 from trainers.journal import Checkpoint, Journal, metrics_of
 from trainers.run_folder import RunFolder
 from trainers.storage import Storage, open_storage
@@ -58,7 +58,6 @@ class Run:
         log: File that takes what the drivers print.
         seen: Steps that were reported before the last kill.
         poll_s: Seconds between two looks; longer for a bucket, whose server shares this process.
-        journal: Of the run folder, once it was read.
     """
 
     head: RayHead
@@ -70,12 +69,16 @@ class Run:
     driver: subprocess.Popen[bytes] | None = None
     seen: int = 0
     poll_s: float = 0.02
-    journal: Journal | None = field(default=None, init=False)
 
-    @property
+    @cached_property
     def folder(self) -> Storage:
         """The run folder."""
         return open_storage(f"{self.storage_path}/{self.name}")
+
+    @cached_property
+    def journal(self) -> Journal:
+        """Its journal."""
+        return Journal(RunFolder(self.folder))
 
     def start(self) -> None:
         """Starts a driver."""
@@ -94,10 +97,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics that count so far."""
-        folder = RunFolder(self.folder)
-        if self.journal is None:
-            self.journal = Journal(folder)
-        return metrics_of(folder, self.journal.read())
+        return metrics_of(RunFolder(self.folder), self.journal.read())
 
     def steps(self) -> list[int]:
         """Each step whose loss was reported, in the order of reporting."""
@@ -109,7 +109,7 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Whole checkpoints."""
-        return list_checkpoints(RunFolder(self.folder))
+        return list(self.journal.read().checkpoints)
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Waits for a condition while the driver lives."""

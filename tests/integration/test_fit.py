@@ -12,13 +12,13 @@ from transformers import WhisperForConditionalGeneration, pipeline
 
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config import TrainConfig
-from trainers.errors import DataError, ResumeError
-from trainers.run import LoneEngine, evaluate, fit
+from trainers.errors import DataError, FencedError, ResumeError
+from trainers.run import LoneEngine, evaluate, find_model, fit
 
 FILES = """
 config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json
 evaluation/test.json evaluation/test.jsonl evaluation/validation.json evaluation/validation.jsonl
-model/model.safetensors model/README.md attempts/1/attempt.json
+model/model.safetensors model/README.md attempts/1/attempt.json journal/00000001.json
 """.split()  # noqa: SIM905
 TOTALS = (
     "utterances scored words insertions deletions substitutions wer characters cer sentence_errors ser".split()  # noqa: SIM905
@@ -94,6 +94,30 @@ def test_a_finished_run_says_its_score_again_and_does_nothing(
     assert "has finished" in capsys.readouterr().out
     assert "on test (6 utterances)" in result.headline
     assert sorted(path.name for path in (run_folder(finished_run) / "attempts").iterdir()) == before
+
+
+def test_a_finished_run_that_was_not_shown_whole_is_shown_whole_when_asked_again(finished_run: TrainConfig) -> None:
+    folder = run_folder(finished_run)
+    before = {path: path.read_bytes() for path in (folder / "result.json", folder / "model/model.safetensors")}
+    for path in before:
+        path.unlink()
+    fit(finished_run, LoneEngine())
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_an_attempt_that_another_has_passed_is_refused_before_it_prepares(
+    finished_run: TrainConfig, tones: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = finished_run.data.model_copy(update={"train": str(tones / "nowhere.csv")})
+    with pytest.raises(FencedError, match="so attempt 1 ends here"):
+        fit(finished_run.model_copy(update={"data": elsewhere}), LoneEngine(), attempt=1)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_s_model_is_the_one_that_its_journal_names(finished_run: TrainConfig) -> None:
+    folder = run_folder(finished_run)
+    assert find_model(str(folder), None).startswith(f"{folder}/attempts/1/outputs-")
+    assert find_model(f"{folder}/model", None) == f"{folder}/model"
 
 
 def test_more_steps_continue_a_finished_run(tones: Path, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import io
 import json
 import logging
 import math
+import os
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -24,6 +26,7 @@ from trainers.data.sources import Source, read_location
 from trainers.data.text import normalize
 from trainers.errors import AudioError, DataError, StorageError
 from trainers.progress import Progress
+from trainers.secrets import resolve_secrets
 from trainers.storage import Storage, open_storage
 
 # Raised when the bytes that preparing writes change, so that sets of an older version are not taken for new ones.
@@ -156,8 +159,17 @@ def run_on_ray(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    rows = ray.data.from_arrow(blocks).map_batches(task, batch_size=None, batch_format="pyarrow", zero_copy_batch=True)
+    with_secrets = partial(_with_secrets, task)
+    rows = ray.data.from_arrow(blocks).map_batches(
+        with_secrets, batch_size=None, batch_format="pyarrow", zero_copy_batch=True
+    )
     yield from rows.iter_batches(batch_size=None, batch_format="pyarrow")
+
+
+def _with_secrets(task: ShardTask, block: pa.Table) -> pa.Table:
+    """The task on a node that may keep secrets of its own, such as a bucket's."""
+    resolve_secrets(os.environ)
+    return task(block)
 
 
 def prepare(

@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +58,10 @@ class SplitScore:
     loss: float
 
 
+class CutShortError(Exception):
+    """Scoring was ended before its time; every rank raises it, since no score is one of a part of the set."""
+
+
 @dataclass(frozen=True)
 class _Heard:
     position: int
@@ -88,14 +92,18 @@ class Scorer:
         texts = self._index["text"].to_pylist()
         self._labels = encode_labels(recogniser.processor.tokenizer, texts)
 
-    def score(self, options: ScoringOptions, what: str = "") -> SplitScore:
+    def score(
+        self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
+    ) -> SplitScore:
         """Hears every utterance once over all ranks, gathers, sums, divides.
 
         Args:
             options: How.
             what: Begins lines of progress; none are said without it.
+            cut_short: Whether to give up; asked on each rank, before each of its batches.
 
         Raises:
+            CutShortError: a rank gave up.
             ScoringError: an utterance was scored twice or not at all; the references hold no word.
         """
         model = self._recogniser.model
@@ -107,13 +115,20 @@ class Scorer:
         progress = Progress(what, total=total_clips, unit="clips", say=self._session.say, every_s=10.0)
         try:
             heard: list[_Heard] = []
+            gave_up = False
             for positions, edge_s in batches:
+                gave_up = cut_short()
+                if gave_up:
+                    break
                 heard += self._hear_halving(positions, edge_s, options)
                 if what:
                     progress.advance(len(positions))
         finally:
             model.train(was_training)
-        return self._sum(heard, options)
+        parts = self._session.gather((heard, gave_up))
+        if any(part[1] for part in parts):
+            raise CutShortError
+        return self._sum([item for part, _ in parts for item in part], options)
 
     def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float]]:
         """This rank's batches: each of one bucket, the costliest first, dealt out in turn."""
@@ -187,10 +202,7 @@ class Scorer:
         return [float(label_loss(row[None], target[None], 1)) for row, target in zip(logits, labels, strict=True)]
 
     def _sum(self, heard: Sequence[_Heard], options: ScoringOptions) -> SplitScore:
-        gathered = sorted(
-            (item for part in self._session.gather(list(heard)) for item in part),
-            key=lambda item: item.position,
-        )
+        gathered = sorted(heard, key=lambda item: item.position)
         ids, texts = self._index["id"].to_pylist(), self._index["text"].to_pylist()
         check_ids(ids, [ids[item.position] for item in gathered])
         normalize = scoring_normalizer(options.normalize)

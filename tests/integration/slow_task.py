@@ -1,0 +1,38 @@
+"""task.py with a storage that takes its time, so that a test can stop the process between two files.
+
+python -m tests.integration.slow_task <delay in seconds> <part of a path> <arguments of task.py>
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainers.command import main
+from trainers.storage.local import LocalStorage
+
+
+def slow_down(delay_s: float, part: str) -> None:
+    """Has every write to a path that contains `part` wait a while before it."""
+    upload_file: Callable[[LocalStorage, Path, str], None] = LocalStorage.upload_file
+    write_bytes: Callable[[LocalStorage, str, bytes], None] = LocalStorage.write_bytes
+
+    def wait(storage: LocalStorage, key: str) -> None:
+        if part in storage.url(key):
+            time.sleep(delay_s)
+
+    def upload_slowly(self: LocalStorage, local: Path, key: str) -> None:
+        wait(self, key)
+        upload_file(self, local, key)
+
+    def write_slowly(self: LocalStorage, key: str, data: bytes) -> None:
+        wait(self, key)
+        write_bytes(self, key, data)
+
+    LocalStorage.upload_file = upload_slowly  # type: ignore[method-assign]
+    LocalStorage.write_bytes = write_slowly  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    slow_down(float(sys.argv[1]), sys.argv[2])
+    sys.exit(main(sys.argv[3:]))

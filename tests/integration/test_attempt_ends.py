@@ -1,0 +1,218 @@
+"""Every way in which an attempt can end, made for real, and what its exit code, its status and its logs say of it."""
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from ray.cluster_utils import Cluster
+
+from jobs.demo import free_ports
+from jobs.model import Gang
+from jobs.ray_jobs import RayJobs
+from jobs.request import SubmitRequest
+from tests.integration.killing import DEADLINE_S, REPOSITORY, RayHead, Run
+from tests.trainers.synthetic import content
+from trainers.live import Phase, read_status, worker_logs
+from trainers.run_folder import RunFolder
+
+MAX_STEPS = 60
+# Of the memory that is free on this machine, which the test of running out of it may take.
+TAKES_GB = 2.5
+
+
+@pytest.fixture
+def recipe(tones: Path, tmp_path: Path) -> Path:
+    """Dropout, so that a step that is repeated otherwise than before would show."""
+    changes: dict[str, Any] = {
+        "run.max_failures": 0,
+        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "data.cache_dir": str(tmp_path / "prepared"),
+        "model.d_model": 32,
+        "model.encoder_layers": 2,
+        "model.dropout": 0.2,
+        "training.max_steps": MAX_STEPS,
+        "training.save_steps": 20,
+        "training.eval_steps": 20,
+        "training.logging_steps": 1,
+        "training.learning_rate": 1e-3,
+        "training.per_device_train_batch_size": 8,
+        "training.generation_max_length": 8,
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content(changes)))
+    return path
+
+
+@pytest.fixture
+def run(ray_head: RayHead, recipe: Path, tmp_path: Path) -> Run:
+    """A run on two workers of the session's Ray."""
+    return Run(ray_head, "ends", str(tmp_path / "runs"), recipe, ["scaling.num_workers=2"], tmp_path / "driver.log")
+
+
+def ends(run: Run) -> tuple[int, str]:
+    """The driver's exit code, and all that it said."""
+    assert run.driver is not None
+    code = run.driver.wait(DEADLINE_S)
+    return code, run.log.read_text()
+
+
+def status(run: Run, attempt: int = 1) -> dict[str, Any]:
+    """What an attempt wrote last."""
+    return read_status(RunFolder(run.folder), attempt) or {}
+
+
+def poll(condition: Callable[[], bool], what: str) -> None:
+    """Waits for a condition."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, f"no {what} in {DEADLINE_S} s"
+        time.sleep(0.05)
+
+
+@contextmanager
+def cluster_of(**head: Any) -> Iterator[tuple[Cluster, RayHead]]:
+    """A Ray of its own, which may be hurt."""
+    ports = dict(zip(("dashboard_port", "dashboard_agent_listen_port"), free_ports(2), strict=True))
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": True, **ports, **head})
+    try:
+        yield cluster, RayHead(cluster.address, f"http://{cluster.webui_url}")
+    finally:
+        cluster.shutdown()
+
+
+def job_of(run: Run) -> SubmitRequest:
+    """A run as attempt 1 of a service, which leaves it a minute for its last checkpoint."""
+    words = [sys.executable, "task.py", "--config", str(run.recipe), "--attempt", "1"]
+    own = (f"run.name={run.name}", f"run.storage_path={run.storage_path}", f"data.cache_dir={run.storage_path}/other")
+    for item in (*run.sets, *own):
+        words += ["--set", item]
+    return SubmitRequest(
+        submission_id="test-stopped-job",
+        address=run.head.dashboard,
+        entrypoint=shlex.join(words),
+        runtime_env={"working_dir": str(REPOSITORY), "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}},
+        metadata={},
+        gang=Gang(num_workers=2, resources_per_worker={"CPU": 1.0}),
+        run_folder="",
+        resume="",
+    )
+
+
+def said_by(jobs: RayJobs, request: SubmitRequest) -> str:
+    """All that a job's driver printed."""
+    return jobs.log(request.submission_id).decode()
+
+
+def weights(run: Run) -> tuple[int, str]:
+    """Step and SHA-256 of the newest checkpoint's weights."""
+    last = run.checkpoints()[-1]
+    return last.step, last.files["model.safetensors"]["sha256"]
+
+
+@pytest.mark.slow
+def test_a_killed_worker(run: Run) -> None:
+    run.start()
+    run.wait_for(lambda: run.reached(3), "step 3")
+    run.kill_worker()
+    code, said = ends(run)
+    assert code == 8
+    assert "error: training: the process of a worker died" in said
+    assert "may have run out of memory" in said
+    assert "Traceback" not in said
+    assert status(run)["phase"] == Phase.ENDED
+    assert "the process of a worker died" in status(run)["detail"]
+
+
+@pytest.mark.slow
+def test_what_would_fail_again_is_not_tried_again(run: Run) -> None:
+    """Only the workers build the Trainer's arguments, so only they find what transformers refuses."""
+    patient = replace(run, sets=[*run.sets, "run.max_failures=5", "training.training_args.optim=nonsense"])
+    patient.start()
+    code, said = ends(patient)
+    assert code == 2
+    assert said.count("transformers refuses the arguments") == 1
+    assert "the workers start again" not in said
+    assert "Traceback" not in said
+    logs = worker_logs(RunFolder(run.folder), 1)
+    assert sorted(rank for rank, _, _ in logs) == [0, 1]
+    for _, _, key in logs:
+        assert "transformers refuses the arguments" in run.folder.read_bytes(key).decode()
+
+
+@pytest.mark.slow
+def test_a_worker_without_memory(recipe: Path, tmp_path: Path) -> None:
+    """A model that is too large for the memory that Ray's monitor leaves to the node."""
+    memory = psutil.virtual_memory()
+    used = memory.total - memory.available
+    limits = {
+        "memory_usage_threshold": (used + TAKES_GB * 1e9) / memory.total,
+        "memory_monitor_refresh_ms": 100,
+    }
+    with cluster_of(num_cpus=4, _system_config=limits) as (_, head):
+        sets = ["model.d_model=1536", "model.encoder_layers=4", "training.per_device_train_batch_size=1"]
+        run = Run(head, "large", str(tmp_path / "runs"), recipe, sets, tmp_path / "driver.log")
+        # What is prepared beforehand need not be prepared where memory is short.
+        prepare = ["--config", str(recipe), "--verb", "prepare", "--no-ray"]
+        subprocess.run([sys.executable, "task.py", *prepare], cwd=REPOSITORY, check=True, capture_output=True)
+        run.start()
+        code, said = ends(run)
+    assert code == 9, said[-4000:]
+    assert "error: training: out of memory: " in said
+    assert "lower training.per_device_train_batch_size" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_lost_node(recipe: Path, tmp_path: Path) -> None:
+    """Its raylet is killed and says nothing more, as when a machine loses its power."""
+    with cluster_of(num_cpus=4) as (cluster, head):
+        second = cluster.add_node(num_cpus=2, resources={"second": 2})
+        sets = ["scaling.num_workers=2", "scaling.resources_per_worker={CPU: 1, second: 1}", "training.max_steps=5000"]
+        run = Run(head, "node", str(tmp_path / "runs"), recipe, sets, tmp_path / "driver.log")
+        run.start()
+        run.wait_for(lambda: run.reached(3), "step 3")
+        cluster.remove_node(second, allow_graceful=False)
+        code, said = ends(run)
+    assert code == 11, said[-4000:]
+    assert "error: training: a node was lost" in said
+
+
+@pytest.mark.slow
+def test_a_stopped_job_leaves_a_checkpoint_and_ends_with_the_undisturbed_weights(run: Run) -> None:
+    calm = replace(run, name="calm")
+    calm.start()
+    calm.finish()
+    jobs, request = RayJobs(run.head.dashboard), job_of(run)
+    jobs.submit(request)
+    phases = set()
+
+    def reached() -> bool:
+        phases.add(status(run).get("phase"))
+        assert jobs.sight(request.submission_id).status in ("PENDING", "RUNNING"), said_by(jobs, request)
+        return run.reached(30)
+
+    poll(reached, "step 30")
+    jobs.stop(request.submission_id)
+    poll(lambda: jobs.sight(request.submission_id).status == "STOPPED", "end of the job")
+    said = said_by(jobs, request)
+    step = run.checkpoints()[-1].step
+    assert 30 <= step < MAX_STEPS
+    assert f"stopped at step {step}/{MAX_STEPS}: {run.checkpoints()[-1].name} is in " in said
+    assert f"stopped at step {step}/{MAX_STEPS}" in status(run)["detail"]
+    assert {Phase.PREPARING_DATA, Phase.WAITING_FOR_RESOURCES, Phase.TRAINING} <= phases
+    run.start()
+    run.finish()
+    assert f"resuming from checkpoint-{step}-" in run.log.read_text()
+    assert weights(run) == weights(calm)
+    assert run.folder.read_bytes("evaluation/test.json") == calm.folder.read_bytes("evaluation/test.json")
+    assert (status(run, 2)["phase"], status(run, 2)["step"]) == (Phase.ENDED, MAX_STEPS)
+    assert sorted(rank for rank, _, _ in worker_logs(RunFolder(run.folder), 2)) == [0, 1]

@@ -1,0 +1,250 @@
+"""A request to stop, without Ray: what is left, and that going on from it is as if nobody had asked."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.killing import DEADLINE_S, REPOSITORY
+from tests.trainers.synthetic import content
+from trainers import last_step
+from trainers.command import main
+from trainers.data.prepare import ShardTask
+from trainers.journal import Checkpoint, Journal, metrics_of
+from trainers.live import Phase, read_status
+from trainers.monitor import ProgressReport
+from trainers.run_folder import RunFolder
+from trainers.scoring.evaluate import Scorer
+from trainers.storage import open_storage
+
+MAX_STEPS, SAVE_STEPS, EVAL_STEPS = 24, 8, 4
+
+
+@dataclass(frozen=True)
+class Place:
+    """A recipe, and where its runs are."""
+
+    recipe: Path
+    storage_path: Path
+
+    def run(self, name: str, *more: str) -> int:
+        """Runs task.py's main in this process; its exit code."""
+        own = ["--set", f"run.name={name}", "--set", f"run.storage_path={self.storage_path}"]
+        return main(["--config", str(self.recipe), "--no-ray", *own, *more])
+
+    def folder(self, name: str) -> RunFolder:
+        return RunFolder(open_storage(f"{self.storage_path}/{name}"))
+
+    def checkpoints(self, name: str) -> tuple[Checkpoint, ...]:
+        return Journal(self.folder(name)).read().checkpoints
+
+    def numbers(self, name: str) -> dict[tuple[int, str], float]:
+        """Every loss, and every score, by step."""
+        return {
+            (line["step"], key): line[key]
+            for line in metrics_of(self.folder(name))
+            for key in ("loss", "eval_loss")
+            if key in line
+        }
+
+    def weights(self, name: str) -> dict[int, str]:
+        """SHA-256 of the weights of each scored checkpoint, by step."""
+        scored = (item for item in self.checkpoints(name) if item.metrics)
+        return {item.step: item.files["model.safetensors"]["sha256"] for item in scored}
+
+
+@pytest.fixture(scope="module")
+def place(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """With one run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("stop")
+    changes: dict[str, Any] = {
+        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "model.dropout": 0.2,
+        "training.max_steps": MAX_STEPS,
+        "training.save_steps": SAVE_STEPS,
+        "training.eval_steps": EVAL_STEPS,
+        "training.logging_steps": 1,
+        "training.learning_rate": 1e-3,
+        "training.per_device_train_batch_size": 4,
+        # Several of them in one score, so that it can be cut short.
+        "training.per_device_eval_batch_size": 2,
+        "training.generation_max_length": 4,
+        "checkpoint.num_to_keep": None,
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(content(changes)))
+    place = Place(folder / "recipe.yaml", folder / "runs")
+    assert place.run("calm") == 0
+    return place
+
+
+@pytest.fixture(autouse=True)
+def quick_ear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_step, "POLL_S", 0.002)
+
+
+def ask_to_stop() -> None:
+    """A signal to this process, and then as long as training takes to hear it."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    end = time.monotonic() + DEADLINE_S
+    while any(thread.name == "last-step" for thread in threading.enumerate()):
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def at_step(patch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -> None:
+    """Has something happen in the middle of a step."""
+    original = ProgressReport.on_step_end
+
+    def on_step_end(self: ProgressReport, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == step:
+            do()
+        original(self, args, state, control, **kwargs)
+
+    patch.setattr(ProgressReport, "on_step_end", on_step_end)
+
+
+def in_score(patch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> None:
+    """Has something happen in the middle of a score, counted from 1."""
+    original, begun = Scorer._own_batches, []
+
+    def own_batches(self: Scorer, *args: Any) -> Any:
+        begun.append(self)
+        batches = original(self, *args)
+        assert len(batches) > 1
+        if len(begun) == number:
+            do()
+        return batches
+
+    patch.setattr(Scorer, "_own_batches", own_batches)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("when", "where", "stops_at"),
+    [
+        (at_step, 5, 6),
+        (at_step, SAVE_STEPS - 1, SAVE_STEPS),
+        (in_score, 1, EVAL_STEPS),
+        (in_score, 2, SAVE_STEPS),
+        (at_step, MAX_STEPS, MAX_STEPS),
+    ],
+    ids=["between", "where a score is due", "in a score", "in a checkpoint's score", "at the end"],
+)
+def test_a_stopped_training_goes_on_as_if_nobody_had_asked(
+    place: Place,
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    when: Any,
+    where: int,
+    stops_at: int,
+) -> None:
+    name = request.node.callspec.id.replace(" ", "-").replace("'", "")
+    with pytest.MonkeyPatch.context() as patch:
+        when(patch, where, ask_to_stop)
+        assert place.run(name) == 143
+    newest = place.checkpoints(name)[-1]
+    assert stops_at - 1 <= newest.step <= stops_at
+    assert newest.metrics == {}, "no time is taken for a score"
+    words = f"stopped at step {newest.step}/{MAX_STEPS}: {newest.name} is in "
+    assert words in capfd.readouterr().err
+    ended = read_status(place.folder(name), 1) or {}
+    assert (ended["phase"], ended["step"]) == (Phase.ENDED, newest.step)
+    assert words in ended["detail"]
+    assert place.run(name) == 0
+    assert place.numbers(name) == place.numbers("calm")
+    assert place.weights(name) == place.weights("calm")
+    results = [Journal(place.folder(each)).read().finished for each in (name, "calm")]
+    assert results[0] is not None and results[1] is not None
+    assert results[0].result["best_step"] == results[1].result["best_step"]
+
+
+@pytest.mark.slow
+def test_a_second_request_ends_at_once(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    def twice() -> None:
+        ask_to_stop()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        at_step(patch, SAVE_STEPS + 2, twice)
+        assert place.run("twice") == 143
+    (only,) = place.checkpoints("twice")
+    assert only.step == SAVE_STEPS
+    assert f"stopped; {only.name} is in " in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_after_training_there_is_nothing_to_wait_for(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    scores_before_the_test_split = MAX_STEPS // EVAL_STEPS
+    with pytest.MonkeyPatch.context() as patch:
+        in_score(patch, scores_before_the_test_split + 1, ask_to_stop)
+        assert place.run("scoring") == 143
+    last = place.checkpoints("scoring")[-1]
+    assert (last.step, bool(last.metrics)) == (MAX_STEPS, True)
+    assert f"stopped; {last.name} is in " in capfd.readouterr().err
+    assert place.run("scoring") == 0
+    assert place.weights("scoring") == place.weights("calm")
+
+
+def test_what_is_prepared_stays(place: Place, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    original, split = ShardTask.__call__, []
+
+    def second_split(self: ShardTask, block: Any) -> Any:
+        split.append(block)
+        if len(split) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, block)
+
+    cache = ["--set", f"data.cache_dir={tmp_path / 'prepared'}", "--attempt", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardTask, "__call__", second_split)
+        assert place.run("preparing", *cache) == 130
+    assert f"stopped; what is prepared stays in {tmp_path / 'prepared'}" in capfd.readouterr().err
+    assert len(list((tmp_path / "prepared").glob("*.json"))) == 1
+    assert [path.name for path in (tmp_path / "prepared").iterdir() if path.is_dir()] == [
+        path.name for path in (tmp_path / "prepared").iterdir() if path.is_dir() and (path / "state.json").exists()
+    ]
+    status = read_status(place.folder("preparing"), 1) or {}
+    assert (status["phase"], status["detail"].startswith("stopped; what is prepared stays")) == (Phase.ENDED, True)
+    assert place.run("preparing", "--verb", "prepare", *cache) == 0
+    assert "prepare train: already prepared" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_ranks_of_torchrun_end_after_the_same_step(place: Place, tmp_path: Path) -> None:
+    folder = place.folder("torchrun")
+    more = ["--set", "run.name=torchrun", "--set", f"run.storage_path={place.storage_path}"]
+    more += ["--set", "scaling.num_workers=2", "--set", f"training.max_steps={200 * MAX_STEPS}"]
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "task.py"]
+    with (tmp_path / "log").open("wb") as log:
+        ranks = subprocess.Popen(
+            [sys.executable, *words, "--config", str(place.recipe), "--no-ray", *more],
+            cwd=REPOSITORY,
+            env={**os.environ, **ONE_THREAD},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        end = time.monotonic() + DEADLINE_S
+        while max((line["step"] for line in metrics_of(folder)), default=0) < 5:
+            assert ranks.poll() is None and time.monotonic() < end, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        ranks.send_signal(signal.SIGTERM)
+        ranks.wait(DEADLINE_S)
+    finally:
+        ranks.kill()
+    newest = place.checkpoints("torchrun")[-1]
+    assert newest.metrics == {}
+    said = (tmp_path / "log").read_text()
+    assert said.count(f"stopped at step {newest.step}/{200 * MAX_STEPS}: {newest.name} is in ") == 1, said
+
+
+ONE_THREAD: Mapping[str, str] = {"OMP_NUM_THREADS": "1"}
