@@ -1,5 +1,6 @@
 """The service over HTTP, with the verbs, the records and the errors that it has itself (jobs.front.Front)."""
 
+import json
 import os
 import re
 import time
@@ -99,7 +100,7 @@ class Client:
     def submit(self, ticket: Ticket, *, idempotency_key: str | None = None) -> Run:
         """Queues a run, once however often the connection is lost on the way; see `Service.submit`."""
         headers = {IDEMPOTENCY_KEY: idempotency_key if idempotency_key is not None else uuid.uuid4().hex}
-        return self._ask(_RUN, Call("POST", RUNS, headers=headers, json=ticket.model_dump(mode="json")))
+        return self._ask(_RUN, Call("POST", RUNS, headers=headers, json=_as_json(ticket)))
 
     def runs(
         self,
@@ -196,6 +197,17 @@ def _checked(token: str, where: str) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"{where} holds no token: one is a single word that begins with rsk_")
     return token
+
+
+def _as_json(ticket: Ticket) -> Any:
+    content = ticket.model_dump()
+    try:
+        json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
+    except ValueError:
+        raise ConfigError(
+            "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: mend it"
+        ) from None
+    return content
 
 
 def _run_path(run_id: str, *more: str) -> str:

@@ -20,6 +20,8 @@ Resources = Mapping[str, float]
 EPSILON = 1e-6
 GIB = 2.0**30
 BYTES = frozenset({"memory", "object_store_memory"})
+# One run at a time is a resource like others, where runs are counted.
+RUNS = "runs"
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ def caps(limits: Limits) -> dict[str, float]:
 
 @lru_cache(maxsize=4096)
 def amount(name: str, value: float) -> str:
-    """An amount in words: `8 GPU`, `0.5 CPU`, `16 GiB memory`."""
-    return f"{number(name, value)} {name}"
+    """An amount in words: `8 GPU`, `0.5 CPU`, `16 GiB memory`, `1 run`."""
+    return "1 run" if name == RUNS and value == 1 else f"{number(name, value)} {name}"
 
 
 @lru_cache(maxsize=4096)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jobs.queue_fit import Capacity, Resources, caps, misfit
-from jobs.queue_pools import RUNS, Demand, Pool
+from jobs.queue_fit import RUNS, Capacity, Resources, caps, misfit
+from jobs.queue_pools import Demand, Pool
 from jobs.queue_rows import Holding, Waiting
 from jobs.queues import Limits, QueuesConfig
 

@@ -25,10 +25,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from jobs.queue_fit import EPSILON, amount, amounts, number
+from jobs.queue_fit import EPSILON, RUNS, amount, amounts, number
 
-# One run at a time is a resource like others, where runs are counted.
-RUNS = "runs"
 # Nobody starts ahead of more runs than this that wait for one pool: what a decision costs stays bounded. Other
 # schedulers know such a depth too (Slurm's bf_max_job_test).
 MOST_WAITING = 200
@@ -78,8 +76,8 @@ class Obstacle(NamedTuple):
         needs = _needs(self.demand, [self.kept.name])
         if self.kept.run_id is None:
             return f"{needs}behind {MOST_WAITING} runs that wait for {self.pool.name}"
-        kept = amount(self.kept.name, self.kept.value)
-        return f"{needs}behind {self.kept.run_id}, for which {kept} of {self.pool.name} are kept free"
+        kept, verb = amount(self.kept.name, self.kept.value), "is" if self.kept.value == 1 else "are"
+        return f"{needs}behind {self.kept.run_id}, for which {kept} of {self.pool.name} {verb} kept free"
 
 
 class Pool:

@@ -105,6 +105,11 @@ class Staging:
                 )
         return left
 
+    def release(self) -> None:
+        """Says that this group is no more."""
+        if self.lock is not None:
+            self.lock.close()
+
     def remove(self) -> None:
         """Frees the node's disk after the group's end."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -87,6 +87,9 @@ def work(order: WorkOrder, session: Session) -> None:
         if session.local_rank == 0:
             staging.remove()
         raise
+    finally:
+        # A process that goes on, such as a notebook, may begin the next attempt.
+        staging.release()
     if session.local_rank == 0:
         staging.remove()
 

@@ -1,6 +1,7 @@
 """The first token of a ledger, so that the command line on the service's own machine just works."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from jobs.errors import ConflictError
@@ -25,20 +26,20 @@ def give_first_token(ledger: Ledger, path: Path, user: str, now_s: float) -> str
     """
     if ledger.tokens():
         return None
-    new, before = path.with_name(f".{path.name}.{os.getpid()}"), path.with_name(f"{path.name}.before")
+    before = path.with_name(f"{path.name}.before")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Opened first: a token whose file could not be written would be lost.
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        # Opened first: a token whose file could not be written would be lost. Only its owner may read it.
+        descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(ledger.add_token(user, now_s) + "\n")
             kept = path.exists()
             if kept:
                 path.replace(before)
-            new.replace(path)
+            Path(new).replace(path)
         finally:
-            new.unlink(missing_ok=True)
+            Path(new).unlink(missing_ok=True)
     except ConflictError:  # another service, started at the same moment, has made it
         return None
     except OSError as error:

@@ -119,6 +119,13 @@ def test_errors_are_those_of_the_service_itself(client: Client, direct: Service,
             assert str(there.value) == str(here.value)
 
 
+def test_what_cannot_travel_is_refused_before_it_does(client: Client, tmp_path: Path) -> None:
+    asked = ticket(client, tmp_path, "odd")
+    for odd in ({"overrides": ["run.name=\udcff"]}, {"config": {"training": {"learning_rate": float("nan")}}}):
+        with pytest.raises(ConfigError, match="not finite, or a text that is not UTF-8"):
+            client.submit(asked.model_copy(update=odd))
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../packages"])
 def test_a_name_that_would_be_another_path_is_not_found(client: Client, name: str) -> None:
     for question in (client.run, client.attempts, client.events, client.logs, client.stop, client.resume):

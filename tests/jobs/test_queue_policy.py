@@ -178,7 +178,7 @@ class TestLimits:
         decision = decided(
             run("one", 1), holding=(held("there", 1, address=other),), queues=parts, on={HERE: cluster(16)}
         )
-        assert reason(decision, "one") == "queue default holds 1 of 1 runs that it allows"
+        assert reason(decision, "one") == "queue default holds 1 of 1 run that it allows"
 
     def test_a_paused_queue_starts_nothing_and_says_so(self) -> None:
         parts = queues(night=QueuePart(max_running=0))
@@ -233,6 +233,11 @@ class TestOvertaking:
         assert decision.start == ()
         assert reason(decision, "cpus") == "needs 30 CPU; behind gpus, for which 40 CPU of the cluster are kept free"
 
+    def test_nor_with_cpus_that_the_second_of_those_needs(self) -> None:
+        waiting = [run("first", 16, 8, priority=2), run("second", 16, 40, priority=1), run("cpus", 0, 30)]
+        decision = decided(*waiting, holding=(held("running", 16),), on=cluster(16, 64))
+        assert reason(decision, "cpus") == "needs 30 CPU; behind second, for which 40 CPU of the cluster are kept free"
+
     def test_another_cluster_is_another_line(self) -> None:
         other = "http://other:8265"
         waiting = [run("large", 16, priority=1), run("there", 4, address=other)]
@@ -253,12 +258,21 @@ class TestOvertaking:
             "needs 4 GPU; behind anas, for which 8 GPU of user ana in queue default are kept free"
         )
 
-    def test_a_place_among_the_runs_is_kept_too(self) -> None:
+    def test_a_run_that_waits_for_the_cluster_keeps_its_place_in_the_queue(self) -> None:
         parts = queues(default=QueuePart(max_running=2))
-        waiting = [run("large", 16, priority=1), run("small", 1), run("smaller", 1)]
+        waiting = [run("gpus", 16, priority=1), run("cpus", 0, 1)]
         decision = decided(*waiting, holding=(held("running", 8),), queues=parts)
         assert decision.start == ()
-        assert "behind large" in reason(decision, "small")
+        assert reason(decision, "cpus") == "behind gpus, for which 1 run of queue default is kept free"
+
+    def test_a_run_that_waits_for_the_cluster_keeps_its_place_among_its_users(self) -> None:
+        parts = queues(default=QueuePart(per_user=Limits(max_cpus=8)))
+        waiting = [run("gpus", 16, 6, priority=1), run("cpus", 0, 4), run("bobs", 0, 4, user="bob")]
+        decision = decided(*waiting, holding=(held("running", 8, user="bob"),), queues=parts)
+        assert decision.start == ("bobs",)
+        assert reason(decision, "cpus") == (
+            "needs 4 CPU; behind gpus, for which 6 CPU of user ana in queue default are kept free"
+        )
 
     def test_nobody_passes_more_than_so_many(self) -> None:
         waiting = [run(f"large-{n:03}", 10, priority=1) for n in range(MOST_WAITING)] + [run("small", 4)]

@@ -67,7 +67,7 @@ def refused(recipe: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -
     _, error, message = capsys.readouterr().err.partition("error: ")
     assert error
     run = recipe.parent / "runs" / "mine"
-    assert not (run / "attempts").exists()
+    assert not [*run.glob("checkpoints/*"), *run.glob("attempts/*/metrics*"), *run.glob("attempts/*/logs/*")]
     assert not (run / "checkpoints").exists()
     return code, message
 

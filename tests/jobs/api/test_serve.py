@@ -7,6 +7,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -144,6 +145,18 @@ def test_what_a_killed_service_left_of_an_upload_is_cleared_away(tmp_path: Path,
     with serve_process(tmp_path, database) as service:
         assert service.url
         assert not stale.exists()
+
+
+def test_an_upload_that_is_cut_off_by_the_end_leaves_nothing(tmp_path: Path, database: str) -> None:
+    packages = tmp_path / "packages"
+    with serve_process(tmp_path, database) as service:
+        parts = urlsplit(service.url)
+        with socket.create_connection((parts.hostname, parts.port), 30) as connection:
+            head = f"PUT /v1/packages/{'0' * 64} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_of(tmp_path)}\r\n"
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\nonly this".encode())
+            wait_until(lambda: bool(list(packages.glob(".upload-*"))), "the upload to begin")
+            assert service.end() == 0
+    assert list(packages.iterdir()) == []
 
 
 def test_a_spec_s_secret_is_in_no_answer_no_log_and_no_ledger(tmp_path: Path, database: str) -> None:
