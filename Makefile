@@ -39,3 +39,6 @@ demo: setup
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.queue
+	$(BIN)/python -m tests.benchmarks.ledger
+	$(BIN)/python -m tests.benchmarks.api
