@@ -35,17 +35,12 @@ class Clusters:
         """
         self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
         self._open: dict[str, RayJobs] = {}
-        self._down: dict[str, tuple[float, ClusterError]] = {}
+        self._down: dict[str, tuple[float, str]] = {}
         self._sights: dict[str, dict[str, JobSight]] = {}
 
     def begin_round(self) -> None:
         """Forgets what was seen, so that it is asked for anew."""
         self._sights = {}
-
-    def close(self) -> None:
-        """Lets go of all connections."""
-        for jobs in self._open.values():
-            jobs.close()
 
     def sight(self, address: str, submission_id: str) -> JobSight:
         """What the cluster knows of a job, as of this round.
@@ -84,13 +79,14 @@ class Clusters:
     def _ask(self, address: str, question: Callable[[RayJobs], Answer]) -> Answer:
         paused = self._down.get(address)
         if paused is not None and self._clock() - paused[0] < PAUSE_S:
-            raise paused[1]
+            # A new one each time: an exception that is raised again keeps the frames of all who raised it.
+            raise ClusterError(paused[1])
         try:
             if address not in self._open:
                 self._open[address] = self._connect(address)
             answer = question(self._open[address])
         except ClusterError as error:
-            self._down[address] = (self._clock(), error)
+            self._down[address] = (self._clock(), str(error))
             raise
         self._down.pop(address, None)
         return answer

@@ -30,7 +30,7 @@ def main() -> int:
     from jobs.ray_jobs import RayJobs  # noqa: PLC0415
 
     with started_ray() as dashboard:
-        RayJobs.when_ready(dashboard).close()
+        RayJobs.when_ready(dashboard)
         command = ["submit", RECIPE, "--set", f"run.storage_path={runs}", "--address", dashboard, "--follow"]
         print(f"dashboard: {dashboard}\n$ {shlex.join(['rayscribe', *command])}", flush=True)
         os.chdir(repository)

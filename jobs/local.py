@@ -68,7 +68,6 @@ def open_local(
         yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)
     finally:
         lease.release()
-        clusters.close()
         ledger.close()
 
 

@@ -158,6 +158,6 @@ def _offsets_of(cursor: str | None) -> dict[str, int]:
         offsets = json.loads(base64.urlsafe_b64decode(cursor.encode()))
         if not isinstance(offsets, dict) or not all(type(value) is int and value >= 0 for value in offsets.values()):
             raise ValueError
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(f"cursor {cursor[:80]!r} is not one that a page of logs gave: leave it out") from None
     return offsets

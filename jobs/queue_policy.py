@@ -24,7 +24,8 @@ What follows from them, and is tested:
   for those that rank higher, and for what was running when it came into the line.
 - Nobody waits for ever. After `patience_s` only those that were queued earlier rank higher, finitely many. The first of
   them waits for what runs when it comes into the line of its user, of its queue and of its cluster: at most three times
-  the length of the longest run, once without limits. Each that ranks before another adds its own length to that.
+  the length of the longest run, or once where there are no limits. Each overdue run that was queued before another
+  adds as much again, and its own length.
 """
 
 import math

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any, TypeVar
 
 import requests
@@ -45,6 +45,10 @@ REFUSALS = (400, 404, 413, 422)
 UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
 
 
+class NoAnswerError(Exception):
+    """A question has hung for longer than its deadline."""
+
+
 @dataclass(frozen=True)
 class JobEnd:
     """How a job ended.
@@ -73,8 +77,6 @@ class RayJobs:
             ClusterError: it does not answer, or refuses.
         """
         self.address = address
-        # One thread: Ray's client is not made for several; a call that hangs is left behind with its thread.
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray-jobs")
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(logging.ERROR)
         self._client: JobSubmissionClient = self._ask(lambda: JobSubmissionClient(address))
@@ -96,10 +98,6 @@ class RayJobs:
                 if time.monotonic() > end:
                     raise
             time.sleep(POLL_S)
-
-    def close(self) -> None:
-        """Lets go of the thread."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def submit(self, request: SubmitRequest) -> bool:
         """Uploads the package and starts the entrypoint, unless the cluster has this very submission already.
@@ -229,11 +227,9 @@ class RayJobs:
             )
 
     def _ask(self, question: Callable[[], Answer], deadline_s: float = ANSWER_DEADLINE_S) -> Answer:
-        future = self._pool.submit(question)
         try:
-            return future.result(deadline_s)
-        except FutureTimeoutError as error:
-            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray-jobs")
+            return within(question, deadline_s)
+        except NoAnswerError as error:
             raise ClusterError(
                 f"{self.address}: no answer in {deadline_s:.0f} s; is the cluster's head alive?"
             ) from error
@@ -244,6 +240,30 @@ class RayJobs:
                 f"{self.address}: {_last_line(error)}; check the address, that the cluster is up, and its token "
                 "(RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH)"
             ) from error
+
+
+def within(question: Callable[[], Answer], deadline_s: float) -> Answer:
+    """Asks in a thread, which is left behind if it hangs, and does not keep the process from ending.
+
+    Raises:
+        NoAnswerError: there was none in time.
+    """
+    answers: Queue[Answer | BaseException] = Queue()
+
+    def ask() -> None:
+        try:
+            answers.put(question())
+        except BaseException as error:
+            answers.put(error)
+
+    Thread(target=ask, name="ray-jobs", daemon=True).start()
+    try:
+        answer = answers.get(timeout=deadline_s)
+    except Empty:
+        raise NoAnswerError from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def _sight_of(details: JobDetails) -> JobSight:

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -109,11 +108,9 @@ def serve(settings: ServeSettings) -> None:
         lease.try_hold()
         _say(_summary(settings, listener, ledger, lease))
         clusters = Clusters(grows_to)
-        stack.callback(clusters.close)
         controller = Controller(ledger, clusters, packages, queues, lease=lease)
         with _driving(controller, stop, settings.poll_s):
             server.run(sockets=[listener])
-    _leave_hung_calls_behind()
 
 
 class _Server(uvicorn.Server):
@@ -152,18 +149,6 @@ def _driving(controller: Controller, stop: threading.Event, poll_s: float) -> It
         thread.join(ROUND_S)
         if thread.is_alive():
             log.warning("the controller is in a long round; another service takes over when the lease has run out")
-
-
-def _leave_hung_calls_behind() -> None:
-    """Ends the process where a call to a cluster hangs: Python would wait for the pool that it runs in for ever."""
-    end_s = time.monotonic() + IDLE_S
-    others = [thread for thread in threading.enumerate() if thread != threading.main_thread()]
-    for thread in others:
-        thread.join(max(0.0, end_s - time.monotonic()))
-    if any(thread.is_alive() for thread in others):
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(0)
 
 
 def _listen_to_signals(server: _Server, stop: threading.Event) -> None:

@@ -44,7 +44,7 @@ def serve(
     Example: rayscribe serve --address http://127.0.0.1:8265 --queues queues.yaml
     Example: rayscribe serve --database postgresql://rayscribe@db/rayscribe --host 0.0.0.0 --grows-to GPU=16
     """
-    from jobs.serve import ServeSettings  # noqa: PLC0415
+    from jobs.serve import DEFAULT_ADDRESS, ServeSettings  # noqa: PLC0415
     from jobs.serve import serve as run_service  # noqa: PLC0415
 
     growth = grows_to_of(grows_to)
@@ -55,7 +55,7 @@ def serve(
             port=port,
             addresses=tuple(address or ()),
             queues_file=queues,
-            grows_to={address[0]: growth} if address and growth else {},
+            grows_to={(address or [DEFAULT_ADDRESS])[0]: growth},
             no_auth=no_auth,
             packages=home() / "packages",
         )

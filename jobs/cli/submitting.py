@@ -203,11 +203,7 @@ def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, d
 
     known = address or os.environ.get("RAY_API_SERVER_ADDRESS")
     clusters = Clusters() if known is not None else None
-    try:
-        return run_preflight(spec, root=root, clusters=clusters, address=known, deep=deep)
-    finally:
-        if clusters is not None:
-            clusters.close()
+    return run_preflight(spec, root=root, clusters=clusters, address=known, deep=deep)
 
 
 def _check(spec: JobSpec, root: Path) -> None:

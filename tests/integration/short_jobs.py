@@ -76,8 +76,7 @@ class Workplace:
         self.queues_file.write_text(json.dumps(queues.model_dump(mode="json")))
 
     def close(self) -> None:
-        """Lets go of the ledger and the cluster."""
-        self.clusters.close()
+        """Lets go of the ledger."""
         self.ledger.close()
 
     def short(self, name: str, *sets: str, user: str = "ana", **behaviour: Any) -> Run:

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,9 @@ training.max_steps=4 training.save_steps=4 training.eval_steps=2 training.loggin
 
 
 @pytest.fixture(scope="module")
-def jobs(ray_head: RayHead) -> Iterator[RayJobs]:
+def jobs(ray_head: RayHead) -> RayJobs:
     """The Jobs API of the session's Ray."""
-    jobs = RayJobs(ray_head.dashboard)
-    yield jobs
-    jobs.close()
+    return RayJobs(ray_head.dashboard)
 
 
 def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobEnd, str]:

@@ -111,7 +111,7 @@ class TestGangs:
 
     def test_everything_that_is_short_is_named(self) -> None:
         decision = decided(run("one", 8, 100), holding=(held("other", 12, 950),))
-        assert reason(decision, "one") == ("needs 8 GPU, 100 CPU; the cluster has 50 of 1000 CPU and 4 of 16 GPU free")
+        assert reason(decision, "one") == ("needs 100 CPU, 8 GPU; the cluster has 50 of 1000 CPU and 4 of 16 GPU free")
 
     def test_what_the_cluster_can_grow_to_is_there(self) -> None:
         assert decided(run("one", 12), on=cluster(4, grows_to=16)).start == ("one",)

@@ -47,7 +47,7 @@ def runs(draw: st.DrawFn, number: int, *, latest_s: int = 30, priorities: int = 
 
 
 @st.composite
-def arrivals(draw: st.DrawFn, **options: int) -> list[Arrival]:
+def arrivals(draw: st.DrawFn, /, **options: int) -> list[Arrival]:
     """Runs of random lengths."""
     count = draw(st.integers(2, 12))
     return [Arrival(draw(runs(number, **options)), float(draw(st.integers(1, LONGEST_S)))) for number in range(count)]
@@ -226,7 +226,7 @@ class TestOvertaking:
             line = _line(world, decision, queues, now_s)
             for place, run in enumerate(line):
                 if run.id in decision.waits:
-                    above = [*world.holding.values(), *line[:place]]
+                    above: list[Waiting | Holding] = [*world.holding.values(), *line[:place]]
                     lower = [world.waiting[name] for name in decision.start if world.waiting[name] not in line[:place]]
                     for others in _every_set(above):
                         if _fit([run, *others], run):
