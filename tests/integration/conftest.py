@@ -32,7 +32,8 @@ def ray_head() -> Iterator[RayHead]:
         # A job's driver joins the newest Ray of its head's temporary folder. Ray's sockets lie in it, and a socket's
         # path may have 107 bytes only.
         with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-            head = {"num_cpus": LOGICAL_CPUS, "include_dashboard": True, "temp_dir": folder, **ports}
+            node.setenv("RAY_TMPDIR", folder)
+            head = {"num_cpus": LOGICAL_CPUS, "include_dashboard": True, **ports}
             cluster = Cluster(initialize_head=True, head_node_args=head)
             yield RayHead(cluster.address, f"http://{cluster.webui_url}")
             cluster.shutdown()
