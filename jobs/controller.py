@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import Event as Signal
 
 from jobs.admission import admit
-from jobs.causes import cause_of
+from jobs.causes import cause_of, line_of
 from jobs.clusters import Clusters
 from jobs.errors import ClusterError, ConflictError, JobsError, LeaseLostError, NotFoundError, RefusedError
 from jobs.ledger import Changed, Lease, Ledger
@@ -180,7 +180,7 @@ class Controller:
         self._archive(run, attempt, every_s=0.0)
         cause = cause_of(job, stop_requested=run.stop_requested_s is not None)
         exit_code = STOPPED_EXIT_CODE if cause == Cause.STOPPED else job.exit_code
-        self._close(run, attempt, cause, exit_code, _one_line(job.message))
+        self._close(run, attempt, cause, exit_code, line_of(job))
 
     def _close(self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str) -> None:
         """Writes down how the attempt ended, and what the policy makes of it."""
@@ -257,9 +257,3 @@ class Controller:
                 writer.change(current, cause=cause, text=reason, state=state, reason=reason, at_s=self._clock())
         except Changed:
             return
-
-
-def _one_line(message: str) -> str:
-    """The line of Ray's message that says most: the last one, which is the last of the log."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""

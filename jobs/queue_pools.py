@@ -25,7 +25,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from jobs.queue_fit import EPSILON, RUNS, amount, amounts, number
+from jobs.queue_fit import EPSILON, RUNS, amount, number
 
 # Nobody starts ahead of more runs than this that wait for one pool: what a decision costs stays bounded. Other
 # schedulers know such a depth too (Slurm's bf_max_job_test).
@@ -177,5 +177,5 @@ class Pool:
 
 
 def _needs(demand: Demand, names: Collection[str]) -> str:
-    asked = {name: value for name, value in demand.items if name in names and name != RUNS}
-    return f"needs {amounts(asked)}; " if asked else ""
+    asked = [amount(name, demand.amounts[name]) for name in names if name != RUNS]
+    return f"needs {', '.join(asked)}; " if asked else ""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from jobs.model import Gang
+from jobs.queues import DEFAULT_QUEUE
 from runtime_env.config import RuntimeEnvPart
 from trainers.config import CPUS_FOR_DATA, Part, TrainConfig
 from trainers.config_file import (
@@ -27,7 +28,6 @@ from trainers.config_file import (
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
 Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=/-]*$", max_length=60)]
-DEFAULT_QUEUE = "default"
 MOST_PRIORITY = 1000
 
 

@@ -1,6 +1,5 @@
 """Preflight of a real Ray: its dashboard, its resources, and a probe job on its nodes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,8 @@ from tests.trainers.synthetic import content
 
 
 @pytest.fixture(scope="module")
-def clusters() -> Iterator[Clusters]:
-    found = Clusters()
-    yield found
-    found.close()
+def clusters() -> Clusters:
+    return Clusters()
 
 
 @pytest.fixture
