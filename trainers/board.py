@@ -16,11 +16,11 @@ class News:
 
     Attributes:
         lines: For the person who waits.
-        workers: How far the workers are.
+        workers: How far the workers are; None where nobody has said, since the board is new.
     """
 
     lines: list[str]
-    workers: str
+    workers: str | None
 
 
 class Board:
@@ -29,7 +29,7 @@ class Board:
     def __init__(self) -> None:
         """Nothing is on it."""
         self._lines: list[str] = []
-        self._workers = WAITING
+        self._workers: str | None = None
         self._stop_asked = False
 
     def put(self, line: str) -> None:

@@ -19,6 +19,7 @@ from trainers.errors import ResourceError
 POLL_S = 0.2
 # Set by install_and_run.sh, see runtime_env.install_script.
 PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
+# An actor answers in milliseconds; one that does not is gone, or its node is.
 BOARD_S = 10.0
 ANSWER_S = 10.0
 LOOPBACK = "127.0.0.1"
@@ -148,7 +149,8 @@ def open_board() -> Iterator[Any]:
     """Gives the handle of a `board.Board` on this node, which a lost worker node does not take away."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     kind: Any = ray.remote(num_cpus=0)(Board)
-    actor = kind.options(scheduling_strategy=here).remote()
+    # Where memory runs out, it may go with the workers.
+    actor = kind.options(scheduling_strategy=here, max_restarts=-1).remote()
     try:
         yield actor
     finally:
@@ -162,6 +164,14 @@ def read_board(board: Any) -> News | None:
         return news
     except ray.exceptions.RayError:
         return None
+
+
+def is_stop_asked(board: Any) -> bool:
+    """Whether somebody asks to stop; not where the board is gone."""
+    try:
+        return bool(ray.get(board.is_stop_asked.remote(), timeout=BOARD_S))
+    except ray.exceptions.RayError:
+        return False
 
 
 def living_nodes() -> set[str]:

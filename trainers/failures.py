@@ -3,6 +3,7 @@
 Errors are told by the names of their classes, so that neither Ray nor torch is loaded to read them.
 """
 
+import contextlib
 from collections.abc import Iterator
 
 from trainers.errors import LostNodeError, LostWorkerError, MemoryExhaustedError, RayscribeError
@@ -94,6 +95,21 @@ def is_node(error: BaseException) -> bool:
         or is_taken_away(error)
         or (name(error) == "ActorDiedError" and any(word in str(error) for word in NODE_WORDS))
     )
+
+
+@contextlib.contextmanager
+def naming_memory() -> Iterator[None]:
+    """Says of memory that ran out what to do; leaves all other errors as they are.
+
+    Raises:
+        MemoryExhaustedError: in place of what torch or Python raised.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if is_memory(error):
+            raise error_behind(error) from error
+        raise
 
 
 def is_preemption(error: BaseException) -> bool:

@@ -5,14 +5,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import ray
 from ray.exceptions import RayError
 from ray.train import RunConfig, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
 from trainers.board import STOPPABLE, WAITING
-from trainers.cluster import POLL_S, check_capacity, living_nodes, lost_nodes, open_board, read_board
+from trainers.cluster import (
+    POLL_S,
+    check_capacity,
+    is_stop_asked,
+    living_nodes,
+    lost_nodes,
+    open_board,
+    read_board,
+)
 from trainers.config import TrainConfig
 from trainers.data.prepare import ShardTask, run_on_ray
 from trainers.errors import StoppedError
@@ -127,6 +134,7 @@ class _Fit:
         """
         thread = threading.Thread(target=self._fit, name="fit", daemon=True)
         thread.start()
+        self._enter(WAITING)
         passed_on = False
         while thread.is_alive():
             thread.join(POLL_S)
@@ -152,10 +160,12 @@ class _Fit:
             return
         for line in news.lines:
             say(line)
-        if news.workers == self._workers:
-            return
-        self._workers = news.workers
-        if self._workers == WAITING:
+        if news.workers is not None and news.workers != self._workers:
+            self._enter(news.workers)
+
+    def _enter(self, workers: str) -> None:
+        self._workers = workers
+        if workers == WAITING:
             self._status.show(Phase.WAITING_FOR_RESOURCES, detail=self._need)
         else:
             # From now on the leading rank writes.
@@ -184,7 +194,7 @@ class FailureWatch(UserCallback):
         error = error_behind(together)
         if error.final:
             raise error
-        if ray.get(self._board.is_stop_asked.remote()):
+        if is_stop_asked(self._board):
             raise StoppedError(f"stopped without a new checkpoint, since the workers failed meanwhile: {error}")
         if not is_preemption(together):
             self._count += 1

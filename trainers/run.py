@@ -18,6 +18,7 @@ from trainers.data.sources import SPLITS, Source, open_sources
 from trainers.ending import Ending
 from trainers.errors import ConfigError, RayscribeError
 from trainers.experiment import finished, refuse_without_journal, settle
+from trainers.failures import naming_memory
 from trainers.fencing import Driver, refuse_superseded
 from trainers.journal import Journal, State
 from trainers.live import Phase, StatusWriter
@@ -68,11 +69,13 @@ class LoneEngine:
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
         """Runs this process's rank."""
-        work_here(order)
+        with naming_memory():
+            work_here(order)
 
     def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
         """Runs this process's rank."""
-        evaluate_here(order)
+        with naming_memory():
+            evaluate_here(order)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ from trainers.worker_log import WorkerLog, finish_logs
 
 # A rank may prepare a large set, or bring a large checkpoint home, while the others wait.
 LONGEST_WAIT = timedelta(hours=12)
-# An actor answers in milliseconds; one that does not is gone, or its node is.
-BOARD_S = 10.0
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
@@ -152,14 +150,9 @@ class RaySession(Session):
 
     def stop_asked(self) -> bool:
         """Looks at the board, for all ranks."""
-        import ray  # noqa: PLC0415
+        from trainers.cluster import is_stop_asked  # noqa: PLC0415
 
-        if not self.leads:
-            return False
-        try:
-            return bool(ray.get(self.board.is_stop_asked.remote(), timeout=BOARD_S))
-        except ray.exceptions.RayError:  # without its driver the worker will soon be ended
-            return False
+        return self.leads and is_stop_asked(self.board)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from transformers import set_seed
+from transformers import Seq2SeqTrainingArguments, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
 from trainers import run_folder as layout
@@ -29,7 +29,7 @@ from trainers.planning import cache_bytes, plan_training, scoring_options
 from trainers.publish import publish
 from trainers.resume import Staging, starting_point, take_over
 from trainers.run_folder import RunFolder
-from trainers.scoring.evaluate import CutShortError, Scorer
+from trainers.scoring.evaluate import CutShortError, Scorer, SplitScore
 from trainers.scoring_worker import score_split
 from trainers.seq2seq import Recogniser, load_recogniser, open_exported
 from trainers.session import LoneSession, Session, be_quiet, run_on_worker
@@ -144,20 +144,12 @@ def _train(
         except CutShortError:
             last.end_at(trainer.state.global_step)
             return None
-        keeper.scored(trainer.state.global_step, result)
-        metrics = validation_metrics(result)
-        session.report({"step": trainer.state.global_step, **metrics})
-        return metrics
+        return _pass_on(result, trainer.state.global_step, session, keeper)
 
     _place_tensorboard(folder, order.attempt, staging)
     trainer = SpeechTrainer(
         recogniser=recogniser,
-        arguments=training_arguments(
-            config,
-            output_dir=staging.folder,
-            accumulation=plan.shape.accumulation,
-            on_gpu=config.scaling.use_gpu,
-        ),
+        arguments=_arguments(config, staging, plan),
         plan=plan,
         rank=session.rank,
         clips=clips,
@@ -167,24 +159,45 @@ def _train(
     )
     _say_start(session, config, plan, recogniser, start)
     set_seed(config.run.seed)
-    last_step = _last_step(config, plan)
     if start is not None:
-        if first_step >= last_step and not writer.check().checkpoints:
-            raise ResumeError(
-                f"run.resume: {start[0].name} is at step {first_step}, and the run ends at {last_step}: "
-                "raise training.max_steps"
-            )
-        _score_start(order, session, start, keeper, report, last_step)
-    if first_step < last_step:
+        _refuse_to_begin_at_the_end(start[0], _last_step(config, plan), writer)
+        _score_start(order, session, start, keeper, report, _last_step(config, plan))
+    if first_step < _last_step(config, plan):
         with last:
             trainer.train(resume_from_checkpoint=str(start[1]) if start is not None else None)
     if last.stopped_at is None:
         return uploader, None
     name = session.from_leader(lambda: keeper.newest)
     return uploader, (
-        f"stopped at step {last.stopped_at}/{last_step}: {name} is in {folder.storage.url(layout.CHECKPOINTS)}; "
-        "the same command, or `rayscribe resume`, continues"
+        f"stopped at step {last.stopped_at}/{_last_step(config, plan)}: {name} is in "
+        f"{folder.storage.url(layout.CHECKPOINTS)}; the same command, or `rayscribe resume`, continues"
     )
+
+
+def _arguments(config: TrainConfig, staging: Staging, plan: BatchPlan) -> Seq2SeqTrainingArguments:
+    return training_arguments(
+        config,
+        output_dir=staging.folder,
+        accumulation=plan.shape.accumulation,
+        on_gpu=config.scaling.use_gpu,
+    )
+
+
+def _pass_on(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:
+    """Gives a score on the validation set to the checkpoint of its step, and to the engine."""
+    keeper.scored(step, result)
+    metrics = validation_metrics(result)
+    session.report({"step": step, **metrics})
+    return metrics
+
+
+def _refuse_to_begin_at_the_end(start: Checkpoint, last_step: int, writer: GroupWriter) -> None:
+    """Refuses a new run from a checkpoint that has no step left to do."""
+    if start.step >= last_step and not writer.check().checkpoints:
+        raise ResumeError(
+            f"run.resume: {start.name} is at step {start.step}, and the run ends at {last_step}: "
+            "raise training.max_steps"
+        )
 
 
 def _score_start(
@@ -205,12 +218,9 @@ def _score_start(
     recogniser.model.to("cuda" if order.config.scaling.use_gpu else "cpu")
     scorer = Scorer(order.sets[VALIDATION], recogniser, session, cache_bytes=cache_bytes(order.config))
     result = scorer.score(scoring_options(order.config, recogniser.context_s))
-    metrics = validation_metrics(result)
-    session.report({"step": checkpoint.step, **metrics})
     epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
-    report.validated(checkpoint.step, last_step, epoch, metrics)
+    report.validated(checkpoint.step, last_step, epoch, _pass_on(result, checkpoint.step, session, keeper))
     if ends or checkpoint.step % part.save_steps == 0:
-        keeper.scored(checkpoint.step, result)
         keeper.keep_again(local, checkpoint.step)
 
 

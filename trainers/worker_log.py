@@ -104,7 +104,7 @@ class WorkerLog:
         """
         self._folder = folder
         self._key = worker_log_key(attempt, rank, group)
-        self._base = _local_folder(folder) / f"{attempt}-{rank}-{group}"
+        self._base = _local_folder() / f"{_local_name(folder)}-{attempt}-{rank}-{group}"
         self._copy: _Copy | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="worker-log", daemon=True)
@@ -145,7 +145,7 @@ class WorkerLog:
 
 def finish_logs(folder: RunFolder) -> None:
     """Sends what processes of this node printed last that have been killed."""
-    for note in sorted(_local_folder(folder).glob("*.json")):
+    for note in sorted(_local_folder().glob(f"{_local_name(folder)}-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError):
             copy = _Copy.of_a_dead_process(note)
             if copy is not None:
@@ -232,6 +232,9 @@ def _sources_of_this_process() -> list[Source]:
     return sources
 
 
-def _local_folder(folder: RunFolder) -> Path:
-    key = hashlib.sha256(folder.url.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"rayscribe-logs-{os.getuid()}" / key
+def _local_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"rayscribe-logs-{os.getuid()}"
+
+
+def _local_name(folder: RunFolder) -> str:
+    return hashlib.sha256(folder.url.encode()).hexdigest()[:16]

@@ -149,6 +149,21 @@ def test_what_would_fail_again_is_not_tried_again(run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_a_stop_before_the_first_worker_ends_at_once(run: Run) -> None:
+    waiting = replace(run, sets=["scaling.num_workers=6"])
+    waiting.start()
+    waiting.wait_for(lambda: status(run).get("phase") == Phase.WAITING_FOR_RESOURCES, "request for workers")
+    assert status(run)["detail"] == "6 workers × (1 CPU)"
+    assert waiting.driver is not None
+    waiting.driver.terminate()
+    code, said = ends(waiting)
+    assert code == 143
+    assert "stopped; what is prepared stays in " in said
+    assert "Traceback" not in said
+    assert status(run)["detail"].startswith("stopped; what is prepared stays in ")
+
+
+@pytest.mark.slow
 def test_a_worker_without_memory(recipe: Path, tmp_path: Path) -> None:
     """A model that is too large for the memory that Ray's monitor leaves to the node."""
     memory = psutil.virtual_memory()

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -209,9 +210,7 @@ def test_what_is_prepared_stays(place: Place, tmp_path: Path, capfd: pytest.Capt
         assert place.run("preparing", *cache) == 130
     assert f"stopped; what is prepared stays in {tmp_path / 'prepared'}" in capfd.readouterr().err
     assert len(list((tmp_path / "prepared").glob("*.json"))) == 1
-    assert [path.name for path in (tmp_path / "prepared").iterdir() if path.is_dir()] == [
-        path.name for path in (tmp_path / "prepared").iterdir() if path.is_dir() and (path / "state.json").exists()
-    ]
+    assert len([path for path in (tmp_path / "prepared").iterdir() if path.is_dir()]) == 1, "half a set is left"
     status = read_status(place.folder("preparing"), 1) or {}
     assert (status["phase"], status["detail"].startswith("stopped; what is prepared stays")) == (Phase.ENDED, True)
     assert place.run("preparing", "--verb", "prepare", *cache) == 0
@@ -223,12 +222,12 @@ def test_two_ranks_of_torchrun_end_after_the_same_step(place: Place, tmp_path: P
     folder = place.folder("torchrun")
     more = ["--set", "run.name=torchrun", "--set", f"run.storage_path={place.storage_path}"]
     more += ["--set", "scaling.num_workers=2", "--set", f"training.max_steps={200 * MAX_STEPS}"]
-    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "task.py"]
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "task.py"]
     with (tmp_path / "log").open("wb") as log:
         ranks = subprocess.Popen(
             [sys.executable, *words, "--config", str(place.recipe), "--no-ray", *more],
             cwd=REPOSITORY,
-            env={**os.environ, **ONE_THREAD},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=log,
             stderr=log,
         )
@@ -240,11 +239,10 @@ def test_two_ranks_of_torchrun_end_after_the_same_step(place: Place, tmp_path: P
         ranks.send_signal(signal.SIGTERM)
         ranks.wait(DEADLINE_S)
     finally:
-        ranks.kill()
+        # Those that torchrun started outlive it.
+        for process in [*psutil.Process(ranks.pid).children(recursive=True), ranks] if ranks.poll() is None else []:
+            process.kill()
     newest = place.checkpoints("torchrun")[-1]
     assert newest.metrics == {}
     said = (tmp_path / "log").read_text()
     assert said.count(f"stopped at step {newest.step}/{200 * MAX_STEPS}: {newest.name} is in ") == 1, said
-
-
-ONE_THREAD: Mapping[str, str] = {"OMP_NUM_THREADS": "1"}

@@ -17,7 +17,7 @@ from trainers.errors import (
     RayscribeError,
     StorageError,
 )
-from trainers.failures import error_behind, is_preemption, is_silence
+from trainers.failures import error_behind, is_preemption, is_silence, naming_memory
 
 CLOSED = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28874. Check the logs of the remote worker")
 MONITOR = "5 worker(s) were killed due to the node running low on memory. Memory on the node was 3.1GB used\nOOM kill"
@@ -98,6 +98,13 @@ def test_what_says_nothing_of_why_is_worth_waiting_for() -> None:
     assert is_silence(group(unhealthy(UNAVAILABLE), CLOSED))
     for error in (group(CLOSED, unhealthy(KILLED)), group(ValueError("bad 7"), CLOSED), group(unhealthy(NODE_GONE))):
         assert not is_silence(error)
+
+
+def test_without_ray_too_memory_is_named_and_nothing_else() -> None:
+    with pytest.raises(MemoryExhaustedError, match="gradient_checkpointing"), naming_memory():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    with pytest.raises(RuntimeError, match="shape"), naming_memory():
+        raise RuntimeError("shape mismatch")
 
 
 def test_only_a_node_that_was_taken_away_is_a_preemption() -> None:
