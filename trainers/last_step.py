@@ -82,7 +82,8 @@ class LastStep(TrainerCallback):
                 self._bound = step + 1
                 return False
         while not self._agreed.wait(POLL_S):
-            if not self._thread.is_alive():
+            # In this order: the thread ends as soon as it has agreed.
+            if not self._thread.is_alive() and not self._agreed.is_set():
                 raise LostWorkerError(f"stopping after step {step}: another rank is gone; its last checkpoint stays")
         return step >= self._last
 
@@ -111,8 +112,9 @@ class _Ballot:
         if shared is None and session.world_size > 1:
             # Of its own connection, since another thread may wait long at the first one.
             first: Any = _get_default_store()
-            shared = first.clone()
-        self._shared = PrefixStore("rayscribe-last-step", shared) if shared is not None else None
+            # A process group may train twice.
+            shared = PrefixStore(f"rayscribe-last-step-{session.group}", first.clone())
+        self._shared = shared
 
     def is_called(self) -> bool:
         """Whether somebody has asked this rank to stop, or another has heard it."""

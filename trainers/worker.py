@@ -29,7 +29,7 @@ from trainers.planning import cache_bytes, plan_training, scoring_options
 from trainers.publish import publish
 from trainers.resume import Staging, starting_point, take_over
 from trainers.run_folder import RunFolder
-from trainers.scoring.evaluate import CutShortError, Scorer, SplitScore
+from trainers.scoring.evaluate import CutShortError, Scorer, ScoringOptions, SplitScore
 from trainers.scoring_worker import score_split
 from trainers.seq2seq import Recogniser, load_recogniser, open_exported
 from trainers.session import LoneSession, Session, be_quiet, run_on_worker
@@ -139,12 +139,8 @@ def _train(
 
     def score_validation() -> dict[str, float] | None:
         report.scoring()
-        try:
-            result = scorer.score(options, cut_short=lambda: last.cuts_short(trainer.args))
-        except CutShortError:
-            last.end_at(trainer.state.global_step)
-            return None
-        return _pass_on(result, trainer.state.global_step, session, keeper)
+        result = _score_or_stop(scorer, options, last, trainer)
+        return _pass_on(result, trainer.state.global_step, session, keeper) if result is not None else None
 
     _place_tensorboard(folder, order.attempt, staging)
     trainer = SpeechTrainer(
@@ -167,10 +163,15 @@ def _train(
             trainer.train(resume_from_checkpoint=str(start[1]) if start is not None else None)
     if last.stopped_at is None:
         return uploader, None
-    name = session.from_leader(lambda: keeper.newest)
-    return uploader, (
-        f"stopped at step {last.stopped_at}/{_last_step(config, plan)}: {name} is in "
-        f"{folder.storage.url(layout.CHECKPOINTS)}; the same command, or `rayscribe resume`, continues"
+    newest = session.from_leader(lambda: keeper.newest)
+    return uploader, _stop_words(last.stopped_at, _last_step(config, plan), newest, folder)
+
+
+def _stop_words(step: int, last_step: int, checkpoint: str, folder: RunFolder) -> str:
+    home = folder.storage.url(layout.CHECKPOINTS)
+    return (
+        f"stopped at step {step}/{last_step}: {checkpoint} is in {home}; "
+        "the same command, or `rayscribe resume`, continues"
     )
 
 
@@ -181,6 +182,17 @@ def _arguments(config: TrainConfig, staging: Staging, plan: BatchPlan) -> Seq2Se
         accumulation=plan.shape.accumulation,
         on_gpu=config.scaling.use_gpu,
     )
+
+
+def _score_or_stop(
+    scorer: Scorer, options: ScoringOptions, last: LastStep, trainer: SpeechTrainer
+) -> SplitScore | None:
+    """The score of the validation set; None where a request to stop came between."""
+    try:
+        return scorer.score(options, cut_short=lambda: last.cuts_short(trainer.args))
+    except CutShortError:
+        last.end_at(trainer.state.global_step)
+        return None
 
 
 def _pass_on(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:

@@ -24,7 +24,7 @@ from tests.trainers.synthetic import content
 from trainers.live import Phase, read_status, worker_logs
 from trainers.run_folder import RunFolder
 
-MAX_STEPS = 60
+MAX_STEPS = 40
 # Of the memory that is free on this machine, which the test of running out of it may take.
 TAKES_GB = 2.5
 
@@ -42,7 +42,7 @@ def recipe(tones: Path, tmp_path: Path) -> Path:
         "training.max_steps": MAX_STEPS,
         "training.save_steps": 20,
         "training.eval_steps": 20,
-        "training.logging_steps": 1,
+        "training.logging_steps": 2,
         "training.learning_rate": 1e-3,
         "training.per_device_train_batch_size": 8,
         "training.generation_max_length": 8,
@@ -189,7 +189,9 @@ def test_a_worker_without_memory(recipe: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_lost_node(recipe: Path, tmp_path: Path) -> None:
     """Its raylet is killed and says nothing more, as when a machine loses its power."""
-    with cluster_of(num_cpus=4) as (cluster, head):
+    # The cluster notices within seconds, not half a minute.
+    soon = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
+    with cluster_of(num_cpus=4, _system_config=soon) as (cluster, head):
         second = cluster.add_node(num_cpus=2, resources={"second": 2})
         sets = ["scaling.num_workers=2", "scaling.resources_per_worker={CPU: 1, second: 1}", "training.max_steps=5000"]
         run = Run(head, "node", str(tmp_path / "runs"), recipe, sets, tmp_path / "driver.log")
@@ -213,14 +215,14 @@ def test_a_stopped_job_leaves_a_checkpoint_and_ends_with_the_undisturbed_weights
     def reached() -> bool:
         phases.add(status(run).get("phase"))
         assert jobs.sight(request.submission_id).status in ("PENDING", "RUNNING"), said_by(jobs, request)
-        return run.reached(30)
+        return run.reached(10)
 
-    poll(reached, "step 30")
+    poll(reached, "step 10")
     jobs.stop(request.submission_id)
     poll(lambda: jobs.sight(request.submission_id).status == "STOPPED", "end of the job")
     said = said_by(jobs, request)
     step = run.checkpoints()[-1].step
-    assert 30 <= step < MAX_STEPS
+    assert 10 <= step < MAX_STEPS
     assert f"stopped at step {step}/{MAX_STEPS}: {run.checkpoints()[-1].name} is in " in said
     assert f"stopped at step {step}/{MAX_STEPS}" in status(run)["detail"]
     assert {Phase.PREPARING_DATA, Phase.WAITING_FOR_RESOURCES, Phase.TRAINING} <= phases

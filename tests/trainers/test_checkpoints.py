@@ -49,6 +49,14 @@ def test_the_best_and_the_newest_stay() -> None:
     assert newest(items) == checkpoint(3, 9)
 
 
+def test_one_without_a_score_is_never_the_best_and_stays_only_as_the_newest() -> None:
+    stopped, scored = replace(checkpoint(2, 0), metrics={}), checkpoint(1, 9)
+    assert KEEP_ONE.best([scored, stopped]) == scored
+    assert KEEP_ONE.best([stopped]) is None
+    assert KEEP_ONE.surplus([scored, stopped]) == []
+    assert KEEP_ONE.surplus([scored, stopped, checkpoint(3, 5)]) == [scored, stopped]
+
+
 def test_a_folder_that_is_not_declared_whole_is_not_staged(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").mkdir()
     assert list_staged(tmp_path) == []
