@@ -80,16 +80,18 @@ def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
     url = request.getfixturevalue("postgres_url") if database == "postgresql" else None
     place = Workplace(tmp_path, ray_head.dashboard, QUEUES, url)
     chance = random.Random(7)
+    # The session's Ray takes each submission id once, whatever ledger it comes from.
     for number in range(RUNS - 1):
         sets = [f"job.priority={chance.choice((0, 0, 5, 10))}", f"scaling.num_workers={chance.choice((1, 1, 2, 4))}"]
         if number % 6 == 5:
             sets = [sets[0], "scaling.num_workers=2", "job.queue=small"]
-        place.short(f"run-{number:02}", *sets, user=chance.choice(("ana", "bo")), ms=chance.choice((200, 600, 1500)))
+        user, ms = chance.choice(("ana", "bo")), chance.choice((200, 600, 1500))
+        place.short(f"{database}-{number:02}", *sets, user=user, ms=ms)
     # One that is stopped while it runs, so that stopping is interrupted too.
-    place.short("long", "job.priority=20", "scaling.num_workers=1", user="cy", ms=600_000)
+    long = place.short(f"{database}-long", "job.priority=20", "scaling.num_workers=1", user="cy", ms=600_000)
     keeper = Keeper(place, tmp_path / "controller.log")
     try:
-        _kill_everywhere(keeper, place, chance)
+        _kill_everywhere(keeper, place, chance, long.id)
         keeper.wait_for(lambda: _all_ended(place), "end of all runs")
         assert _all_ended(place), keeper._log.read_text()[-4000:]
     finally:
@@ -98,7 +100,7 @@ def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
     events = place.ledger.events(None, limit=10_000)
     attempts = {run.id: place.ledger.attempts(run.id) for run in runs}
     assert len(runs) == RUNS
-    assert {run.id: run.state for run in runs if run.state != RunState.SUCCEEDED} == {"long": RunState.STOPPED}
+    assert {run.id: run.state for run in runs if run.state != RunState.SUCCEEDED} == {long.id: RunState.STOPPED}
     check_each_run(runs, events, attempts)
     check_order(runs, events, {place.address: place.clusters.capacity(place.address)}, QUEUES)
     records = place.records()
@@ -113,11 +115,11 @@ def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
     place.close()
 
 
-def _kill_everywhere(keeper: Keeper, place: Workplace, chance: random.Random) -> None:
+def _kill_everywhere(keeper: Keeper, place: Workplace, chance: random.Random, long: str) -> None:
     for point in POINTS:
-        if point.startswith("ray.stop") and place.ledger.run("long").stop_requested_s is None:
-            _wait_until_it_runs(keeper, place)
-            place.service.stop("long")
+        if point.startswith("ray.stop") and place.ledger.run(long).stop_requested_s is None:
+            _wait_until_it_runs(keeper, place, long)
+            place.service.stop(long)
         keeper.start(point)
         keeper.wait_for(lambda: False, f"death at {point}")
         assert keeper.process is not None
@@ -132,9 +134,9 @@ def _kill_everywhere(keeper: Keeper, place: Workplace, chance: random.Random) ->
     keeper.start()
 
 
-def _wait_until_it_runs(keeper: Keeper, place: Workplace) -> None:
+def _wait_until_it_runs(keeper: Keeper, place: Workplace, long: str) -> None:
     keeper.start()
-    keeper.wait_for(lambda: any(record["run"] == "long" for record in place.records()), "start of the long run")
+    keeper.wait_for(lambda: any(record["run"] == long for record in place.records()), "start of the long run")
     keeper.kill()
 
 

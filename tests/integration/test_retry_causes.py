@@ -54,10 +54,10 @@ def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_agai
 
 @pytest.mark.slow
 def test_a_killed_driver_is_retried(drive: Drive) -> None:
-    drive.place.short("killed", ms=600_000, slow_attempts=1)
-    os.kill(drive.record("killed")["pid"], signal.SIGKILL)
-    assert drive.until_ended("killed").state == RunState.SUCCEEDED
-    assert drive.causes("killed") == [Cause.DRIVER_KILLED, Cause.SUCCEEDED]
+    drive.place.short("driver-killed", ms=600_000, slow_attempts=1)
+    os.kill(drive.record("driver-killed")["pid"], signal.SIGKILL)
+    assert drive.until_ended("driver-killed").state == RunState.SUCCEEDED
+    assert drive.causes("driver-killed") == [Cause.DRIVER_KILLED, Cause.SUCCEEDED]
 
 
 @pytest.mark.slow
