@@ -5,12 +5,10 @@ which it is, or which follows. From then on its rank begins no further step befo
 step is the largest vote, so no rank has gone beyond it, and all can still reach it. Without a request nothing is sent.
 """
 
-import contextlib
 import threading
 from types import TracebackType
 from typing import Any, Self
 
-import torch.distributed
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from transformers import TrainerCallback
 
@@ -42,6 +40,7 @@ class LastStep(TrainerCallback):
         self._bound = first_step + 1
         self._heard, self._agreed, self._closed = threading.Event(), threading.Event(), threading.Event()
         self._last = 0
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._listen, name="last-step", daemon=True)
 
     def __enter__(self) -> Self:
@@ -76,31 +75,43 @@ class LastStep(TrainerCallback):
             control.should_evaluate = control.should_evaluate and not self.cuts_short(args)
 
     def _is_last(self, step: int) -> bool:
-        """Whether training ends after this step; otherwise the rank is bound to do the next one."""
+        """Whether training ends after this step; otherwise the rank is bound to do the next one.
+
+        Raises:
+            LostWorkerError: this rank can no longer vote, for which the others would wait without end.
+        """
+        self._check_listening(step)
         with self._lock:
             if not self._heard.is_set():
                 self._bound = step + 1
                 return False
         while not self._agreed.wait(POLL_S):
-            # In this order: the thread ends as soon as it has agreed.
-            if not self._thread.is_alive() and not self._agreed.is_set():
-                raise LostWorkerError(f"stopping after step {step}: another rank is gone; its last checkpoint stays")
+            self._check_listening(step)
         return step >= self._last
 
+    def _check_listening(self, step: int) -> None:
+        if self._failure is not None:
+            raise LostWorkerError(
+                f"after step {step}: the ranks' shared store is gone, and a rank with it; the last checkpoint stays"
+            ) from self._failure
+
     def _listen(self) -> None:
-        # A rank that is gone is told by what training raises.
-        with contextlib.suppress(torch.distributed.DistError):
-            ballot = _Ballot(self._session, self._shared)
-            while not self._closed.wait(POLL_S):
-                if not self._heard.is_set():
-                    if ballot.is_called():
-                        with self._lock:
-                            self._heard.set()
-                            ballot.vote(self._bound)
-                elif (votes := ballot.votes()) is not None:
-                    self._last = max(votes)
-                    self._agreed.set()
-                    return
+        try:
+            self._agree(_Ballot(self._session, self._shared))
+        except Exception as error:
+            self._failure = error
+
+    def _agree(self, ballot: "_Ballot") -> None:
+        while not self._closed.wait(POLL_S):
+            if not self._heard.is_set():
+                if ballot.is_called():
+                    with self._lock:
+                        self._heard.set()
+                        ballot.vote(self._bound)
+            elif (votes := ballot.votes()) is not None:
+                self._last = max(votes)
+                self._agreed.set()
+                return
 
 
 class _Ballot:

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import DistStoreError, HashStore
 
 from trainers import last_step
+from trainers.errors import LostWorkerError
 from trainers.last_step import LastStep
 from trainers.session import LoneSession
 
@@ -24,6 +25,19 @@ class AskedSession(LoneSession):
 
     def stop_asked(self) -> bool:
         return bool(self.asked.is_set())
+
+
+class GoneStore:
+    """A store whose other end goes away."""
+
+    def __init__(self) -> None:
+        self._store = HashStore()
+        self.gone = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.gone:
+            raise DistStoreError("connection reset by peer")
+        return getattr(self._store, name)
 
 
 def begun(session: LoneSession, store: Any = None, first_step: int = 0) -> LastStep:
@@ -99,6 +113,21 @@ def test_a_learning_rate_that_follows_the_scores_gets_its_score() -> None:
         wait_until(lambda: last.cuts_short(SimpleNamespace(metric_for_best_model=None)))
         assert not last.cuts_short(SimpleNamespace(metric_for_best_model="loss"))
         assert end_of_step(last, 1, metric="loss").should_evaluate
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_rank_that_can_no_longer_vote_says_so_instead_of_keeping_the_others_waiting(asked: bool) -> None:
+    heard = threading.Event()
+    store = GoneStore()
+    with begun(AskedSession(0, 2, 0, asked=heard), store) as last:
+        assert not end_of_step(last, 1).should_training_stop
+        if asked:
+            heard.set()
+        store.gone = True
+        with pytest.raises(LostWorkerError, match="shared store is gone") as raised:
+            for step in range(2, FAR):
+                end_of_step(last, step)
+        assert isinstance(raised.value.__cause__, DistStoreError)
 
 
 def test_nobody_asked_so_training_goes_on() -> None:
