@@ -1,6 +1,6 @@
 """In which pools a run stands in line, and with what. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from jobs.queue_fit import RUNS, Capacity, Resources, caps, misfit
@@ -33,17 +33,21 @@ class Lines:
     What runs of one kind have in common is found once; there may be thousands of them.
     """
 
-    def __init__(self, capacity: Mapping[str, Capacity], queues: QueuesConfig):
+    def __init__(self, capacity: Mapping[str, Capacity], queues: QueuesConfig, always: Collection[str] = ()):
         """Empty pools.
 
         Args:
             capacity: Clusters that answer, by address.
             queues: What the queues allow.
+            always: Resources of which every run needs some.
         """
         self._capacity, self._queues = capacity, queues
-        self._clusters = {address: Pool("the cluster", item.size) for address, item in capacity.items()}
+        self._counted = {*always} & {"CPU", "GPU"} | {RUNS}
+        self._clusters = {address: Pool("the cluster", item.size, always=always) for address, item in capacity.items()}
+        # With several clusters, a queue that one of them holds up still goes on at another.
+        self._only = next(iter(self._clusters.values())) if len(self._clusters) == 1 else None
         self._shared = {
-            name: Pool(f"queue {name}", sizes, "it allows")
+            name: Pool(f"queue {name}", sizes, "it allows", always=self._counted, within=self._only)
             for name, part in queues.queues.items()
             if (sizes := _sizes(part))
         }
@@ -71,7 +75,13 @@ class Lines:
         pool = self._own.get((run.queue, run.user))
         if pool is None:
             name, by = f"user {run.user} in queue {run.queue}", f"queue {run.queue} allows each user"
-            pool = self._own[run.queue, run.user] = Pool(name, self._own_sizes[run.queue], by)
+            pool = self._own[run.queue, run.user] = Pool(
+                name,
+                self._own_sizes[run.queue],
+                by,
+                always=self._counted,
+                within=self._shared.get(run.queue, self._only),
+            )
         return ((pool, own), *shared)
 
     def _demands(self, run: Waiting | Holding) -> tuple[Demand | None, Places]:

@@ -31,7 +31,7 @@ What follows from them, and is tested:
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from jobs.model import RunState
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def decide(
-    waiting: Iterable[Waiting],
+    waiting: Collection[Waiting],
     holding: Iterable[Holding],
     capacity: Mapping[str, Capacity],
     queues: QueuesConfig,
@@ -73,7 +73,7 @@ def decide(
         dependencies: States of the runs that others depend on.
         now_s: The time. Seconds since 1970.
     """
-    lines = Lines(capacity, queues)
+    lines = Lines(capacity, queues, _needed_by_all(waiting))
     for held in holding:
         for pool, demand in lines.places(held):
             pool.hold(demand)
@@ -100,6 +100,15 @@ def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[
     overdue = [run for run in by_time if run.queued_s < since_s]
     patient = [run for run in by_time if run.queued_s >= since_s]
     return overdue + sorted(patient, key=attrgetter("priority"), reverse=True)  # equals keep their order
+
+
+def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
+    """Resources of which every run needs some."""
+    # Runs of one recipe have the same object.
+    needs = {id(run.need): run.need for run in waiting}.values()
+    return (
+        set.intersection(*({name for name, value in need.items() if value > 0} for need in needs)) if needs else set()
+    )
 
 
 def _not_yet(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> str | None:

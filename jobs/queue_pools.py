@@ -86,22 +86,51 @@ class Pool:
     Both what is free and what is spare only shrink during a pass, so that who was refused once need not be asked again.
     """
 
-    __slots__ = ("_ahead", "_allowed_by", "_free", "_kept_for", "_spare", "_waiting", "name", "size")
+    __slots__ = (
+        "_ahead",
+        "_allowed_by",
+        "_always",
+        "_closed",
+        "_free",
+        "_kept_for",
+        "_spare",
+        "_waiting",
+        "_within",
+        "name",
+        "size",
+    )
 
-    def __init__(self, name: str, size: Mapping[str, float], allowed_by: str | None = None):
+    def __init__(
+        self,
+        name: str,
+        size: Mapping[str, float],
+        allowed_by: str | None = None,
+        *,
+        always: Collection[str] = (),
+        within: "Pool | None" = None,
+    ):
         """An empty pool.
 
         Args:
             name: As messages name it, e.g. `queue research`.
             size: The most of each resource that may be held. Demands name no others.
             allowed_by: Who says so, for the limits of a queue or a user; None for a cluster.
+            always: Resources of which every demand takes some.
+            within: A wider pool that whoever gets into this one has to get into, too.
         """
-        self.name, self.size, self._allowed_by = name, size, allowed_by
+        self.name, self.size, self._allowed_by, self._within = name, size, allowed_by, within
+        self._always = [resource for resource in always if resource in size]
         self._free = dict(size)
         self._spare = dict.fromkeys(size, math.inf)
         self._kept_for: dict[str, Kept] = {}
         self._ahead: dict[Demand, int] = {}
         self._waiting = 0
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody else gets in during this pass."""
+        return self._closed or (self._within is not None and self._within.closed)
 
     def obstacle(self, demand: Demand) -> Obstacle | None:
         """Why a run that ranks below all that were shown before cannot have this much now; None where it can."""
@@ -120,15 +149,13 @@ class Pool:
         for name, value in demand.items:
             self._free[name] -= value
             self._spare[name] -= value
+        self._note_whether_closed()
 
     def keep_for(self, run_id: str, demand: Demand) -> None:
         """Keeps room for a run that waits, against all that are shown later."""
         spare = self._spare
-        for name in demand.amounts:
-            if spare[name] > EPSILON:
-                break
-        else:
-            return  # nobody gets any of it anyway
+        if self.closed or all(spare[name] <= EPSILON for name in demand.amounts):
+            return  # nobody gets any of it, nor of what it would be used with
         self._waiting += 1
         if self._waiting > MOST_WAITING:
             self._close()
@@ -138,6 +165,7 @@ class Pool:
                 spare[name] = room
                 self._kept_for[name] = Kept(run_id, name, value)
         self._ahead[demand] = self._ahead.get(demand, 0) + 1
+        self._note_whether_closed()
 
     def short(self, demand: Demand) -> list[str]:
         """Of which resources less is free than the demand."""
@@ -170,7 +198,13 @@ class Pool:
                         taken[name] += count * value
         return [size[name] - value - taken[name] for name, value in demand.items]
 
+    def _note_whether_closed(self) -> None:
+        for name in self._always:
+            if self._free[name] <= EPSILON or self._spare[name] <= EPSILON:
+                self._closed = True
+
     def _close(self) -> None:
+        self._closed = True
         for name in self.size:
             self._spare[name] = 0.0
             self._kept_for[name] = Kept(None, name, 0.0)

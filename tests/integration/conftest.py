@@ -1,42 +1,27 @@
-"""One real Ray for all tests of this folder, and runs of task.py on it that can be killed."""
+"""One real Ray for all tests of this folder, and what runs of task.py on it learn from."""
 
-import os
-import sys
-import tempfile
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ray.cluster_utils import Cluster
+import yaml
 
-from jobs.demo import free_ports
-from tests.integration.killing import RayHead
-from tests.s3 import AWS_VARIABLES
-from tests.trainers.synthetic import write_corpus
+from tests.integration.killing import REPOSITORY, RayHead
+from tests.integration.ray_cluster import ray_cluster
+from tests.trainers.synthetic import content, write_corpus
 
 WORDS = ("red", "green", "blue", "left right", "up and down", "stop", "go on then", "one two three four")
 LOGICAL_CPUS = 8
+STEPS = 40
 
 
 @pytest.fixture(scope="session")
 def ray_head() -> Iterator[RayHead]:
-    """A Ray of more logical CPUs than there are cores, which drivers in other processes join."""
-    # Ports of its own, so that another Ray on the machine is not in the way.
-    ports = dict(zip(("dashboard_port", "dashboard_agent_listen_port"), free_ports(2), strict=True))
-    with pytest.MonkeyPatch.context() as node:
-        # Credentials are each node's own; they do not travel with a run.
-        for name, value in AWS_VARIABLES.items():
-            node.setenv(name, value)
-        # A job's `python` is the one that runs the tests.
-        node.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        # A job's driver joins the newest Ray of its head's temporary folder. Ray's sockets lie in it, and a socket's
-        # path may have 107 bytes only.
-        with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-            node.setenv("RAY_TMPDIR", folder)
-            head = {"num_cpus": LOGICAL_CPUS, "include_dashboard": True, **ports}
-            cluster = Cluster(initialize_head=True, head_node_args=head)
-            yield RayHead(cluster.address, f"http://{cluster.webui_url}")
-            cluster.shutdown()
+    """The session's Ray. It takes each submission id once: no two runs of one name in all of these tests."""
+    with ray_cluster(num_cpus=LOGICAL_CPUS) as (_, head):
+        yield head
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +33,27 @@ def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
         durations_s = [0.3 + 0.07 * (number * 7 % 11) for number in range(count)]
         write_corpus(folder, texts, durations_s=durations_s, name=name)
     return folder
+
+
+@pytest.fixture
+def training_tree(tones: Path, tmp_path: Path) -> Path:
+    """A repository whose task.py trains for real, with a recipe.yaml of two workers and dropout."""
+    tree = tmp_path / "repository"
+    tree.mkdir()
+    for name in ("trainers", "runtime_env"):
+        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "task.py", tree)
+    changes: dict[str, Any] = {
+        "run.max_failures": 0,
+        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "data.cache_dir": str(tmp_path / "prepared"),
+        "model.dropout": 0.1,
+        "training.max_steps": STEPS,
+        "training.save_steps": 10,
+        "training.eval_steps": 10,
+        "training.logging_steps": 1,
+        "training.generation_max_length": 8,
+        "scaling.num_workers": 2,
+    }
+    (tree / "recipe.yaml").write_text(yaml.safe_dump(content(changes)))
+    return tree

@@ -47,6 +47,16 @@ class Drive:
         self.until(ended, f"end of {name}")
         return self.place.ledger.run(name)
 
+    def until_step(self, name: str, step: int) -> None:
+        """Rounds until a run's training has come this far."""
+
+        def reached() -> bool:
+            run = self.place.ledger.run(name)
+            assert not run.state.ended, run.reason
+            return run.progress is not None and (run.progress.step or 0) >= step
+
+        self.until(reached, f"step {step} of {name}")
+
     def runs(self) -> list[Run]:
         """All runs."""
         return self.place.ledger.runs(limit=100).runs

@@ -1,21 +1,16 @@
 """Every way in which an attempt can end, made for real, and what its exit code, its status and its logs say of it."""
 
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
-from ray.cluster_utils import Cluster
 
-from jobs.demo import free_ports
 from jobs.model import Gang
 from jobs.ray_jobs import RayJobs
 from jobs.request import SubmitRequest
@@ -25,8 +20,6 @@ from trainers.live import Phase, read_status, worker_logs
 from trainers.run_folder import RunFolder
 
 MAX_STEPS = 40
-# Of the memory that is free on this machine, which the test of running out of it may take.
-TAKES_GB = 2.5
 
 
 @pytest.fixture
@@ -76,17 +69,6 @@ def poll(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"no {what} in {DEADLINE_S} s"
         time.sleep(0.05)
-
-
-@contextmanager
-def cluster_of(**head: Any) -> Iterator[tuple[Cluster, RayHead]]:
-    """A Ray of its own, which may be hurt."""
-    ports = dict(zip(("dashboard_port", "dashboard_agent_listen_port"), free_ports(2), strict=True))
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": True, **ports, **head})
-    try:
-        yield cluster, RayHead(cluster.address, f"http://{cluster.webui_url}")
-    finally:
-        cluster.shutdown()
 
 
 def job_of(run: Run) -> SubmitRequest:
@@ -161,46 +143,6 @@ def test_a_stop_before_the_first_worker_ends_at_once(run: Run) -> None:
     assert "stopped; what is prepared stays in " in said
     assert "Traceback" not in said
     assert status(run)["detail"].startswith("stopped; what is prepared stays in ")
-
-
-@pytest.mark.slow
-def test_a_worker_without_memory(recipe: Path, tmp_path: Path) -> None:
-    """A model that is too large for the memory that Ray's monitor leaves to the node."""
-    memory = psutil.virtual_memory()
-    used = memory.total - memory.available
-    limits = {
-        "memory_usage_threshold": (used + TAKES_GB * 1e9) / memory.total,
-        "memory_monitor_refresh_ms": 100,
-    }
-    with cluster_of(num_cpus=4, _system_config=limits) as (_, head):
-        sets = ["model.d_model=1536", "model.encoder_layers=4", "training.per_device_train_batch_size=1"]
-        run = Run(head, "large", str(tmp_path / "runs"), recipe, sets, tmp_path / "driver.log")
-        # What is prepared beforehand need not be prepared where memory is short.
-        prepare = ["--config", str(recipe), "--verb", "prepare", "--no-ray"]
-        subprocess.run([sys.executable, "task.py", *prepare], cwd=REPOSITORY, check=True, capture_output=True)
-        run.start()
-        code, said = ends(run)
-    assert code == 9, said[-4000:]
-    assert "error: training: out of memory: " in said
-    assert "lower training.per_device_train_batch_size" in said
-    assert "Traceback" not in said
-
-
-@pytest.mark.slow
-def test_a_lost_node(recipe: Path, tmp_path: Path) -> None:
-    """Its raylet is killed and says nothing more, as when a machine loses its power."""
-    # The cluster notices within seconds, not half a minute.
-    soon = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
-    with cluster_of(num_cpus=4, _system_config=soon) as (cluster, head):
-        second = cluster.add_node(num_cpus=2, resources={"second": 2})
-        sets = ["scaling.num_workers=2", "scaling.resources_per_worker={CPU: 1, second: 1}", "training.max_steps=5000"]
-        run = Run(head, "node", str(tmp_path / "runs"), recipe, sets, tmp_path / "driver.log")
-        run.start()
-        run.wait_for(lambda: run.reached(3), "step 3")
-        cluster.remove_node(second, allow_graceful=False)
-        code, said = ends(run)
-    assert code == 11, said[-4000:]
-    assert "error: training: a node was lost" in said
 
 
 @pytest.mark.slow

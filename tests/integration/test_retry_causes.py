@@ -1,14 +1,12 @@
 """Each way in which an attempt can end, made for real on a real Ray, and what the service makes of it."""
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
-import yaml
 
 from jobs.clusters import Clusters
 from jobs.errors import ClusterError
@@ -17,11 +15,8 @@ from jobs.model import Cause, RunState
 from jobs.queues import QueuesConfig
 from jobs.service import Service
 from tests.integration.driving import Drive
-from tests.integration.killing import REPOSITORY, RayHead
+from tests.integration.killing import RayHead
 from tests.integration.short_jobs import Workplace
-from tests.trainers.synthetic import content
-
-STEPS = 40
 
 
 @pytest.fixture
@@ -90,43 +85,18 @@ def _gone(address: str) -> NoReturn:
     raise ClusterError(f"{address} has gone")
 
 
-@pytest.fixture
-def training(tones: Path, tmp_path: Path) -> tuple[Path, list[str]]:
-    """A tree whose task.py trains for real, and overrides for a small run of two workers."""
-    tree = tmp_path / "repository"
-    tree.mkdir()
-    for name in ("trainers", "runtime_env"):
-        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(REPOSITORY / "task.py", tree)
-    changes: dict[str, Any] = {
-        "run.max_failures": 0,
-        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
-        "data.cache_dir": str(tmp_path / "prepared"),
-        "model.dropout": 0.1,
-        "training.max_steps": STEPS,
-        "training.save_steps": 10,
-        "training.eval_steps": 10,
-        "training.logging_steps": 1,
-        "training.generation_max_length": 8,
-        "scaling.num_workers": 2,
-    }
-    (tree / "recipe.yaml").write_text(yaml.safe_dump(content(changes)))
-    return tree, []
-
-
 @pytest.mark.slow
 def test_a_killed_worker_and_a_user_s_stop_are_continued_to_the_weights_of_the_undisturbed_run(
-    drive: Drive, training: tuple[Path, list[str]], ray_head: RayHead
+    drive: Drive, training_tree: Path, ray_head: RayHead
 ) -> None:
-    tree, sets = training
     place = drive.place
     for name in ("calm", "killed", "stopped"):
-        place.submit(tree, name, sets, recipe="recipe.yaml")
+        place.submit(training_tree, name, [], recipe="recipe.yaml")
         if name == "killed":
-            _train_to(drive, name, 13)
+            drive.until_step(name, 13)
             ray_head.training_workers()[-1].send_signal(signal.SIGKILL)
         if name == "stopped":
-            _train_to(drive, name, 13)
+            drive.until_step(name, 13)
             place.service.stop(name)
             run = drive.until_ended(name)
             assert run.state == RunState.STOPPED
@@ -145,11 +115,3 @@ def test_a_killed_worker_and_a_user_s_stop_are_continued_to_the_weights_of_the_u
     assert RunState.TRAINING in states, "true status: not only RUNNING"
     rank = place.service.logs("killed", attempt=1, source="rank-1")
     assert rank.ended
-
-
-def _train_to(drive: Drive, name: str, step: int) -> None:
-    def reached() -> bool:
-        progress = drive.place.ledger.run(name).progress
-        return progress is not None and (progress.step or 0) >= step
-
-    drive.until(reached, f"step {step} of {name}")
