@@ -1,0 +1,71 @@
+"""A cluster that loses a node, and one whose memory runs out: what the service makes of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jobs.model import Cause, RunState
+from jobs.queues import QueuesConfig
+from tests.integration.driving import Drive
+from tests.integration.ray_cluster import ray_cluster
+from tests.integration.short_jobs import Workplace
+
+# Of the memory that is free on this machine, which the test of running out of it may take.
+TAKES_GB = 2.5
+
+
+@pytest.mark.slow
+def test_a_model_too_large_for_the_memory_is_tried_once_more_and_given_up_with_advice(
+    training_tree: Path, tmp_path: Path
+) -> None:
+    """The memory that Ray's monitor leaves to the node."""
+    # What is prepared beforehand need not be prepared where memory is short.
+    prepare = ["task.py", "--config", "recipe.yaml", "--verb", "prepare", "--no-ray"]
+    subprocess.run([sys.executable, *prepare], cwd=training_tree, check=True, capture_output=True)
+    memory = psutil.virtual_memory()
+    limits = {
+        "memory_usage_threshold": (memory.total - memory.available + TAKES_GB * 1e9) / memory.total,
+        "memory_monitor_refresh_ms": 100,
+    }
+    sets = ["model.d_model=1536", "model.encoder_layers=4", "scaling.num_workers=1"]
+    with ray_cluster(num_cpus=4, _system_config=limits) as (_, head):
+        place = Workplace(tmp_path, head.dashboard, QueuesConfig())
+        drive = Drive(place)
+        place.submit(training_tree, "large", [*sets, "training.per_device_train_batch_size=1"], recipe="recipe.yaml")
+        run = drive.until_ended("large")
+        attempts = place.ledger.attempts("large")
+        place.close()
+    assert [item.cause for item in attempts] == [Cause.OUT_OF_MEMORY, Cause.OUT_OF_MEMORY], attempts
+    assert (run.state, run.exit_code) == (RunState.FAILED, 9)
+    assert "memory ran out" in run.reason
+    assert "lower training.per_device_train_batch_size" in run.reason
+
+
+@pytest.mark.slow
+def test_a_lost_node_costs_no_retry_and_the_run_goes_on_when_there_is_another(
+    training_tree: Path, tmp_path: Path
+) -> None:
+    """Its raylet is killed and says nothing more, as when a machine loses its power."""
+    # The cluster notices within seconds, not half a minute.
+    soon = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
+    with ray_cluster(num_cpus=4, _system_config=soon) as (cluster, head):
+        second = cluster.add_node(num_cpus=2, resources={"second": 2})
+        place = Workplace(tmp_path, head.dashboard, QueuesConfig())
+        drive = Drive(place)
+        sets = ["scaling.resources_per_worker={CPU: 1, second: 1}", "training.max_steps=60", "job.max_retries=0"]
+        place.submit(training_tree, "node", sets, recipe="recipe.yaml")
+        drive.until_step("node", 13)
+        cluster.remove_node(second, allow_graceful=False)
+        drive.until(lambda: place.ledger.run("node").state == RunState.PREEMPTED, "word of the lost node")
+        assert "a node was lost" in place.ledger.run("node").reason
+        drive.until(lambda: "second" in place.ledger.run("node").reason, "word of what is missing")
+        cluster.add_node(num_cpus=2, resources={"second": 2})
+        run = drive.until_ended("node")
+        attempts = place.ledger.attempts("node")
+        place.close()
+    assert run.state == RunState.SUCCEEDED, run.reason
+    assert [(item.cause, item.exit_code) for item in attempts] == [(Cause.NODE_LOST, 11), (Cause.SUCCEEDED, 0)]
+    assert attempts[1].resume_from is not None
