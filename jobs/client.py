@@ -13,13 +13,11 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from jobs.answers import LogPage, Page, Usage, UsageBy
 from jobs.api.connection import PATIENCE_S, READ_S, Call, Connection
 from jobs.api.wire import HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
 from jobs.errors import NotFoundError
-from jobs.front import UsageBy
 from jobs.home import home
-from jobs.ledger import Page, Usage
-from jobs.logs import LogPage
 from jobs.model import Attempt, Event, Run, RunState
 from jobs.ticket import Ticket
 from trainers.errors import ConfigError

@@ -2,14 +2,11 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from jobs.ledger import Page, Usage
-from jobs.logs import LogPage
+from jobs.answers import LogPage, Page, Usage, UsageBy
 from jobs.model import Attempt, Event, Run, RunState
 from jobs.ticket import Ticket
-
-UsageBy = Literal["run", "attempt", "user", "queue", "tag"]
 
 
 class Front(Protocol):

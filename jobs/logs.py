@@ -9,8 +9,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jobs.answers import LogLine, LogPage
 from jobs.errors import ClusterError
-from jobs.model import Attempt, AttemptState, Record, Run
+from jobs.model import Attempt, AttemptState, Run
 from jobs.observe import folder_of
 from trainers.errors import ConfigError, RayscribeError
 from trainers.live import driver_log_key, worker_logs
@@ -18,29 +19,6 @@ from trainers.run_folder import RunFolder
 
 DRIVER = "driver"
 MOST_BYTES = 1_000_000
-
-
-class LogLine(Record):
-    """A line, and who printed it: `driver` or `rank-<n>`."""
-
-    source: str
-    text: str
-
-
-class LogPage(Record):
-    """A stretch of an attempt's logs.
-
-    Attributes:
-        attempt: Number of the attempt.
-        lines: What is new since the cursor.
-        cursor: Where to go on.
-        ended: Whether nothing more will come.
-    """
-
-    attempt: int
-    lines: list[LogLine]
-    cursor: str
-    ended: bool
 
 
 @dataclass(frozen=True)

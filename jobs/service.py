@@ -9,11 +9,11 @@ from pathlib import Path
 from threading import Lock
 
 from jobs.admission import look
+from jobs.answers import LogPage, Page, Usage, UsageBy
 from jobs.clusters import Clusters
 from jobs.errors import ClusterError, ConflictError, NotFoundError
-from jobs.front import UsageBy
-from jobs.ledger import Ledger, Page, Usage
-from jobs.logs import LogPage, read_logs
+from jobs.ledger import Ledger
+from jobs.logs import read_logs
 from jobs.model import Attempt, Event, Run, RunState
 from jobs.packages import PackageStore
 from jobs.queue_fit import never_fits

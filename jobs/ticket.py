@@ -10,7 +10,7 @@ from jobs.spec import JobPart, gang_of
 from trainers.config import TrainConfig
 from trainers.config_file import refuse, refuse_relative_storage, validated
 from trainers.errors import ConfigError
-from trainers.run_folder import storage_path_of
+from trainers.places import storage_path_of
 
 
 class Ticket(BaseModel):

@@ -8,7 +8,8 @@ from trainers.config import TrainConfig
 from trainers.errors import FencedError, Interruption, RayscribeError
 from trainers.journal import Journal
 from trainers.live import Phase, StatusWriter
-from trainers.run_folder import CHECKPOINTS, RunFolder, cache_url_of
+from trainers.places import cache_url_of
+from trainers.run_folder import CHECKPOINTS, RunFolder
 
 
 class Ending:

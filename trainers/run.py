@@ -22,6 +22,7 @@ from trainers.failures import naming_memory
 from trainers.fencing import Driver, refuse_superseded
 from trainers.journal import Journal, State
 from trainers.live import Phase, StatusWriter
+from trainers.places import cache_url_of, storage_path_of
 from trainers.planning import context_of
 from trainers.publish import publish
 from trainers.resume import FROM, named_checkpoint
@@ -155,7 +156,7 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
 
 def _check_storage(config: TrainConfig) -> None:
     """Finds within seconds what would stop the run; before anything else that asks the storage with patience."""
-    open_storage(layout.storage_path_of(config), s3_endpoint_url=config.run.s3_endpoint_url).check_writable()
+    open_storage(storage_path_of(config), s3_endpoint_url=config.run.s3_endpoint_url).check_writable()
 
 
 def _prepare_splits(
@@ -183,7 +184,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
 
     def stage() -> EvaluateOrder:
         stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-        url = f"{layout.storage_path_of(config)}/evaluations/{name}-{split}-{stamp}"
+        url = f"{storage_path_of(config)}/evaluations/{name}-{split}-{stamp}"
         address = find_model(model, config.run.s3_endpoint_url)
         sets = prepare_all(config, engine, (split,))
         if split not in sets:
@@ -296,7 +297,7 @@ def _prepare(config: TrainConfig, source: Source, engine: Engine, show: Callable
     return prepare(
         source,
         config.data,
-        cache_url=layout.cache_url_of(config),
+        cache_url=cache_url_of(config),
         s3_endpoint_url=config.run.s3_endpoint_url,
         runner=counting,
         say=say,

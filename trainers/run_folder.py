@@ -25,13 +25,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trainers.config import TrainConfig
 from trainers.config_file import to_yaml
+from trainers.places import storage_path_of
 from trainers.storage import Storage, open_storage
 
 ATTEMPT = "attempt.json"
@@ -49,7 +49,6 @@ ATTEMPTS = "attempts"
 EVALUATION = "evaluation"
 MODEL = "model"
 
-RAY_DEFAULT_STORAGE = "~/ray_results"
 REPORTED_PACKAGES = (
     "ray",
     "torch",
@@ -61,21 +60,6 @@ REPORTED_PACKAGES = (
     "jiwer",
     "rayscribe",
 )
-
-
-def default_storage_path() -> str:
-    """Where Ray keeps results when nothing is said."""
-    return str(Path(RAY_DEFAULT_STORAGE).expanduser())
-
-
-def storage_path_of(config: TrainConfig) -> str:
-    """The absolute folder or URL under which run folders are made."""
-    return (config.run.storage_path or default_storage_path()).rstrip("/")
-
-
-def cache_url_of(config: TrainConfig) -> str:
-    """Where prepared sets are kept."""
-    return config.data.cache_dir or f"{storage_path_of(config)}/prepared"
 
 
 @dataclass(frozen=True)

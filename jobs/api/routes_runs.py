@@ -6,12 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from jobs.answers import LogPage, Page
 from jobs.api import describe
 from jobs.api.backend import Asked
 from jobs.api.wire import IDEMPOTENCY_KEY, MOST_CURSOR, MOST_EVENTS, MOST_RUNS, RUNS
 from jobs.errors import NotFoundError
-from jobs.ledger import Page
-from jobs.logs import LogPage
 from jobs.model import Attempt, Event, Run, RunState
 from jobs.spec import NAME
 from jobs.ticket import Ticket

@@ -7,12 +7,11 @@ from fastapi import APIRouter, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import Field
 
+from jobs.answers import Usage, UsageBy
 from jobs.api import describe
 from jobs.api.backend import Asked, Backend, Behind
 from jobs.api.routes_runs import MOST_NAME, PRINTABLE, QueryString
 from jobs.api.wire import HEALTH, METRICS, QUEUES, USAGE
-from jobs.front import UsageBy
-from jobs.ledger import Usage
 from jobs.model import Record, RunState
 from jobs.queues import Limits
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import typer
 
+from jobs.answers import LogPage
 from jobs.cli.session import Session
 from jobs.errors import ServiceError
-from jobs.logs import LogPage
 from jobs.model import Run, RunState
 
 Show = Callable[[str], None]

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from jobs.answers import UsageBy
 from jobs.cli.following import Follower, exit_code_of
 from jobs.cli.session import JsonOption, ServiceOption, opened
 from jobs.cli.show import as_json, event_line, run_details, runs_table, usage_table
-from jobs.front import UsageBy
 from jobs.model import RunState
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")]

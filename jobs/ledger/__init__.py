@@ -2,9 +2,7 @@
 
 from jobs.ledger.lease import Lease
 from jobs.ledger.ledger import Ledger
-from jobs.ledger.pages import Page
 from jobs.ledger.tokens import TokenInfo
-from jobs.ledger.usage import Usage
 from jobs.ledger.writer import Changed, Writer
 
-__all__ = ["Changed", "Lease", "Ledger", "Page", "TokenInfo", "Usage", "Writer"]
+__all__ = ["Changed", "Lease", "Ledger", "TokenInfo", "Writer"]

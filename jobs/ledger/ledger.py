@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from jobs.answers import Page, Usage, UsageBy
 from jobs.errors import NotFoundError
 from jobs.ledger import pages, policy_rows, rows, schema, tokens, usage, user_requests
 from jobs.ledger.database import Database
 from jobs.ledger.lease import Lease
-from jobs.ledger.pages import Filter, Page
+from jobs.ledger.pages import Filter
 from jobs.ledger.tokens import TokenInfo
 from jobs.ledger.transitions import HOLDING
-from jobs.ledger.usage import By, Usage
 from jobs.ledger.writer import Writer
 from jobs.model import Attempt, Event, Run, RunState
 from jobs.queue_policy import Holding, Waiting
@@ -208,7 +208,9 @@ class Ledger:
         with self._database.reading() as connection:
             return policy_rows.counts(connection)
 
-    def usage(self, *, by: By, now_s: float, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
+    def usage(
+        self, *, by: UsageBy, now_s: float, since_s: float | None = None, run_id: str | None = None
+    ) -> list[Usage]:
         """Hours that attempts have held between `since_s` (None: ever) and `now_s`, in order of keys.
 
         Raises:

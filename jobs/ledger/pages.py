@@ -14,23 +14,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_, union_all
 
+from jobs.answers import Page
 from jobs.ledger import rows, schema
-from jobs.model import Record, Run, RunState
+from jobs.model import Run, RunState
 from trainers.errors import ConfigError
 
 MOST_ROWS = 10_000
-
-
-class Page(Record):
-    """A part of a list.
-
-    Attributes:
-        runs: Newest submitted first.
-        next_cursor: Gives the next part. None: this is the last.
-    """
-
-    runs: list[Run]
-    next_cursor: str | None
 
 
 @dataclass(frozen=True)

@@ -2,38 +2,18 @@
 
 import math
 from collections import defaultdict
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, or_, select
 
+from jobs.answers import Usage, UsageBy
 from jobs.ledger import schema
-from jobs.model import Record
 
 HOUR_S = 3600.0
 
-By = Literal["run", "attempt", "user", "queue", "tag"]
-
-
-class Usage(Record):
-    """What attempts have held.
-
-    Attributes:
-        key: The run, submission id, user, queue or tag; "" stands for runs without a tag.
-        attempts: How many.
-        wall_hours: Sum of their durations.
-        cpu_hours: Sum of duration × CPUs of the gang, in Ray's logical CPUs.
-        gpu_hours: The same of GPUs.
-    """
-
-    key: str
-    attempts: int
-    wall_hours: float
-    cpu_hours: float
-    gpu_hours: float
-
 
 def usage_of(
-    connection: Connection, *, by: By, now_s: float, since_s: float | None = None, run_id: str | None = None
+    connection: Connection, *, by: UsageBy, now_s: float, since_s: float | None = None, run_id: str | None = None
 ) -> list[Usage]:
     """Sums up what lies between `since_s` and `now_s`, in order of keys.
 
@@ -61,9 +41,9 @@ def _sum(key: str, attempts: list[tuple[float, float, float]]) -> Usage:
     return Usage(key=key, attempts=len(attempts), wall_hours=wall, cpu_hours=cpu, gpu_hours=gpu)
 
 
-def _select(by: By, now_s: float, since_s: float | None, run_id: str | None) -> Select[Any]:
+def _select(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None) -> Select[Any]:
     table, runs, tags = schema.attempts, schema.runs, schema.run_tags
-    keys: dict[By, ColumnElement[str]] = {
+    keys: dict[UsageBy, ColumnElement[str]] = {
         "run": table.c.run_id,
         "attempt": table.c.submission_id,
         "user": runs.c.user,

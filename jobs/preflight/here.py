@@ -8,7 +8,7 @@ from jobs.preflight.finding import Access, Check, Note, fault, ok, skipped, warn
 from jobs.queue_policy import Capacity
 from runtime_env.tree import reckon
 from trainers.config import S3_SCHEME, is_absolute
-from trainers.run_folder import RAY_DEFAULT_STORAGE
+from trainers.places import RAY_DEFAULT_STORAGE
 
 # Folders that are a machine's own wherever they are.
 OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root")

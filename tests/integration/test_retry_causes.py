@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import pytest
 
+from jobs.answers import LogPage
 from jobs.clusters import Clusters
 from jobs.errors import ClusterError
-from jobs.logs import LogPage
 from jobs.model import Cause, RunState
 from jobs.queues import QueuesConfig
 from jobs.service import Service

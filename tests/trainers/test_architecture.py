@@ -23,6 +23,7 @@ CLIENT_MAY_USE = {
     "trainers.checkpoints",
     "trainers.journal",
     "trainers.live",
+    "trainers.places",
 }
 HEAVY = ("torch", "transformers", "datasets")
 # What a command on a laptop loads before it has decided to drive runs itself.
@@ -102,6 +103,11 @@ def test_a_light_module_loads_no_heavy_library(module: str) -> None:
 @pytest.mark.parametrize("module", WITHOUT_RAY)
 def test_a_command_loads_no_ray_before_it_needs_one(module: str) -> None:
     assert "ray" not in modules_after_import(module)
+
+
+def test_the_client_over_http_loads_neither_database_nor_buckets() -> None:
+    loaded = modules_after_import("jobs.client")
+    assert [name for name in ("sqlalchemy", "alembic", "boto3", "pyarrow", "numpy", "fastapi") if name in loaded] == []
 
 
 def test_the_client_names_no_heavy_library() -> None:

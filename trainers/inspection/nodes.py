@@ -23,7 +23,7 @@ from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.inspection.hardware import build_here, devices_here, judge
 from trainers.inspection.notes import Check, Level, Note, fault, named, ok, skipped
 from trainers.inspection.subject import Subject
-from trainers.run_folder import storage_path_of
+from trainers.places import storage_path_of
 from trainers.secrets import REFERENCES, resolve_secrets
 from trainers.storage import open_storage
 

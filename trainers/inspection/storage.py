@@ -9,7 +9,7 @@ from trainers.config import S3_SCHEME
 from trainers.errors import StorageError
 from trainers.inspection.notes import Check, Note, ok
 from trainers.inspection.subject import Subject
-from trainers.run_folder import cache_url_of, storage_path_of
+from trainers.places import cache_url_of, storage_path_of
 from trainers.storage import open_storage
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from jobs.answers import Usage
 from jobs.errors import NotFoundError
-from jobs.ledger import Ledger, Usage
+from jobs.ledger import Ledger
 from jobs.model import Gang
 from tests.jobs.ledger.making import add, make_attempt
 
