@@ -2,10 +2,7 @@
 
 import getpass
 import os
-from collections.abc import Collection, Mapping
 from pathlib import Path
-
-from trainers.errors import ConfigError
 
 
 def user_here() -> str:
@@ -24,21 +21,3 @@ def default_database() -> str:
 def home() -> Path:
     """Folder of what the command line keeps on this machine: RAYSCRIBE_HOME, or ~/.rayscribe."""
     return Path(os.environ.get("RAYSCRIBE_HOME") or Path.home() / ".rayscribe").absolute()
-
-
-def grows_to_of(texts: Collection[str]) -> Mapping[str, float]:
-    """Parses `GPU=16` texts.
-
-    Raises:
-        ConfigError: one is not NAME=NUMBER.
-    """
-    parsed = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            parsed[name.strip()] = float(value)
-        except ValueError:
-            equals = ""
-        if not equals or not name.strip():
-            raise ConfigError(f"--grows-to {text}: write it as NAME=NUMBER, e.g. --grows-to GPU=16")
-    return parsed

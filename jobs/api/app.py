@@ -14,9 +14,8 @@ from jobs.api.auth import LoopbackGate, TokenGate
 from jobs.api.backend import Backend
 from jobs.api.bodies import BodyLimit
 from jobs.api.failures import handle_failures
-from jobs.api.figures import Figures, figures_of
 from jobs.api.guard import Guard
-from jobs.api.metrics import Counts, LedgerCollector, registry_of
+from jobs.api.metrics import LedgerCollector, registry_of
 from jobs.api.wire import OPENAPI
 
 ABOUT = """
@@ -62,7 +61,11 @@ def make_app(backend: Backend, *, open_as: str | None = None, clock: Callable[[]
     )
     app.state.backend = backend
     app.state.registry = registry_of(
-        LedgerCollector(lambda: _look(backend, clock()), backend.queues, backend.holds_lease)
+        LedgerCollector(
+            lambda: (backend.ledger.counts(), backend.ledger.figures(now_s=clock())),
+            backend.queues,
+            backend.holds_lease,
+        )
     )
     handle_failures(app)
     guarded = APIRouter(dependencies=[Security(TOKEN)])
@@ -78,12 +81,6 @@ def make_app(backend: Backend, *, open_as: str | None = None, clock: Callable[[]
         app.add_middleware(LoopbackGate, user=open_as)
     app.add_middleware(Guard)
     return app
-
-
-def _look(backend: Backend, now_s: float) -> tuple[Counts, Figures]:
-    with backend.ledger._database.reading() as connection:
-        figures = figures_of(connection, now_s=now_s)
-    return backend.ledger.counts(), figures
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jobs.api.figures import WAIT_BOUNDS_S, Figures
+from jobs.ledger import WAIT_BOUNDS_S, Figures
 from jobs.model import RunState
 from jobs.queues import QueuesConfig
 

@@ -1,6 +1,8 @@
 """rayscribe serve, token: the service, and who may talk to it."""
 
+import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +10,8 @@ import typer
 
 from jobs.cli.session import JsonOption
 from jobs.cli.show import as_json, clock
-from jobs.home import default_database, grows_to_of, home
+from jobs.home import default_database, home
+from trainers.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
 PORT = 8470
@@ -35,7 +38,10 @@ def serve(
     queues: Annotated[Path | None, typer.Option(metavar="FILE", help="queues.yaml with the caps of queues.")] = None,
     grows_to: Annotated[
         list[str],
-        typer.Option(metavar="NAME=NUMBER", help="What the first cluster's autoscaler may grow it to; repeatable."),
+        typer.Option(
+            metavar="NAME=NUMBER[@URL]",
+            help="What a cluster's autoscaler may grow it to, the first one's without @URL; repeatable.",
+        ),
     ] = [],  # noqa: B006
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token; on loopback only.")] = False,
 ) -> None:
@@ -43,11 +49,12 @@ def serve(
 
     Example: rayscribe serve --address http://127.0.0.1:8265 --queues queues.yaml
     Example: rayscribe serve --database postgresql://rayscribe@db/rayscribe --host 0.0.0.0 --grows-to GPU=16
+    Example: rayscribe serve --address http://a:8265 --address http://b:8265 --grows-to GPU=64@http://b:8265
     """
     from jobs.serve import DEFAULT_ADDRESS, ServeSettings  # noqa: PLC0415
     from jobs.serve import serve as run_service  # noqa: PLC0415
 
-    growth = grows_to_of(grows_to)
+    growth = growth_of(grows_to, address or [DEFAULT_ADDRESS])
     run_service(
         ServeSettings(
             database=database or default_database(),
@@ -55,11 +62,35 @@ def serve(
             port=port,
             addresses=tuple(address or ()),
             queues_file=queues,
-            grows_to={(address or [DEFAULT_ADDRESS])[0]: growth},
+            grows_to=growth,
             no_auth=no_auth,
             packages=home() / "packages",
         )
     )
+
+
+def growth_of(texts: Sequence[str], addresses: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Reads `GPU=16` and `GPU=16@http://b:8265`, by address.
+
+    Raises:
+        ConfigError: one is not written so, or names a cluster that is not served.
+    """
+    served = [address.rstrip("/") for address in addresses]
+    growth: dict[str, dict[str, float]] = {}
+    for text in texts:
+        amount, _, url = text.partition("@")
+        name, _, value = (part.strip() for part in amount.partition("="))
+        try:
+            most = float(value)
+        except ValueError:
+            most = math.nan
+        if not name or not 0 <= most < math.inf:
+            raise ConfigError(f"--grows-to {text}: write it as NAME=NUMBER or NAME=NUMBER@URL, e.g. --grows-to GPU=16")
+        where = url.rstrip("/") or served[0]
+        if where not in served:
+            raise ConfigError(f"--grows-to {text}: {url} is not one of the clusters {', '.join(served)} (--address)")
+        growth.setdefault(where, {})[name] = most
+    return growth
 
 
 @tokens.command("add")

@@ -7,6 +7,7 @@ from jobs.answers import Page, Usage, UsageBy
 from jobs.errors import NotFoundError
 from jobs.ledger import pages, policy_rows, rows, schema, tokens, usage, user_requests
 from jobs.ledger.database import Database
+from jobs.ledger.figures import Figures, figures_of
 from jobs.ledger.lease import Lease
 from jobs.ledger.pages import Filter
 from jobs.ledger.tokens import TokenInfo
@@ -207,6 +208,11 @@ class Ledger:
         """How many runs there are by queue and state."""
         with self._database.reading() as connection:
             return policy_rows.counts(connection)
+
+    def figures(self, *, now_s: float) -> Figures:
+        """Sums over all attempts; those that live count up to now."""
+        with self._database.reading() as connection:
+            return figures_of(connection, now_s=now_s)
 
     def usage(
         self, *, by: UsageBy, now_s: float, since_s: float | None = None, run_id: str | None = None

@@ -1,15 +1,12 @@
 """Hours that attempts have held, by whom or what they were for."""
 
-import math
-from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, case, func, literal, or_, select
 
 from jobs.answers import Usage, UsageBy
 from jobs.ledger import schema
-
-HOUR_S = 3600.0
+from jobs.ledger.sums import hours, seconds_between, total_us
 
 
 def usage_of(
@@ -17,8 +14,7 @@ def usage_of(
 ) -> list[Usage]:
     """Sums up what lies between `since_s` and `now_s`, in order of keys.
 
-    An attempt that still runs counts up to `now_s`. One of a run with two tags counts for both. Sums are rounded once
-    (math.fsum), so that they do not depend on the order of rows, and never shrink while time goes on.
+    An attempt that still runs counts up to `now_s`. One of a run with two tags counts for both.
 
     Args:
         connection: Where to read.
@@ -27,39 +23,45 @@ def usage_of(
         since_s: Its beginning. None: everything.
         run_id: Only this run's.
     """
-    seconds: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    for key, created_s, ended_s, cpus, gpus in connection.execute(_select(by, now_s, since_s, run_id)):
-        begin = created_s if since_s is None else max(created_s, since_s)
-        end = now_s if ended_s is None else min(ended_s, now_s)
-        duration_s = max(0.0, end - begin)
-        seconds[key or ""].append((duration_s, duration_s * cpus, duration_s * gpus))
-    return [_sum(key, seconds[key]) for key in (seconds if by == "attempt" else sorted(seconds))]
-
-
-def _sum(key: str, attempts: list[tuple[float, float, float]]) -> Usage:
-    wall, cpu, gpu = (math.fsum(column) / HOUR_S for column in zip(*attempts, strict=True))
-    return Usage(key=key, attempts=len(attempts), wall_hours=wall, cpu_hours=cpu, gpu_hours=gpu)
+    found = [
+        Usage(key=key or "", attempts=number, wall_hours=hours(wall), cpu_hours=hours(cpu), gpu_hours=hours(gpu))
+        for key, number, wall, cpu, gpu in connection.execute(_select(by, now_s, since_s, run_id))
+    ]
+    return found if by == "attempt" else sorted(found, key=lambda item: item.key)
 
 
 def _select(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None) -> Select[Any]:
-    table, runs, tags = schema.attempts, schema.runs, schema.run_tags
+    attempts, runs, tags = schema.attempts.c, schema.runs.c, schema.run_tags.c
     keys: dict[UsageBy, ColumnElement[str]] = {
-        "run": table.c.run_id,
-        "attempt": table.c.submission_id,
-        "user": runs.c.user,
-        "queue": runs.c.queue,
-        "tag": tags.c.tag,
+        "run": attempts.run_id,
+        "attempt": attempts.submission_id,
+        "user": runs.user,
+        "queue": runs.queue,
+        "tag": tags.tag,
     }
-    statement = select(keys[by], table.c.created_s, table.c.ended_s, table.c.cpus, table.c.gpus).select_from(table)
+    held_s = _held_s(now_s, since_s)
+    sums = [total_us(held_s * size) for size in (1, attempts.cpus, attempts.gpus)]
+    columns: list[Any] = [keys[by], func.count(), *sums]
+    statement = select(*columns).select_from(schema.attempts).group_by(keys[by])
     if by in ("user", "queue"):
-        statement = statement.join(runs, runs.c.id == table.c.run_id)
+        statement = statement.join(schema.runs, runs.id == attempts.run_id)
     elif by == "tag":
-        statement = statement.outerjoin(tags, tags.c.run_id == table.c.run_id)
-    else:
-        statement = statement.order_by(table.c.run_id, table.c.number)
-    statement = statement.where(table.c.created_s <= now_s)
+        statement = statement.outerjoin(schema.run_tags, tags.run_id == attempts.run_id)
+    elif by == "attempt":
+        statement = statement.group_by(attempts.run_id, attempts.number).order_by(attempts.run_id, attempts.number)
+    statement = statement.where(attempts.created_s <= now_s)
     if since_s is not None:
-        statement = statement.where(or_(table.c.ended_s.is_(None), table.c.ended_s >= since_s))
+        statement = statement.where(or_(attempts.ended_s.is_(None), attempts.ended_s >= since_s))
     if run_id is not None:
-        statement = statement.where(table.c.run_id == run_id)
+        statement = statement.where(attempts.run_id == run_id)
     return statement
+
+
+def _held_s(now_s: float, since_s: float | None) -> ColumnElement[float]:
+    """How long an attempt has held its gang within the window."""
+    attempts = schema.attempts.c
+    begin_s: ColumnElement[float] = attempts.created_s
+    if since_s is not None:
+        begin_s = case((attempts.created_s < since_s, literal(since_s)), else_=attempts.created_s)
+    end_s = case((attempts.ended_s < now_s, attempts.ended_s), else_=literal(now_s))
+    return seconds_between(begin_s, end_s)

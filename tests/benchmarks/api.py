@@ -20,7 +20,7 @@ from sqlalchemy import update
 
 from jobs.ledger import Ledger, schema
 from jobs.ledger.database import Database
-from tests.benchmarks.ledger import QUEUES, Sizes, _fill
+from tests.benchmarks.ledger import QUEUES, Sizes, fill
 from tests.jobs.api.serve_process import NO_CLUSTER, serve_process
 
 GOAL_MS = 100.0
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _filled(url: str, sizes: Sizes) -> str:
     """Fills a ledger; returns a token."""
     database = Database.open(url)
-    _fill(database, sizes)
+    fill(database, sizes)
     with database.writing() as connection:
         # Whatever listens on this machine is left alone.
         connection.execute(update(schema.runs).values(address=NO_CLUSTER))

@@ -76,7 +76,7 @@ def main() -> int:
 def _measure(url: str, sizes: Sizes) -> dict[str, list[float]]:
     database = Database.open(url)
     began = time.perf_counter()
-    _fill(database, sizes)
+    fill(database, sizes)
     database.close()
     ledger = Ledger.open(url)
     print(f"{ledger.url.partition(':')[0]}: filled in {time.perf_counter() - began:.0f} s", file=sys.stderr)
@@ -135,7 +135,7 @@ def _timed(call: Callable[[], object]) -> list[float]:
     return taken
 
 
-def _fill(database: Database, sizes: Sizes) -> None:
+def fill(database: Database, sizes: Sizes) -> None:
     rng = random.Random(11)
     for first in range(0, sizes.runs, CHUNK):
         with database.writing() as connection:

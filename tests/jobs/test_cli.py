@@ -14,6 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from jobs.cli.app import app, main
+from jobs.cli.serving import growth_of
 from jobs.ledger import Ledger
 from jobs.model import Attempt, Event, Run, RunState
 from tests.jobs.sample import CONTENT, sample_run
@@ -117,6 +118,8 @@ def test_a_stopped_run_is_queued_again(ledger: Ledger, monkeypatch: pytest.Monke
         (["list", "--service", "http://127.0.0.1:9"], 24, "http://127.0.0.1:9"),
         (["serve", "--host", "0.0.0.0", "--no-auth"], 2, "--no-auth"),
         (["serve", "--grows-to", "GPU"], 2, "--grows-to GPU: write it as NAME=NUMBER"),
+        (["serve", "--grows-to", "GPU=nan"], 2, "--grows-to GPU=nan: write it as NAME=NUMBER"),
+        (["serve", "--grows-to", "GPU=8@http://b:1"], 2, "http://b:1 is not one of the clusters"),
         (["token", "revoke", "nobody"], 21, "nobody"),
     ],
 )
@@ -156,3 +159,11 @@ def test_the_shell_completes_commands_and_states() -> None:
         [*COMMAND, "--show-completion", "bash"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert "_RAYSCRIBE_COMPLETE=complete_bash" in shown.stdout + shown.stderr
+
+
+def test_growth_is_each_cluster_s_own() -> None:
+    clusters = ["http://a:8265", "http://b:8265/"]
+    assert growth_of(["GPU=16", "CPU=64", "GPU=8@http://b:8265"], clusters) == {
+        "http://a:8265": {"GPU": 16.0, "CPU": 64.0},
+        "http://b:8265": {"GPU": 8.0},
+    }

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.api.app import make_app
-from jobs.api.figures import Figures
 from jobs.api.metrics import Counts, LedgerCollector, registry_of
+from jobs.ledger import Figures
 from jobs.model import AttemptState, Cause, RunState
 from tests.jobs.api.house import QUEUES, House, a_house, served
 from tests.jobs.ledger.making import make_attempt

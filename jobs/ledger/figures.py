@@ -5,16 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, case, cast, func, select
+from sqlalchemy import Connection, Select, case, func, select
 
 from jobs.ledger import schema
+from jobs.ledger.sums import MICRO, hours, seconds_between, total_us
 
 # Upper bounds of the waiting time's buckets, in seconds: from at once to three days.
 WAIT_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10_800.0, 21_600.0, 43_200.0, 86_400.0, 259_200.0)
-# Thousandths are added as whole numbers: sums of fractions depend on the order of rows, and a counter that shrinks by
-# the last bit is taken for one that began anew.
-MILLI = 1000
-HOUR_S = 3600.0
 
 
 @dataclass
@@ -61,14 +58,14 @@ def figures_of(connection: Connection, *, now_s: float) -> Figures:
     ended: dict[tuple[str, str], int] = defaultdict(int)
     waits: dict[str, Waits] = defaultdict(Waits)
     for row in connection.execute(_select(now_s)):
-        queue, user, cause, number, gpu_ms, cpu_ms, admitted, waited_ms, *within = row
-        gpu[queue, user] += int(gpu_ms)
-        cpu[queue, user] += int(cpu_ms)
+        queue, user, cause, number, gpu_us, cpu_us, admitted, waited_us, *within = row
+        gpu[queue, user] += int(gpu_us)
+        cpu[queue, user] += int(cpu_us)
         if cause is not None:
             ended[queue, cause] += number
         wait = waits[queue]
         wait.number += int(admitted)
-        wait.seconds += int(waited_ms) / MILLI
+        wait.seconds += int(waited_us) / MICRO
         wait.within = [before + int(more) for before, more in zip(wait.within, within, strict=True)]
     return Figures(_hours(gpu), _hours(cpu), ended, waits)
 
@@ -76,7 +73,7 @@ def figures_of(connection: Connection, *, now_s: float) -> Figures:
 def _select(now_s: float) -> Select[Any]:
     runs, attempts = schema.runs.c, schema.attempts.c
     end_s = func.coalesce(attempts.ended_s, now_s)
-    duration_s = case((end_s > attempts.created_s, end_s - attempts.created_s), else_=0.0)
+    duration_s = seconds_between(attempts.created_s, end_s)
     first = attempts.number == 1
     wait_s = attempts.created_s - runs.submitted_s
     columns: list[Any] = [
@@ -84,19 +81,15 @@ def _select(now_s: float) -> Select[Any]:
         runs.user,
         attempts.cause,
         func.count(),
-        _total(duration_s * attempts.gpus),
-        _total(duration_s * attempts.cpus),
+        total_us(duration_s * attempts.gpus),
+        total_us(duration_s * attempts.cpus),
         func.sum(case((first, 1), else_=0)),
-        _total(case((first & (wait_s > 0), wait_s), else_=0.0)),
+        total_us(case((first & (wait_s > 0), wait_s), else_=0.0)),
         *(func.sum(case((first & (wait_s <= bound), 1), else_=0)) for bound in WAIT_BOUNDS_S),
     ]
     joined = select(*columns).join_from(schema.attempts, schema.runs, runs.id == attempts.run_id)
     return joined.group_by(runs.queue, runs.user, attempts.cause)
 
 
-def _total(seconds: ColumnElement[float]) -> ColumnElement[int]:
-    return func.sum(cast(func.round(seconds * MILLI), BigInteger))
-
-
-def _hours(milliseconds: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], float]:
-    return {key: value / MILLI / HOUR_S for key, value in milliseconds.items()}
+def _hours(microseconds: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], float]:
+    return {key: hours(value) for key, value in microseconds.items()}
