@@ -7,7 +7,7 @@ from jobs.clusters import Clusters
 from jobs.errors import ClusterError
 from jobs.ledger import Changed, Lease, Ledger
 from jobs.model import Attempt, AttemptState, Run, RunState, submission_id_of
-from jobs.observe import last_checkpoint
+from jobs.observe import RunFolders
 from jobs.queue_policy import Capacity, Decision, decide
 from jobs.queues import QueuesConfig
 
@@ -28,6 +28,7 @@ def admit(
     lease: Lease,
     clusters: Clusters,
     queues: QueuesConfig,
+    folders: RunFolders,
     *,
     now_s: float,
     at: Callable[[str], None] = lambda point: None,
@@ -42,7 +43,7 @@ def admit(
         _refuse(ledger, lease, run_id, reason, now_s)
     for run_id in decision.start:
         at("ledger.admit:before")
-        run = _open_attempt(ledger, lease, run_id, now_s)
+        run = _open_attempt(ledger, lease, run_id, folders, now_s)
         at("ledger.admit:after")
         if run is not None:
             yield run
@@ -59,12 +60,12 @@ def capacities(clusters: Clusters, addresses: Collection[str]) -> dict[str, Capa
     return known
 
 
-def _open_attempt(ledger: Ledger, lease: Lease, run_id: str, now_s: float) -> Run | None:
+def _open_attempt(ledger: Ledger, lease: Lease, run_id: str, folders: RunFolders, now_s: float) -> Run | None:
     run = ledger.run(run_id)
     if not run.state.waiting or run.stop_requested_s is not None:
         return None
     number = run.attempt + 1
-    newest = last_checkpoint(run)
+    newest = folders.last_checkpoint(run)
     attempt = Attempt(
         run_id=run.id,
         number=number,

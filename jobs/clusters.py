@@ -1,5 +1,6 @@
 """The clusters of a controller: connected when first needed, asked once a round, left alone while they are down."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -12,8 +13,11 @@ from jobs.sight import JobSight
 
 Answer = TypeVar("Answer")
 
-# A cluster that did not answer is asked again after this long, so that others need not wait for it.
+# A cluster that did not answer is asked again after this long, and one that hung after as many times as long as it
+# hung, so that others need not wait for it.
 PAUSE_S = 5.0
+TIMES_AS_LONG = 4.0
+LONGEST_PAUSE_S = 120.0
 
 
 class Clusters:
@@ -77,16 +81,19 @@ class Clusters:
         return self._ask(address, lambda jobs: jobs.pending_bundles(ray_job_id)) if ray_job_id else []
 
     def _ask(self, address: str, question: Callable[[RayJobs], Answer]) -> Answer:
-        paused = self._down.get(address)
-        if paused is not None and self._clock() - paused[0] < PAUSE_S:
+        again_s, words = self._down.get(address, (-math.inf, ""))
+        began_s = self._clock()
+        if began_s < again_s:
             # A new one each time: an exception that is raised again keeps the frames of all who raised it.
-            raise ClusterError(paused[1])
+            raise ClusterError(words)
         try:
             if address not in self._open:
                 self._open[address] = self._connect(address)
             answer = question(self._open[address])
         except ClusterError as error:
-            self._down[address] = (self._clock(), str(error))
+            now_s = self._clock()
+            pause_s = max(PAUSE_S, min(LONGEST_PAUSE_S, TIMES_AS_LONG * (now_s - began_s)))
+            self._down[address] = (now_s + pause_s, str(error))
             raise
         self._down.pop(address, None)
         return answer

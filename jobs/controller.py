@@ -17,7 +17,7 @@ from jobs.errors import ClusterError, ConflictError, JobsError, LeaseLostError, 
 from jobs.ledger import Changed, Lease, Ledger
 from jobs.logs import archive_driver_log
 from jobs.model import Attempt, AttemptState, Cause, Run, RunState
-from jobs.observe import last_checkpoint, read_progress, resume_words
+from jobs.observe import RunFolders
 from jobs.packages import PackageStore
 from jobs.queues import QueuesConfig
 from jobs.request import build_request
@@ -63,6 +63,7 @@ class Controller:
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._lease, self._clock, self._at = lease, clock, at
+        self._folders = RunFolders()
         self._archived: dict[str, tuple[float, int]] = {}
 
     def run(self, stop: Signal, *, poll_s: float = POLL_S) -> None:
@@ -92,7 +93,16 @@ class Controller:
             self._guarded(run, self._advance)
             if not self._lease.try_hold():
                 return False
-        for run in admit(self._ledger, self._lease, self._clusters, self._queues, now_s=self._clock(), at=self._at):
+        admitted = admit(
+            self._ledger,
+            self._lease,
+            self._clusters,
+            self._queues,
+            self._folders,
+            now_s=self._clock(),
+            at=self._at,
+        )
+        for run in admitted:
             self._guarded(run, self._advance)
         return True
 
@@ -126,7 +136,7 @@ class Controller:
         """Also for a run whose stop was asked for: a submit that was cut off may still arrive at Ray, to be stopped."""
         try:
             package = self._packages.need(run.package)
-            request = build_request(run, attempt.number, package=str(package), resume=resume_words(run))
+            request = build_request(run, attempt.number, package=str(package), resume=self._folders.resume_words(run))
             self._at("ray.submit:before")
             started = self._clusters.submit(request)
             self._at("ray.submit:after")
@@ -150,7 +160,7 @@ class Controller:
         self._at("ledger.submitted:after")
 
     def _watch(self, run: Run, attempt: Attempt, job: JobSight) -> None:
-        progress = read_progress(run, attempt.number)
+        progress = self._folders.progress(run, attempt.number)
         pending = [] if progress is not None and progress.step else self._pending(run, job)
         now_s = self._clock()
         state, reason = status_of(job, progress, pending, stopping=run.stop_requested_s is not None, now_s=now_s)
@@ -184,7 +194,7 @@ class Controller:
 
     def _close(self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str) -> None:
         """Writes down how the attempt ended, and what the policy makes of it."""
-        newest = last_checkpoint(run)
+        newest = self._folders.last_checkpoint(run)
         now_s = self._clock()
         ended = attempt.model_copy(
             update={
@@ -225,7 +235,7 @@ class Controller:
                 exit_code=exit_code if over else None,
                 ended_s=now_s if over else None,
                 not_before_s=None if over else now_s + verdict.backoff_s,
-                progress=read_progress(run, attempt.number) or run.progress,
+                progress=self._folders.progress(run, attempt.number) or run.progress,
                 at_s=now_s,
             )
         self._at("ledger.end:after")

@@ -1,17 +1,26 @@
-"""What an attempt left in its run folder, read by the service. A folder that cannot be read says nothing, not lies."""
+"""What attempts left in their run folders, read by the service. A folder that cannot be read says nothing, not lies."""
 
 import logging
 import math
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from jobs.deadline import NoAnswerError, within
 from jobs.model import Progress, Run
 from trainers.checkpoints import list_checkpoints
-from trainers.errors import RayscribeError
+from trainers.errors import RayscribeError, StorageError
 from trainers.live import read_status
 from trainers.run_folder import RunFolder
 from trainers.storage import open_storage
 
+Answer = TypeVar("Answer")
+
 log = logging.getLogger(__name__)
+
+# One storage that hangs must not keep the controller from all other runs: it is asked this long, and then left alone.
+DEADLINE_S = 10.0
+PAUSE_S = 60.0
 
 
 def folder_of(run: Run) -> RunFolder:
@@ -19,38 +28,74 @@ def folder_of(run: Run) -> RunFolder:
     return RunFolder(open_storage(run.run_folder, s3_endpoint_url=run.config["run"]["s3_endpoint_url"]))
 
 
-def read_progress(run: Run, attempt: int) -> Progress | None:
-    """What an attempt wrote last; None where it wrote nothing, or the folder cannot be read from here."""
-    try:
-        raw: dict[str, Any] | None = read_status(folder_of(run), attempt)
-        return Progress.model_validate({name: _finite(value) for name, value in raw.items()}) if raw else None
-    except (RayscribeError, ValueError) as error:
-        log.debug("%s: no progress: %s", run.id, error)
-        return None
+class RunFolders:
+    """Reads run folders for one who has many others to look at."""
+
+    def __init__(self, *, deadline_s: float = DEADLINE_S, clock: Callable[[], float] = time.monotonic):
+        """Asks nothing yet.
+
+        Args:
+            deadline_s: How long a storage may take to answer.
+            clock: Seconds from any origin.
+        """
+        self._deadline_s, self._clock = deadline_s, clock
+        self._silent: dict[str, float] = {}
+
+    def progress(self, run: Run, attempt: int) -> Progress | None:
+        """What an attempt wrote last; None where it wrote nothing, or the folder cannot be read from here."""
+        try:
+            raw: dict[str, Any] | None = self._read(run, lambda folder: read_status(folder, attempt))
+            return Progress.model_validate({name: _finite(value) for name, value in raw.items()}) if raw else None
+        except (RayscribeError, ValueError) as error:
+            log.debug("%s: no progress: %s", run.id, error)
+            return None
+
+    def last_checkpoint(self, run: Run) -> tuple[str, int] | None:
+        """Name and step of the newest whole checkpoint; None where there is none, or the folder cannot be read."""
+        try:
+            return self._newest(run)
+        except (RayscribeError, ValueError) as error:
+            log.debug("%s: no checkpoints: %s", run.id, error)
+            return None
+
+    def resume_words(self, run: Run) -> str:
+        """What the next attempt starts from, in words."""
+        asked = str(run.config["run"]["resume"])
+        try:
+            found = self._newest(run)
+        except (RayscribeError, ValueError) as error:
+            return f"{asked}: decided on the cluster, since the run folder cannot be read from here: {error}"
+        if found is not None and asked != "never":
+            return f"{asked}: continues from {found[0]} (step {found[1]}) of {run.run_folder}"
+        if asked.startswith("from:"):
+            return f"begins from the checkpoint {asked.removeprefix('from:')}"
+        return f"{asked}: no checkpoint is in {run.run_folder}, so it begins from nothing"
+
+    def _newest(self, run: Run) -> tuple[str, int] | None:
+        found = self._read(run, list_checkpoints)
+        newest = max(found, key=lambda item: (item.step, item.created), default=None)
+        return (newest.name, newest.step) if newest is not None else None
+
+    def _read(self, run: Run, question: Callable[[RunFolder], Answer]) -> Answer:
+        """Asks a run folder, unless its storage has hung lately.
+
+        Raises:
+            StorageError: it does not answer.
+        """
+        place = f"{run.config['run']['s3_endpoint_url']} {run.run_folder.rpartition('/')[0]}"
+        if self._clock() < self._silent.get(place, -math.inf):
+            raise StorageError(f"{run.run_folder}: its storage has not answered lately; it is asked again in a minute")
+        try:
+            answer = within(lambda: question(folder_of(run)), self._deadline_s)
+        except NoAnswerError:
+            self._silent[place] = self._clock() + PAUSE_S
+            text = f"{run.run_folder}: no answer in {self._deadline_s:.0f} s; does this machine reach the storage?"
+            log.warning("%s", text)
+            raise StorageError(text) from None
+        self._silent.pop(place, None)
+        return answer
 
 
 def _finite(value: Any) -> Any:
     """A loss that is no number is unequal to itself, and has no form in JSON."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def last_checkpoint(run: Run) -> tuple[str, int] | None:
-    """Name and step of the newest whole checkpoint; None where there is none, or the folder cannot be read."""
-    try:
-        found = list_checkpoints(folder_of(run))
-    except (RayscribeError, ValueError) as error:
-        log.debug("%s: no checkpoints: %s", run.id, error)
-        return None
-    newest = max(found, key=lambda item: (item.step, item.created), default=None)
-    return (newest.name, newest.step) if newest is not None else None
-
-
-def resume_words(run: Run) -> str:
-    """What the next attempt starts from, in words."""
-    asked = str(run.config["run"]["resume"])
-    found = last_checkpoint(run)
-    if found is not None and asked != "never":
-        return f"{asked}: continues from {found[0]} (step {found[1]}) of {run.run_folder}"
-    if asked.startswith("from:"):
-        return f"begins from the checkpoint {asked.removeprefix('from:')}"
-    return f"{asked}: no checkpoint is in {run.run_folder}, so it begins from nothing"

@@ -5,8 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from queue import Empty, Queue
-from threading import Thread
 from typing import Any, TypeVar
 
 import requests
@@ -15,6 +13,7 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from ray.util.state import list_nodes, list_placement_groups
 from ray.util.state.exception import RayStateApiException
 
+from jobs.deadline import NoAnswerError, within
 from jobs.errors import ClusterError, ConflictError, RefusedError
 from jobs.queue_policy import Capacity
 from jobs.request import METADATA_UID, SubmitRequest
@@ -43,10 +42,6 @@ TALKATIVE = (
 # HTTP's words for a request that is wrong in itself: bad request, too large, unprocessable.
 REFUSALS = (400, 404, 413, 422)
 UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
-
-
-class NoAnswerError(Exception):
-    """A question has hung for longer than its deadline."""
 
 
 @dataclass(frozen=True)
@@ -240,30 +235,6 @@ class RayJobs:
                 f"{self.address}: {_last_line(error)}; check the address, that the cluster is up, and its token "
                 "(RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH)"
             ) from error
-
-
-def within(question: Callable[[], Answer], deadline_s: float) -> Answer:
-    """Asks in a thread, which is left behind if it hangs, and does not keep the process from ending.
-
-    Raises:
-        NoAnswerError: there was none in time.
-    """
-    answers: Queue[Answer | BaseException] = Queue()
-
-    def ask() -> None:
-        try:
-            answers.put(question())
-        except BaseException as error:
-            answers.put(error)
-
-    Thread(target=ask, name="ray-jobs", daemon=True).start()
-    try:
-        answer = answers.get(timeout=deadline_s)
-    except Empty:
-        raise NoAnswerError from None
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
 
 
 def _sight_of(details: JobDetails) -> JobSight:

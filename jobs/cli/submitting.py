@@ -134,13 +134,18 @@ def _sets(overrides: list[str], priority: int | None, address: str | None) -> li
 
 
 def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None) -> None:
-    from jobs.observe import resume_words  # noqa: PLC0415
+    from jobs.observe import RunFolders  # noqa: PLC0415
     from jobs.submission import pack_bundle, preview, ticket_of  # noqa: PLC0415
 
     with TemporaryDirectory(prefix="rayscribe-") as folder:
         package = pack_bundle(bundle, Path(folder))
     ticket = ticket_of(spec, bundle, package.sha256)
-    request = preview(ticket, address_of=lambda job: _address_of(job, service), user=user_here(), resume=resume_words)
+    request = preview(
+        ticket,
+        address_of=lambda job: _address_of(job, service),
+        user=user_here(),
+        resume=RunFolders(deadline_s=60.0).resume_words,
+    )
     typer.echo(request.render(), nl=False)
     typer.echo(f"package:\n  root: {bundle.root}\n  files: {package.files}\n  zip_bytes: {package.size_bytes}")
 

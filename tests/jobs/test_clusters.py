@@ -1,0 +1,38 @@
+import pytest
+
+from jobs.clusters import LONGEST_PAUSE_S, PAUSE_S, Clusters
+from jobs.errors import ClusterError
+from tests.jobs.fake_cluster import FakeCluster
+
+
+class Slow(FakeCluster):
+    """One that takes its time to say nothing."""
+
+    def __init__(self, clock: list[float]):
+        super().__init__()
+        self.clock, self.hangs_s, self.asked = clock, 0.0, 0
+
+    def log(self, submission_id: str) -> bytes:
+        self.asked += 1
+        self.clock[0] += self.hangs_s
+        raise ClusterError("no answer")
+
+
+@pytest.mark.parametrize(("hangs_s", "pause_s"), [(0.1, PAUSE_S), (10.0, 40.0), (300.0, LONGEST_PAUSE_S)])
+def test_a_cluster_is_left_alone_the_longer_the_longer_it_hung(hangs_s: float, pause_s: float) -> None:
+    clock = [0.0]
+    slow = Slow(clock)
+    slow.hangs_s = hangs_s
+    clusters = Clusters(connect=lambda address: slow, clock=lambda: clock[0])  # type: ignore[arg-type,return-value]
+    for _ in range(3):
+        with pytest.raises(ClusterError, match="no answer"):
+            clusters.log("http://a", "sr-a1")
+    assert slow.asked == 1
+    clock[0] += pause_s - 0.01
+    with pytest.raises(ClusterError):
+        clusters.log("http://a", "sr-a1")
+    assert slow.asked == 1
+    clock[0] += 0.02
+    with pytest.raises(ClusterError):
+        clusters.log("http://a", "sr-a1")
+    assert slow.asked == 2
