@@ -32,7 +32,7 @@ format: setup
 	$(BIN)/ruff format .
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 demo: setup
 	$(BIN)/python -m jobs.demo
