@@ -8,8 +8,8 @@ from jobs.errors import ClusterError
 from jobs.ledger import Changed, Lease, Ledger
 from jobs.model import Attempt, AttemptState, Run, RunState, submission_id_of
 from jobs.observe import RunFolders
-from jobs.queue_policy import Capacity, Decision, decide
-from jobs.queues import QueuesConfig
+from jobs.queue.limits import QueuesConfig
+from jobs.queue.policy import Capacity, Decision, decide
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from jobs.errors import ClusterError
-from jobs.queue_policy import Capacity
+from jobs.queue.policy import Capacity
 from jobs.ray_jobs import RayJobs
 from jobs.request import SubmitRequest
 from jobs.sight import JobSight

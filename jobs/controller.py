@@ -19,7 +19,7 @@ from jobs.logs import archive_driver_log
 from jobs.model import Attempt, AttemptState, Cause, Run, RunState
 from jobs.observe import RunFolders
 from jobs.packages import PackageStore
-from jobs.queues import QueuesConfig
+from jobs.queue.limits import QueuesConfig
 from jobs.request import build_request
 from jobs.retry_policy import judge
 from jobs.sight import JobSight

@@ -13,8 +13,8 @@ from jobs.errors import LeaseLostError
 from jobs.home import default_database, home, user_here
 from jobs.ledger import Ledger
 from jobs.packages import PackageStore
-from jobs.queues import QueuesConfig
-from jobs.queues_file import read_queues
+from jobs.queue.limits import QueuesConfig
+from jobs.queue.limits_file import read_queues
 from jobs.service import Service
 
 # Commands are short-lived; one that was killed is followed by the next after this long.

@@ -15,7 +15,7 @@ from ray.util.state.exception import RayStateApiException
 
 from jobs.deadline import NoAnswerError, within
 from jobs.errors import ClusterError, ConflictError, RefusedError
-from jobs.queue_policy import Capacity
+from jobs.queue.policy import Capacity
 from jobs.request import METADATA_UID, SubmitRequest
 from jobs.sight import JobSight
 

@@ -24,8 +24,8 @@ from jobs.controller import LEASE_S, POLL_S, Controller
 from jobs.home import default_database, home, user_here
 from jobs.ledger import Lease, Ledger
 from jobs.packages import PackageStore
-from jobs.queues import QueuesConfig
-from jobs.queues_file import read_queues
+from jobs.queue.limits import QueuesConfig
+from jobs.queue.limits_file import read_queues
 from jobs.service import Service
 from trainers.errors import ConfigError
 

@@ -16,9 +16,9 @@ from jobs.ledger import Ledger
 from jobs.logs import read_logs
 from jobs.model import Attempt, Event, Run, RunState
 from jobs.packages import PackageStore
-from jobs.queue_fit import never_fits
-from jobs.queue_policy import Decision
-from jobs.queues import QueuesConfig
+from jobs.queue.fit import never_fits
+from jobs.queue.limits import QueuesConfig
+from jobs.queue.policy import Decision
 from jobs.spec import JobPart
 from jobs.ticket import Ticket, run_of
 from trainers.errors import ConfigError, ResourceError

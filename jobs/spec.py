@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from jobs.model import Gang
-from jobs.queues import DEFAULT_QUEUE
+from jobs.queue.limits import DEFAULT_QUEUE
 from runtime_env.config import RuntimeEnvPart
 from trainers.config import CPUS_FOR_DATA, Part, TrainConfig
 from trainers.config_file import (

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from jobs.ledger import Ledger
-from jobs.queues import QueuesConfig
+from jobs.queue.limits import QueuesConfig
 from jobs.service import Service
 
 

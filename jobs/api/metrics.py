@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from jobs.ledger import WAIT_BOUNDS_S, Figures
 from jobs.model import RunState
-from jobs.queues import QueuesConfig
+from jobs.queue.limits import QueuesConfig
 
 Counts = dict[tuple[str, RunState], int]
 # Several scrapers at once cost one look.

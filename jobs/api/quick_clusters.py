@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jobs.clusters import Clusters
 from jobs.errors import ClusterError
-from jobs.queue_policy import Capacity
+from jobs.queue.policy import Capacity
 from jobs.ray_jobs import RayJobs
 
 # Shown sizes may be this old. The controller, who decides, asks for itself.

@@ -13,7 +13,7 @@ from jobs.api.backend import Asked, Backend, Behind
 from jobs.api.routes_runs import MOST_NAME, PRINTABLE, QueryString
 from jobs.api.wire import HEALTH, METRICS, QUEUES, USAGE
 from jobs.model import Record, RunState
-from jobs.queues import Limits
+from jobs.queue.limits import Limits
 
 router = APIRouter(tags=["service"])
 public_router = APIRouter(tags=["service"])

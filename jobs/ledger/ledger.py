@@ -14,7 +14,7 @@ from jobs.ledger.tokens import TokenInfo
 from jobs.ledger.transitions import HOLDING
 from jobs.ledger.writer import Writer
 from jobs.model import Attempt, Event, Run, RunState
-from jobs.queue_policy import Holding, Waiting
+from jobs.queue.policy import Holding, Waiting
 
 # What SQLite and PostgreSQL take for the number of an event, and for that of an attempt.
 _MOST_EVENTS = 2**63 - 1

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, Text, func, select, type_coerce
 from jobs.ledger import schema
 from jobs.ledger.transitions import HOLDING
 from jobs.model import WAITING, Gang, RunState
-from jobs.queue_policy import Holding, Waiting
+from jobs.queue.policy import Holding, Waiting
 
 # SQLite takes 32,766 values in a statement.
 _IDS_AT_ONCE = 5_000

@@ -7,7 +7,7 @@ from pathlib import Path
 from jobs.clusters import Clusters
 from jobs.errors import ClusterError
 from jobs.preflight.dashboard import Answer, ask, is_loopback
-from jobs.queue_policy import Capacity
+from jobs.queue.policy import Capacity
 from jobs.spec import JobSpec
 from jobs.submission import Bundle, gather
 

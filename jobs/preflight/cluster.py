@@ -9,8 +9,8 @@ from jobs.errors import ClusterError
 from jobs.preflight.case import Case
 from jobs.preflight.dashboard import Answer, ask, is_loopback, seen_from_outside
 from jobs.preflight.finding import Access, Check, Note, fault, ok, skipped, warning
-from jobs.queue_policy import Capacity, never_fits
-from jobs.queues import DEFAULT_QUEUE, QueuesConfig
+from jobs.queue.limits import DEFAULT_QUEUE, QueuesConfig
+from jobs.queue.policy import Capacity, never_fits
 from jobs.spec import JobSpec
 from trainers.config import CPUS_FOR_DATA
 

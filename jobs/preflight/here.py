@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jobs.preflight.case import Case
 from jobs.preflight.finding import Access, Check, Note, fault, ok, skipped, warning
-from jobs.queue_policy import Capacity
+from jobs.queue.policy import Capacity
 from runtime_env.tree import reckon
 from trainers.config import S3_SCHEME, is_absolute
 from trainers.places import RAY_DEFAULT_STORAGE

@@ -12,7 +12,7 @@ from jobs.clusters import Clusters
 from jobs.controller import Controller
 from jobs.ledger import Ledger
 from jobs.packages import PackageStore
-from jobs.queues_file import read_queues
+from jobs.queue.limits_file import read_queues
 
 LEASE_S = 1.0
 POLL_S = 0.1

@@ -10,7 +10,7 @@ from jobs.clusters import Clusters
 from jobs.ledger import Ledger
 from jobs.model import Run
 from jobs.packages import PackageStore
-from jobs.queues import QueuesConfig
+from jobs.queue.limits import QueuesConfig
 from jobs.service import Service
 from jobs.ticket import Ticket
 from runtime_env.package import pack

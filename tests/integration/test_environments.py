@@ -18,7 +18,7 @@ import yaml
 from jobs.client import Client
 from jobs.demo import free_ports
 from jobs.model import Cause, RunState
-from jobs.queues import QueuesConfig
+from jobs.queue.limits import QueuesConfig
 from jobs.spec import load_spec
 from jobs.submission import gather, pack_bundle, ticket_of
 from tests.integration.driving import Drive

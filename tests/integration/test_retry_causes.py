@@ -12,7 +12,7 @@ from jobs.answers import LogPage
 from jobs.clusters import Clusters
 from jobs.errors import ClusterError
 from jobs.model import Cause, RunState
-from jobs.queues import QueuesConfig
+from jobs.queue.limits import QueuesConfig
 from jobs.service import Service
 from tests.integration.driving import Drive
 from tests.integration.killing import RayHead

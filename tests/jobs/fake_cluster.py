@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from jobs.errors import ClusterError
-from jobs.queue_policy import Capacity
+from jobs.queue.policy import Capacity
 from jobs.request import SubmitRequest
 from jobs.sight import JobSight
 

@@ -12,7 +12,7 @@ from jobs.controller import Controller
 from jobs.ledger import Ledger
 from jobs.model import Cause, Run, RunState
 from jobs.packages import PackageStore
-from jobs.queues import QueuesConfig
+from jobs.queue.limits import QueuesConfig
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
 from tests.integration.story import check_each_run

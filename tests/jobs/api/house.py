@@ -20,7 +20,7 @@ from jobs.errors import ClusterError
 from jobs.ledger import Ledger
 from jobs.model import AttemptState, Cause, Run, RunState
 from jobs.packages import PackageStore
-from jobs.queues import Limits, QueuePart, QueuesConfig
+from jobs.queue.limits import Limits, QueuePart, QueuesConfig
 from jobs.ray_jobs import RayJobs
 from jobs.serve import listen
 from jobs.service import Service

@@ -3,7 +3,7 @@ import pytest
 from jobs.ledger import Ledger
 from jobs.ledger.transitions import HOLDING
 from jobs.model import WAITING, Gang, RunState
-from jobs.queue_policy import Holding, Waiting
+from jobs.queue.policy import Holding, Waiting
 from tests.jobs.ledger.making import add, add_in, put
 
 GANG = Gang(num_workers=3, resources_per_worker={"CPU": 4.0, "GPU": 0.5}, extra={"CPU": 2.0, "slot": 1.0})

@@ -17,7 +17,7 @@ from jobs.clusters import Clusters
 from jobs.preflight.case import Case
 from jobs.preflight.finding import Check, Finding
 from jobs.preflight.run import run_check
-from jobs.queue_policy import Capacity
+from jobs.queue.policy import Capacity
 from jobs.spec import JobSpec, load_spec
 from tests.trainers.synthetic import content
 

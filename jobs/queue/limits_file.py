@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from jobs.queues import Limits, QueuePart, QueuesConfig
+from jobs.queue.limits import Limits, QueuePart, QueuesConfig
 from trainers.config_file import refuse
 from trainers.errors import ConfigError
 

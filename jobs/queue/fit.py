@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from jobs.model import Gang
-from jobs.queues import Limits, QueuesConfig
+from jobs.queue.limits import Limits, QueuesConfig
 
 Resources = Mapping[str, float]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from jobs.model import Gang, RunState
-from jobs.queue_policy import (
+from jobs.queue.policy import (
     Capacity,
     Decision,
     Holding,
@@ -17,7 +17,7 @@ from jobs.queue_policy import (
     decide,
     never_fits,
 )
-from jobs.queue_pools import MOST_WAITING
+from jobs.queue.pools import MOST_WAITING
 
 HERE = "http://head:8265"
 NOW_S = 100_000.0

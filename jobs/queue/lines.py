@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from jobs.queue_fit import RUNS, Capacity, Resources, caps, misfit
-from jobs.queue_pools import Demand, Pool
-from jobs.queue_rows import Holding, Waiting
-from jobs.queues import Limits, QueuesConfig
+from jobs.queue.fit import RUNS, Capacity, Resources, caps, misfit
+from jobs.queue.limits import Limits, QueuesConfig
+from jobs.queue.pools import Demand, Pool
+from jobs.queue.rows import Holding, Waiting
 
 # A run's pools, the narrowest first, and what it takes of each.
 Places = tuple[tuple[Pool, Demand], ...]

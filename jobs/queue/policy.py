@@ -9,7 +9,7 @@ The rules, in plain words:
 2. **All or nothing.** A run starts when its whole gang fits into each of its pools: its user's part of the queue, its
    queue, its cluster with what that can still grow to.
 3. **Waiting runs are not overtaken to their harm.** Whoever ranks lower starts ahead of a waiting run only where that
-   could not delay it, however long anybody runs (`queue_pools` has the rule). A run stands in the line of a pool when
+   could not delay it, however long anybody runs (`pools` has the rule). A run stands in the line of a pool when
    the narrower ones have room for it: one that its user's limit holds back keeps nothing of the queue or the cluster,
    where others may take what it could not have used.
 4. **Who cannot start anyway stands in nobody's way**: who waits for another run, for the time of its retry, for a
@@ -35,11 +35,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from jobs.model import RunState
-from jobs.queue_fit import Capacity, never_fits
-from jobs.queue_lines import Lines, Places
-from jobs.queue_pools import Obstacle
-from jobs.queue_rows import Decision, Holding, Wait, Waiting
-from jobs.queues import Limits, QueuePart, QueuesConfig
+from jobs.queue.fit import Capacity, never_fits
+from jobs.queue.limits import Limits, QueuePart, QueuesConfig
+from jobs.queue.lines import Lines, Places
+from jobs.queue.pools import Obstacle
+from jobs.queue.rows import Decision, Holding, Wait, Waiting
 
 __all__ = [
     "Capacity",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jobs.queue_policy import Capacity, Decision, Holding, QueuesConfig, Waiting, decide
+from jobs.queue.policy import Capacity, Decision, Holding, QueuesConfig, Waiting, decide
 
 ADDRESS = "http://head:8265"
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from jobs.queue_fit import Resources
+from jobs.queue.fit import Resources
 
 
 @dataclass(frozen=True, slots=True)

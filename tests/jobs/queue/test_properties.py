@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jobs.queue_policy import Capacity, Decision, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
-from tests.jobs.simulator import ADDRESS, Arrival, World, held, in_order, over, simulate, without_overtaking
+from jobs.queue.policy import Capacity, Decision, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
+from tests.jobs.queue.simulator import ADDRESS, Arrival, World, held, in_order, over, simulate, without_overtaking
 
 FOREVER = 1e12
 SIZE = {"GPU": 8.0, "CPU": 24.0, "license": 3.0}

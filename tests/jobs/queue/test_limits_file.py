@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.queues import PATIENCE_S, Limits, QueuePart, QueuesConfig
-from jobs.queues_file import read_queues
+from jobs.queue.limits import PATIENCE_S, Limits, QueuePart, QueuesConfig
+from jobs.queue.limits_file import read_queues
 from trainers.errors import ConfigError
 
 
