@@ -63,6 +63,7 @@ ERROR_TYPES = (
     ("JOB_SUPERVISOR_ACTOR_START_FAILURE", "failed to get job supervisor", Cause.NODE_LOST),
     ("JOB_SUPERVISOR_ACTOR_START_FAILURE", "", Cause.ENVIRONMENT),
     ("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", "", Cause.ENVIRONMENT),
+    ("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", "low on memory", Cause.OUT_OF_MEMORY),
     ("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", "", Cause.DRIVER_KILLED),
     ("JOB_ENTRYPOINT_COMMAND_START_ERROR", "", Cause.ENVIRONMENT),
 )
@@ -75,6 +76,8 @@ TRANSIENT = re.compile(
     re.IGNORECASE,
 )
 WHY_AN_ACTOR_DIED = ("The actor died because", "The actor is dead because")
+# Of a page that Ray's memory monitor writes, with advice on Ray's own settings at its end.
+LOW_ON_MEMORY = "killed due to the node running low on memory"
 MOST_CHARACTERS = 500
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _LAST_LOGS = "last available logs"
@@ -110,7 +113,7 @@ def line_of(job: JobSight) -> str:
     lines = [line.strip() for line in job.message.splitlines() if line.strip()]
     if not lines or _LAST_LOGS in lines[-1]:  # and then no logs
         return ""
-    line = next((text for text in lines if text.startswith(WHY_AN_ACTOR_DIED)), lines[-1])
+    line = next((text for text in lines if text.startswith(WHY_AN_ACTOR_DIED) or LOW_ON_MEMORY in text), lines[-1])
     installing = job.error_type == "RUNTIME_ENV_SETUP_FAILURE" or job.exit_code == SCRIPT_COULD_NOT_INSTALL
     if installing and not is_transient(line):
         earlier = next((text for text in lines if is_transient(text)), None)

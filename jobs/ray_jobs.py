@@ -31,6 +31,8 @@ ANSWER_DEADLINE_S = 30.0
 # Uploading the working directory is part of submitting.
 SUBMIT_DEADLINE_S = 300.0
 POLL_S = 0.5
+# The most that Ray's state API gives.
+MOST_ROWS = 10_000
 
 # They tell of every file that is left out of an upload, and of the connection that closes after a job's last line.
 TALKATIVE = (
@@ -152,7 +154,9 @@ class RayJobs:
         Raises:
             ClusterError: the cluster does not answer.
         """
-        nodes = self._ask(lambda: list_nodes(address=self.address, filters=[("state", "=", "ALIVE")], limit=10_000))
+        # With a filter on Ray's side, ray 2.60 takes what the filter leaves out for a truncated answer, and raises.
+        every = self._ask(lambda: list_nodes(address=self.address, limit=MOST_ROWS))
+        nodes = [node for node in every if node.state == "ALIVE"]
         if not nodes:
             raise ClusterError(f"{self.address}: no node has joined it yet; wait for its head to come up")
         each = tuple(_resources_of(node.resources_total or {}) for node in nodes)
@@ -167,12 +171,8 @@ class RayJobs:
         Raises:
             ClusterError: the cluster does not answer.
         """
-        groups = self._ask(
-            lambda: list_placement_groups(
-                address=self.address, filters=[("state", "=", "PENDING")], detail=True, limit=10_000
-            )
-        )
-        mine = [group for group in groups if group.creator_job_id == ray_job_id]
+        groups = self._ask(lambda: list_placement_groups(address=self.address, detail=True, limit=MOST_ROWS))
+        mine = [group for group in groups if group.creator_job_id == ray_job_id and group.state == "PENDING"]
         bundles = [bundle for group in mine for bundle in group.bundles or []]
         return [dict(bundle.get("unit_resources", {})) for bundle in bundles]
 

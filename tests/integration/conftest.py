@@ -18,6 +18,7 @@ STEPS = 40
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One process runs all that is here, on one Ray; where there is another process, it runs the rest meanwhile."""
     for item in items:

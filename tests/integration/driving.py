@@ -58,8 +58,8 @@ class Drive:
         self.until(reached, f"step {step} of {name}")
 
     def runs(self) -> list[Run]:
-        """All runs."""
-        return self.place.ledger.runs(limit=100).runs
+        """All runs, and what those that wait wait for."""
+        return self.place.service.runs(limit=100).runs
 
     def causes(self, name: str) -> list[Cause | None]:
         """What each attempt ended with."""

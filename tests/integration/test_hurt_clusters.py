@@ -38,8 +38,10 @@ def test_a_model_too_large_for_the_memory_is_tried_once_more_and_given_up_with_a
         run = drive.until_ended("large")
         attempts = place.ledger.attempts("large")
         place.close()
-    assert [item.cause for item in attempts] == [Cause.OUT_OF_MEMORY, Cause.OUT_OF_MEMORY], attempts
-    assert (run.state, run.exit_code) == (RunState.FAILED, 9)
+    assert [item.cause for item in attempts] == [Cause.OUT_OF_MEMORY] * 2, [item.message for item in attempts]
+    assert run.state == RunState.FAILED
+    # Ray's monitor takes the worker, whose driver then ends with 9, or the entrypoint's parent, and then there is none.
+    assert {item.exit_code for item in attempts} <= {9, None}
     assert "memory ran out" in run.reason
     assert "lower training.per_device_train_batch_size" in run.reason
 
@@ -61,7 +63,7 @@ def test_a_lost_node_costs_no_retry_and_the_run_goes_on_when_there_is_another(
         cluster.remove_node(second, allow_graceful=False)
         drive.until(lambda: place.ledger.run("node").state == RunState.PREEMPTED, "word of the lost node")
         assert "a node was lost" in place.ledger.run("node").reason
-        drive.until(lambda: "second" in place.ledger.run("node").reason, "word of what is missing")
+        drive.until(lambda: "second" in place.service.run("node").reason, "word of what is missing")
         cluster.add_node(num_cpus=2, resources={"second": 2})
         run = drive.until_ended("node")
         attempts = place.ledger.attempts("node")

@@ -1,7 +1,6 @@
 """Why a job ended.
 
-The longer messages are what Ray 2.60 said of real jobs, stack traces shortened; that of the memory monitor follows the
-format string in its raylet.
+The longer messages are what Ray 2.60 said of real jobs, stack traces and the memory monitor's list shortened.
 """
 
 import pytest
@@ -41,9 +40,16 @@ Job supervisor actor died: The actor died unexpectedly before finishing this tas
 The actor died because its node has died. Node Id: 372407c79b6def5bac37dc31b58c451670bef62aa0499860172512af
 \tthe actor's node was terminated unexpectedly: health check failed due to missing too many heartbeats"""
 MEMORY_MONITOR = """\
-Job supervisor actor died: The actor died unexpectedly before finishing this task.
-\tclass_name: JobSupervisor
-1 worker(s) were killed due to the node running low on memory. Memory on the node was 15.2GB / 16.0GB (0.95)."""
+Unexpected error occurred: 1 worker(s) were killed due to the node running low on memory. Memory on the node \
+(IP: 192.0.2.2, ID: 8d35bfcf) was 1.83GB used / 23.54GB limit (0.077884)
+OOM kill reason: Memory usage 1965383680B exceeded threshold of 1962203648B (7.8% of 25276502016B limit)
+Ray killed 1 worker(s) based on the killing policy
+Considered workers: [
+Selected to kill: (Actor(8ee60759): job ID=01000000, task name=_ray_internal_job_actor_large-a4:JobSupervisor.__init__)
+]
+Refer to the documentation on how to address the out of memory issue: https://docs.ray.io/en/latest/ray-observability/\
+user-guides/debug-apps/debug-memory.html. To disable worker killing, set the environment variable \
+`RAY_memory_monitor_refresh_ms` to zero."""
 NO_SUCH_PACKAGE = """\
 runtime_env setup failed: Failed to set up runtime environment.
 Could not create the actor because its associated runtime env failed to be created.
@@ -139,6 +145,7 @@ def test_the_exit_code_comes_first(code: int, cause: Cause) -> None:
         ("JOB_SUPERVISOR_ACTOR_DIED", SUPERVISOR_KILLED, Cause.DRIVER_KILLED),
         ("JOB_SUPERVISOR_ACTOR_DIED", NODE_DIED, Cause.NODE_LOST),
         ("JOB_SUPERVISOR_ACTOR_DIED", MEMORY_MONITOR, Cause.OUT_OF_MEMORY),
+        ("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", MEMORY_MONITOR, Cause.OUT_OF_MEMORY),
         ("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", START_TIMEOUT, Cause.ENVIRONMENT),
         ("JOB_SUPERVISOR_ACTOR_START_FAILURE", NO_SUPERVISOR, Cause.NODE_LOST),
         ("JOB_SUPERVISOR_ACTOR_START_FAILURE", NOT_STARTED, Cause.ENVIRONMENT),
@@ -217,6 +224,11 @@ def test_a_job_that_the_cluster_does_not_know_is_lost_unless_it_was_to_stop() ->
         (
             failed("RUNTIME_ENV_SETUP_FAILURE", NO_SUCH_PACKAGE),
             "ERROR: No matching distribution found for no-such-package==9.9",
+        ),
+        (
+            failed("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", MEMORY_MONITOR),
+            "Unexpected error occurred: 1 worker(s) were killed due to the node running low on memory. Memory on the "
+            "node (IP: 192.0.2.2, ID: 8d35bfcf) was 1.83GB used / 23.54GB limit (0.077884)",
         ),
         (JobSight.unknown(), ""),
     ],
