@@ -1,7 +1,7 @@
-"""Who starts now, written down: the queue policy's decision becomes attempts in the ledger."""
+"""Who starts now: the queue policy is asked, and what it decided is written down as attempts in the ledger."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 
 from jobs.clusters import Clusters
 from jobs.errors import ClusterError
@@ -23,32 +23,6 @@ def look(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s: flo
     return decide(waiting, holding, capacity, queues, ledger.dependencies(wanted), now_s)
 
 
-def admit(
-    ledger: Ledger,
-    lease: Lease,
-    clusters: Clusters,
-    queues: QueuesConfig,
-    folders: RunFolders,
-    *,
-    now_s: float,
-    at: Callable[[str], None] = lambda point: None,
-) -> Iterable[Run]:
-    """Opens an attempt for each run that may start, and ends those that never can.
-
-    Yields:
-        Runs with a new attempt, which Ray has yet to be asked for.
-    """
-    decision = look(ledger, clusters, queues, now_s=now_s)
-    for run_id, reason in decision.refuse.items():
-        _refuse(ledger, lease, run_id, reason, now_s)
-    for run_id in decision.start:
-        at("ledger.admit:before")
-        run = _open_attempt(ledger, lease, run_id, folders, now_s)
-        at("ledger.admit:after")
-        if run is not None:
-            yield run
-
-
 def capacities(clusters: Clusters, addresses: Collection[str]) -> dict[str, Capacity]:
     """What each cluster that answers has and can grow to."""
     known = {}
@@ -60,11 +34,19 @@ def capacities(clusters: Clusters, addresses: Collection[str]) -> dict[str, Capa
     return known
 
 
-def _open_attempt(ledger: Ledger, lease: Lease, run_id: str, folders: RunFolders, now_s: float) -> Run | None:
+def open_attempt(ledger: Ledger, lease: Lease, run_id: str, folders: RunFolders, *, now_s: float) -> Run | None:
+    """Opens an attempt of a run that may start, which Ray has yet to be asked for.
+
+    Its number is one that nobody has used in the run folder: an older ledger may have, or a person by hand, and then
+    a driver of the same number would find itself overtaken.
+
+    Returns:
+        The run with its new attempt; None where somebody was faster, or the user has stopped it.
+    """
     run = ledger.run(run_id)
     if not run.state.waiting or run.stop_requested_s is not None:
         return None
-    number = run.attempt + 1
+    number = max(run.attempt, folders.last_attempt(run)) + 1
     newest = folders.last_checkpoint(run)
     attempt = Attempt(
         run_id=run.id,
@@ -94,8 +76,11 @@ def _open_attempt(ledger: Ledger, lease: Lease, run_id: str, folders: RunFolders
         return None
 
 
-def _refuse(ledger: Ledger, lease: Lease, run_id: str, reason: str, now_s: float) -> None:
+def refuse(ledger: Ledger, lease: Lease, run_id: str, reason: str, *, now_s: float) -> None:
+    """Ends a run that can never start."""
     run = ledger.run(run_id)
+    if not run.state.waiting:
+        return
     try:
         with ledger.write(lease) as writer:
             writer.change(

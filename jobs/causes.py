@@ -9,6 +9,7 @@ import signal
 
 from jobs.model import Cause
 from jobs.sight import JobSight
+from runtime_env.credentials import masked
 from runtime_env.install_script import EXIT_CODE as SCRIPT_COULD_NOT_INSTALL
 from trainers.errors import (
     ConfigError,
@@ -79,7 +80,6 @@ WHY_AN_ACTOR_DIED = ("The actor died because", "The actor is dead because")
 # Of a page that Ray's memory monitor writes, with advice on Ray's own settings at its end.
 LOW_ON_MEMORY = "killed due to the node running low on memory"
 MOST_CHARACTERS = 500
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _LAST_LOGS = "last available logs"
 
 
@@ -105,7 +105,7 @@ def cause_of(job: JobSight, *, stop_requested: bool) -> Cause:
 
 
 def line_of(job: JobSight) -> str:
-    """The line of Ray's message that says most, without credentials in URLs; "" where there is none.
+    """The line of Ray's message that says most, without credentials; "" where there is none.
 
     It keeps what `is_transient` looks for: pip says last that there is no such package, and before that no index
     answered.
@@ -118,7 +118,7 @@ def line_of(job: JobSight) -> str:
     if installing and not is_transient(line):
         earlier = next((text for text in lines if is_transient(text)), None)
         line += f" (before that: {earlier})" if earlier is not None else ""
-    return _CREDENTIALS.sub("…", line.partition(" Some common causes")[0])[:MOST_CHARACTERS]
+    return masked(line.partition(" Some common causes")[0])[:MOST_CHARACTERS]
 
 
 def is_transient(message: str) -> bool:

@@ -18,6 +18,7 @@ Answer = TypeVar("Answer")
 PAUSE_S = 5.0
 TIMES_AS_LONG = 4.0
 LONGEST_PAUSE_S = 120.0
+HUNG_S = 5.0
 
 
 class Clusters:
@@ -46,15 +47,16 @@ class Clusters:
         """Forgets what was seen, so that it is asked for anew."""
         self._sights = {}
 
-    def sight(self, address: str, submission_id: str) -> JobSight:
-        """What the cluster knows of a job, as of this round.
+    def sight(self, address: str, submission_id: str, uid: str) -> JobSight:
+        """What the cluster knows of a run's job, as of this round; nothing, where another run has its name there.
 
         Raises:
             ClusterError: it does not answer.
         """
         if address not in self._sights:
-            self._sights[address] = self._ask(address, lambda jobs: jobs.sights())
-        return self._sights[address].get(submission_id, JobSight.unknown())
+            self._sights[address] = self._ask(address, lambda jobs: jobs.sights(), of_all=True)
+        found = self._sights[address].get(submission_id)
+        return found if found is not None and found.uid == uid else JobSight.unknown()
 
     def capacity(self, address: str) -> Capacity:
         """What the cluster has and can grow to.
@@ -62,7 +64,7 @@ class Clusters:
         Raises:
             ClusterError: it does not answer.
         """
-        return self._ask(address, lambda jobs: jobs.capacity(self._grows_to.get(address, {})))
+        return self._ask(address, lambda jobs: jobs.capacity(self._grows_to.get(address, {})), of_all=True)
 
     def submit(self, request: SubmitRequest) -> bool:
         """Starts an attempt, once however often it is asked for; see `RayJobs.submit`."""
@@ -80,7 +82,12 @@ class Clusters:
         """What a job waits for."""
         return self._ask(address, lambda jobs: jobs.pending_bundles(ray_job_id)) if ray_job_id else []
 
-    def _ask(self, address: str, question: Callable[[RayJobs], Answer]) -> Answer:
+    def _ask(self, address: str, question: Callable[[RayJobs], Answer], *, of_all: bool = False) -> Answer:
+        """Asks, unless the cluster is being left alone.
+
+        It is left alone after a question about all of it has failed, or any has hung: that one job has no log says
+        nothing of the others.
+        """
         again_s, words = self._down.get(address, (-math.inf, ""))
         began_s = self._clock()
         if began_s < again_s:
@@ -92,8 +99,10 @@ class Clusters:
             answer = question(self._open[address])
         except ClusterError as error:
             now_s = self._clock()
-            pause_s = max(PAUSE_S, min(LONGEST_PAUSE_S, TIMES_AS_LONG * (now_s - began_s)))
-            self._down[address] = (now_s + pause_s, str(error))
+            took_s = now_s - began_s
+            if of_all or took_s > HUNG_S or address not in self._open:
+                pause_s = max(PAUSE_S, min(LONGEST_PAUSE_S, TIMES_AS_LONG * took_s))
+                self._down[address] = (now_s + pause_s, str(error))
             raise
         self._down.pop(address, None)
         return answer

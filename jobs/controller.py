@@ -8,14 +8,23 @@ from run and number, stopping twice stops once, and logs are archived whole.
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from threading import Event as Signal
 
-from jobs.admission import admit
+from jobs.admission import look, open_attempt, refuse
 from jobs.causes import cause_of, line_of
 from jobs.clusters import Clusters
-from jobs.errors import ClusterError, ConflictError, JobsError, LeaseLostError, NotFoundError, RefusedError
+from jobs.errors import (
+    ClusterError,
+    ConflictError,
+    JobsError,
+    LeaseLostError,
+    NotFoundError,
+    RefusedError,
+    ServiceError,
+)
 from jobs.ledger import Changed, Lease, Ledger
-from jobs.logs import archive_driver_log
 from jobs.model import Attempt, AttemptState, Cause, Run, RunState
 from jobs.observe import RunFolders
 from jobs.packages import PackageStore
@@ -32,6 +41,8 @@ POLL_S = 1.0
 LEASE_S = 10.0
 # The driver's output is copied into the run folder this often while it runs, for the case that the cluster goes.
 ARCHIVE_S = 30.0
+# A stop is tried this long beyond the job's own grace while its cluster does not answer.
+GIVEN_UP_S = 600.0
 # What a stopped entrypoint gives back: 128 + SIGTERM. Ray keeps no exit code of a job that it stopped.
 STOPPED_EXIT_CODE = 143
 
@@ -90,39 +101,47 @@ class Controller:
             return False
         self._clusters.begin_round()
         for run in self._ledger.active_runs():
-            self._guarded(run, self._advance)
+            self._guarded(run.id, partial(self._advance, run))
             if not self._lease.try_hold():
                 return False
-        admitted = admit(
-            self._ledger,
-            self._lease,
-            self._clusters,
-            self._queues,
-            self._folders,
-            now_s=self._clock(),
-            at=self._at,
-        )
-        for run in admitted:
-            self._guarded(run, self._advance)
+        now_s = self._clock()
+        decision = look(self._ledger, self._clusters, self._queues, now_s=now_s)
+        for run_id, reason in decision.refuse.items():
+            self._guarded(run_id, partial(refuse, self._ledger, self._lease, run_id, reason, now_s=now_s))
+        for run_id in decision.start:
+            self._guarded(run_id, partial(self._start, run_id, now_s))
         return True
 
-    def _guarded(self, run: Run, act: Callable[[Run], None]) -> None:
-        """One run's trouble is its own."""
+    def _guarded(self, run_id: str, act: Callable[[], None]) -> None:
+        """One run's trouble is its own, whatever it is; without the lease or the ledger there is none to go on with."""
         try:
-            act(run)
+            act()
+        except (LeaseLostError, ServiceError):
+            raise
         except Changed:
             return  # a user changed it meanwhile; the next round sees that
         except ClusterError as error:
-            self._say(run, run.state, f"{error}; trying again", cause="cluster_silent")
+            self._cluster_silent(run_id, error)
         except RayscribeError as error:
-            self._say(run, run.state, str(error), cause="error")
+            self._say(run_id, str(error), cause="error")
+        except Exception as error:
+            log.exception("%s: a fault of the service; all other runs go on", run_id)
+            words = f"a fault of the service, whose log has more: {type(error).__name__}: {error}"[:500]
+            self._say(run_id, f"{words}; trying again", cause="fault")
+
+    def _start(self, run_id: str, now_s: float) -> None:
+        self._at("ledger.admit:before")
+        run = open_attempt(self._ledger, self._lease, run_id, self._folders, now_s=now_s)
+        self._at("ledger.admit:after")
+        if run is not None:
+            self._advance(run)
 
     def _advance(self, run: Run) -> None:
         attempt = self._ledger.attempt(run.id, run.attempt)
         if attempt.state == AttemptState.SUBMITTING:
             self._submit(run, attempt)
             return
-        job = self._clusters.sight(run.address, attempt.submission_id)
+        job = self._clusters.sight(run.address, attempt.submission_id, run.uid)
         if job.over:
             self._end(run, attempt, job)
             return
@@ -192,6 +211,22 @@ class Controller:
         exit_code = STOPPED_EXIT_CODE if cause == Cause.STOPPED else job.exit_code
         self._close(run, attempt, cause, exit_code, line_of(job))
 
+    def _cluster_silent(self, run_id: str, error: ClusterError) -> None:
+        """Says so; a run that was to stop long ago is given up, so that no cluster that is gone keeps it for ever."""
+        run = self._ledger.run(run_id)
+        if run.stop_requested_s is None or not run.state.holding:
+            self._say(run_id, f"{error}; trying again", cause="cluster_silent")
+            return
+        until_s = run.stop_requested_s + run.config["job"].get("stop_grace_s", 0) + GIVEN_UP_S
+        if self._clock() < until_s:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(until_s))
+            self._say(run_id, f"stopping; {error}; trying again, and given up at {at} UTC", cause="cluster_silent")
+            return
+        attempt = self._ledger.attempt(run.id, run.attempt)
+        words = f"its cluster was not reached in the meantime, so its job may run on there: {error}"
+        with suppress(Changed):
+            self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, words)
+
     def _close(self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str) -> None:
         """Writes down how the attempt ended, and what the policy makes of it."""
         newest = self._folders.last_checkpoint(run)
@@ -216,7 +251,8 @@ class Controller:
         over = verdict.state.ended
         if run.stop_requested_s is not None and verdict.state != RunState.SUCCEEDED:
             left = f"checkpoint {newest[0]} is in {run.run_folder}" if newest is not None else "no checkpoint was made"
-            verdict_state, reason, over = RunState.STOPPED, f"stopped; {left}", True
+            beside = f"; {message}" if cause == Cause.STOPPED and message else ""
+            verdict_state, reason, over = RunState.STOPPED, f"stopped; {left}{beside}", True
         else:
             verdict_state, reason = verdict.state, verdict.reason
         self._at("ledger.end:before")
@@ -250,20 +286,20 @@ class Controller:
             text = self._clusters.log(run.address, attempt.submission_id)
             if len(text) > length:
                 self._at("logs.archive:before")
-                archive_driver_log(run, attempt.number, text)
+                self._folders.keep_driver_log(run, attempt.number, text)
                 self._at("logs.archive:after")
         except RayscribeError as error:
             log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
             text = b""
         self._archived[attempt.submission_id] = (self._clock(), max(length, len(text)))
 
-    def _say(self, run: Run, state: RunState, reason: str, *, cause: str) -> None:
+    def _say(self, run_id: str, reason: str, *, cause: str) -> None:
         """Makes trouble the reason that people see, as one event however long it lasts."""
-        current = self._ledger.run(run.id)
+        current = self._ledger.run(run_id)
         if current.reason == reason or current.state.ended:
             return
         try:
             with self._ledger.write(self._lease) as writer:
-                writer.change(current, cause=cause, text=reason, state=state, reason=reason, at_s=self._clock())
+                writer.change(current, cause=cause, text=reason, reason=reason, at_s=self._clock())
         except Changed:
             return

@@ -7,12 +7,13 @@ hands back and forth holds a byte offset for each source; a reconnect goes on wh
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from jobs.answers import LogLine, LogPage
-from jobs.errors import ClusterError
 from jobs.model import Attempt, AttemptState, Run
-from jobs.observe import folder_of
+from jobs.observe import RunFolders
 from trainers.errors import ConfigError, RayscribeError
 from trainers.live import driver_log_key, worker_logs
 from trainers.run_folder import RunFolder
@@ -37,11 +38,18 @@ class Source:
 
 
 def read_logs(
-    run: Run, attempt: Attempt, *, source: str | None, cursor: str | None, driver_log: Callable[[], bytes]
+    folders: RunFolders,
+    run: Run,
+    attempt: Attempt,
+    *,
+    source: str | None,
+    cursor: str | None,
+    driver_log: Callable[[], bytes],
 ) -> LogPage:
     """Reads what is new.
 
     Args:
+        folders: Reads run folders.
         run: The run.
         attempt: The attempt.
         source: `driver`, `rank-<n>`, or None for all.
@@ -50,16 +58,21 @@ def read_logs(
 
     Raises:
         ConfigError: the cursor or the source is not one of ours.
+        StorageError: the run folder does not answer, and nobody else has the logs.
+        ClusterError: neither the cluster of a live attempt nor the run folder answers.
     """
     offsets = _offsets_of(cursor)
     # Looked at before reading: what is written between the two is found by the next page.
     over = attempt.state == AttemptState.ENDED
     lines: list[LogLine] = []
     whole = True
-    for stream in _sources(run, attempt, source, driver_log):
+    for stream in _sources(folders, run, attempt, source, driver_log):
         start = offsets.get(stream.key, 0)
         new = stream.read()[start : start + MOST_BYTES]
-        if not over or len(new) == MOST_BYTES:
+        if len(new) == MOST_BYTES:
+            new = new[: new.rfind(b"\n") + 1 or _last_character(new)]
+            whole = False
+        elif not over:
             new = new[: new.rfind(b"\n") + 1]
             whole = whole and not new
         lines += [LogLine(source=stream.name, text=text) for text in _lines_of(new)]
@@ -67,57 +80,56 @@ def read_logs(
     return LogPage(attempt=attempt.number, lines=lines, cursor=_cursor_of(offsets), ended=over and whole)
 
 
-def archive_driver_log(run: Run, attempt: int, text: bytes) -> None:
-    """Writes the driver's output into the run folder.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    folder_of(run).storage.write_bytes(driver_log_key(attempt), text)
-
-
-def _sources(run: Run, attempt: Attempt, wanted: str | None, driver_log: Callable[[], bytes]) -> Sequence[Source]:
-    folder = folder_of(run)
+def _sources(
+    folders: RunFolders, run: Run, attempt: Attempt, wanted: str | None, driver_log: Callable[[], bytes]
+) -> Sequence[Source]:
     streams = []
     if wanted in (None, DRIVER):
-        streams.append(Source(DRIVER, DRIVER, lambda: _driver(folder, attempt, driver_log)))
+        streams.append(Source(DRIVER, DRIVER, lambda: _driver(folders, run, attempt, driver_log)))
     if wanted != DRIVER:
-        streams += [source for source in _workers(folder, attempt.number) if wanted in (None, source.name)]
+        streams += [source for source in _workers(folders, run, attempt) if wanted in (None, source.name)]
     return streams
 
 
-def _driver(folder: RunFolder, attempt: Attempt, driver_log: Callable[[], bytes]) -> bytes:
-    if attempt.state != AttemptState.ENDED:
+def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: Callable[[], bytes]) -> bytes:
+    """From where it surely is first: a live one from Ray, an ended one from the archive."""
+    archive = partial(_bytes, folders, run, driver_log_key(attempt.number))
+    first, second = (archive, driver_log) if attempt.state == AttemptState.ENDED else (driver_log, archive)
+    try:
+        found = first()
+    except RayscribeError as error:
         try:
-            return driver_log()
-        except ClusterError:
-            return _archived(folder, attempt.number)
-    archived = _archived(folder, attempt.number)
-    if archived:
-        return archived
-    try:
-        return driver_log()
-    except ClusterError:
-        return b""
+            return second()
+        except RayscribeError:
+            raise error from None
+    with suppress(RayscribeError):
+        return found or second()
+    return found
 
 
-def _archived(folder: RunFolder, attempt: int) -> bytes:
-    key = driver_log_key(attempt)
+def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[Source]:
     try:
+        found = folders.ask(run, lambda folder: worker_logs(folder, attempt.number))
+    except RayscribeError:
+        if attempt.state == AttemptState.ENDED:
+            raise
+        return []  # the next page finds them
+    return [Source(f"rank-{rank}", key, partial(_bytes, folders, run, key)) for rank, _, key in sorted(found)]
+
+
+def _bytes(folders: RunFolders, run: Run, key: str) -> bytes:
+    """A file of the run folder, nothing where it is not there."""
+
+    def read(folder: RunFolder) -> bytes:
         return folder.storage.read_bytes(key) if folder.storage.exists(key) else b""
-    except RayscribeError:
-        return b""
+
+    return folders.ask(run, read)
 
 
-def _workers(folder: RunFolder, attempt: int) -> list[Source]:
-    try:
-        found = worker_logs(folder, attempt)
-    except RayscribeError:
-        return []
-    return [
-        Source(f"rank-{rank}", key, lambda key=key: folder.storage.read_bytes(key))  # type: ignore[misc]
-        for rank, _, key in sorted(found)
-    ]
+def _last_character(raw: bytes) -> int:
+    """Where the last character of UTF-8 begins, for a cut through a line that has no end within a page."""
+    begins = (at for at in range(len(raw) - 1, max(0, len(raw) - 5), -1) if raw[at] & 0xC0 != 0x80)
+    return next(begins, len(raw))
 
 
 def _lines_of(raw: bytes) -> list[str]:

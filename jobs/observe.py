@@ -10,7 +10,8 @@ from jobs.deadline import NoAnswerError, within
 from jobs.model import Progress, Run
 from trainers.checkpoints import list_checkpoints
 from trainers.errors import RayscribeError, StorageError
-from trainers.live import read_status
+from trainers.journal import Journal
+from trainers.live import driver_log_key, read_status
 from trainers.run_folder import RunFolder
 from trainers.storage import open_storage
 
@@ -18,9 +19,14 @@ Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
+# What reading a folder may raise in which anybody may have written anything.
+ODD = (RayscribeError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError)
+
 # One storage that hangs must not keep the controller from all other runs: it is asked this long, and then left alone.
 DEADLINE_S = 10.0
 PAUSE_S = 60.0
+# What a large log may take beyond that.
+SLOWEST_BYTES_PER_S = 1e6
 
 
 def folder_of(run: Run) -> RunFolder:
@@ -44,9 +50,9 @@ class RunFolders:
     def progress(self, run: Run, attempt: int) -> Progress | None:
         """What an attempt wrote last; None where it wrote nothing, or the folder cannot be read from here."""
         try:
-            raw: dict[str, Any] | None = self._read(run, lambda folder: read_status(folder, attempt))
+            raw: dict[str, Any] | None = self.ask(run, lambda folder: read_status(folder, attempt))
             return Progress.model_validate({name: _finite(value) for name, value in raw.items()}) if raw else None
-        except (RayscribeError, ValueError) as error:
+        except ODD as error:
             log.debug("%s: no progress: %s", run.id, error)
             return None
 
@@ -54,16 +60,33 @@ class RunFolders:
         """Name and step of the newest whole checkpoint; None where there is none, or the folder cannot be read."""
         try:
             return self._newest(run)
-        except (RayscribeError, ValueError) as error:
+        except ODD as error:
             log.debug("%s: no checkpoints: %s", run.id, error)
             return None
+
+    def last_attempt(self, run: Run) -> int:
+        """Number of the newest attempt in the folder, whoever asked for it; 0 where none is, or it cannot be read."""
+        try:
+            return self.ask(run, lambda folder: Journal(folder).read().attempt)
+        except ODD as error:
+            log.debug("%s: no attempts: %s", run.id, error)
+            return 0
+
+    def keep_driver_log(self, run: Run, attempt: int, text: bytes) -> None:
+        """Writes the driver's output into the run folder.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        deadline_s = self._deadline_s + len(text) / SLOWEST_BYTES_PER_S
+        self.ask(run, lambda folder: folder.storage.write_bytes(driver_log_key(attempt), text), deadline_s)
 
     def resume_words(self, run: Run) -> str:
         """What the next attempt starts from, in words."""
         asked = str(run.config["run"]["resume"])
         try:
             found = self._newest(run)
-        except (RayscribeError, ValueError) as error:
+        except ODD as error:
             return f"{asked}: decided on the cluster, since the run folder cannot be read from here: {error}"
         if found is not None and asked != "never":
             return f"{asked}: continues from {found[0]} (step {found[1]}) of {run.run_folder}"
@@ -72,12 +95,17 @@ class RunFolders:
         return f"{asked}: no checkpoint is in {run.run_folder}, so it begins from nothing"
 
     def _newest(self, run: Run) -> tuple[str, int] | None:
-        found = self._read(run, list_checkpoints)
+        found = self.ask(run, list_checkpoints)
         newest = max(found, key=lambda item: (item.step, item.created), default=None)
         return (newest.name, newest.step) if newest is not None else None
 
-    def _read(self, run: Run, question: Callable[[RunFolder], Answer]) -> Answer:
+    def ask(self, run: Run, question: Callable[[RunFolder], Answer], deadline_s: float | None = None) -> Answer:
         """Asks a run folder, unless its storage has hung lately.
+
+        Args:
+            run: Whose folder.
+            question: What to do there.
+            deadline_s: How long that may take. None: what this reader was told.
 
         Raises:
             StorageError: it does not answer.
@@ -85,11 +113,12 @@ class RunFolders:
         place = f"{run.config['run']['s3_endpoint_url']} {run.run_folder.rpartition('/')[0]}"
         if self._clock() < self._silent.get(place, -math.inf):
             raise StorageError(f"{run.run_folder}: its storage has not answered lately; it is asked again in a minute")
+        patience_s = self._deadline_s if deadline_s is None else deadline_s
         try:
-            answer = within(lambda: question(folder_of(run)), self._deadline_s)
+            answer = within(lambda: question(folder_of(run)), patience_s)
         except NoAnswerError:
             self._silent[place] = self._clock() + PAUSE_S
-            text = f"{run.run_folder}: no answer in {self._deadline_s:.0f} s; does this machine reach the storage?"
+            text = f"{run.run_folder}: no answer in {patience_s:.0f} s; does this machine reach the storage?"
             log.warning("%s", text)
             raise StorageError(text) from None
         self._silent.pop(place, None)

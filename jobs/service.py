@@ -15,6 +15,7 @@ from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.logs import read_logs
 from jobs.model import Attempt, Event, Run, RunState
+from jobs.observe import RunFolders
 from jobs.packages import PackageStore
 from jobs.queue.fit import never_fits
 from jobs.queue.limits import QueuesConfig
@@ -54,6 +55,7 @@ class Service:
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._user, self._addresses, self._clock = user, list(addresses) if addresses is not None else None, clock
+        self._folders = RunFolders()
         self._foresight = _Foresight(lambda: look(ledger, clusters, queues, now_s=clock()), clock)
 
     def as_user(self, user: str) -> "Service":
@@ -143,6 +145,7 @@ class Service:
             raise ConflictError(f"{run_id} has no attempt yet ({run.state}: {self._explained(run).reason})")
         found = self._ledger.attempt(run_id, number)
         return read_logs(
+            self._folders,
             run,
             found,
             source=source,

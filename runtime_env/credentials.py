@@ -34,6 +34,11 @@ _QUERY = re.compile(
     r"[?&](?:access_)?(?:token|api_?key|secret|password|sig|signature|x-amz-signature)=(?!\$\{)[^&\s]", re.IGNORECASE
 )
 
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_QUERY_VALUE = re.compile(
+    r"([?&](?:access_)?(?:token|api_?key|secret|password|sig|signature|x-amz-signature)=)[^&\s]+", re.IGNORECASE
+)
+
 _SECRET_FILES = (
     ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "id_rsa", "id_dsa", "id_ecdsa",
     "id_ed25519", ".netrc", "_netrc", ".pypirc", ".npmrc", ".htpasswd", ".git-credentials", ".pgpass", ".dockercfg",
@@ -80,6 +85,12 @@ def holds_literal_credentials(text: str) -> bool:
     return bool(_QUERY.search(text)) or any(
         _is_literal(scheme, authority) for scheme, authority in _AUTHORITY.findall(text)
     )
+
+
+def masked(text: str) -> str:
+    """The text without tokens, and without user and password in URLs."""
+    text = _USERINFO.sub("…", _TOKENS.sub("…", text))
+    return _QUERY_VALUE.sub(r"\1…", text)
 
 
 def references_in(text: str) -> list[str]:

@@ -194,15 +194,21 @@ def fold(state: State, entry: Mapping[str, Any]) -> State:
     """The state after one more entry. Pure.
 
     Raises:
-        ResumeError: the entry is of no known kind.
+        ResumeError: the entry is of no known kind, or not as its kind is.
     """
-    kind = entry.get("kind")
+    kind = entry.get("kind") if isinstance(entry, Mapping) else None
     if kind not in _FOLDS:
         raise ResumeError(
-            f"entry {entry.get('number')} of the run's journal is of the unknown kind {kind!r}: a newer Rayscribe "
+            f"entry {state.number + 1} of the run's journal is of the unknown kind {kind!r}: a newer Rayscribe "
             "wrote it; continue the run with that version"
         )
-    return replace(_FOLDS[kind](state, entry), number=entry["number"])
+    try:
+        return replace(_FOLDS[kind](state, entry), number=entry["number"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ResumeError(
+            f"entry {state.number + 1} of the run's journal is not as an entry of the kind {kind!r} is "
+            f"({type(error).__name__}: {error}): something else has written it; give the run another name"
+        ) from error
 
 
 def _opened(state: State, entry: Mapping[str, Any]) -> State:

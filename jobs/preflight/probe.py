@@ -12,7 +12,7 @@ from jobs.model import Gang
 from jobs.preflight.case import Case
 from jobs.preflight.finding import Finding
 from jobs.preflight.inspection import missing, parse, words_of
-from jobs.request import SubmitRequest, build_request
+from jobs.request import METADATA_UID, SubmitRequest, build_request
 from jobs.sight import JobSight
 from jobs.submission import pack_bundle, ticket_of
 from jobs.ticket import run_of
@@ -74,11 +74,12 @@ def build_probe(case: Case, package: Package) -> SubmitRequest:
 def _run(case: Case, request: SubmitRequest) -> tuple[JobSight, list[str]]:
     assert case.target is not None
     clusters, end = case.target.clusters, time.monotonic() + DEADLINE_S
+    uid = request.metadata[METADATA_UID]
     clusters.submit(request)
     try:
         while True:
             clusters.begin_round()
-            sight = clusters.sight(request.address, request.submission_id)
+            sight = clusters.sight(request.address, request.submission_id, uid)
             if sight.over:
                 break
             if time.monotonic() > end:

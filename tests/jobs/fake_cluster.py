@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from jobs.errors import ClusterError
 from jobs.queue.policy import Capacity
-from jobs.request import SubmitRequest
+from jobs.request import METADATA_UID, SubmitRequest
 from jobs.sight import JobSight
 
 
@@ -37,6 +37,7 @@ class FakeCluster:
         jobs: All that were submitted.
         submits: Every call of submit, refused ones too.
         down: Whether it answers nothing.
+        breaks: Submission ids whose submit fails in a way that nobody foresaw.
     """
 
     cpus: float = 8.0
@@ -45,10 +46,13 @@ class FakeCluster:
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     submits: list[str] = field(default_factory=list)
     down: bool = False
+    breaks: set[str] = field(default_factory=set)
 
     def submit(self, request: SubmitRequest) -> bool:
         """Takes each submission id once."""
         self._answer()
+        if request.submission_id in self.breaks:
+            raise TypeError("odd")
         self.submits.append(request.submission_id)
         if request.submission_id in self.jobs:
             return False
@@ -63,12 +67,13 @@ class FakeCluster:
 
     def _sight(self, job: FakeJob) -> JobSight:
         job.looks += 1
+        uid = job.request.metadata[METADATA_UID]
         if job.stopped:
-            return JobSight(known=True, status="STOPPED")
+            return JobSight(known=True, status="STOPPED", uid=uid)
         if job.looks <= job.lasts:
-            return JobSight(known=True, status="RUNNING")
+            return JobSight(known=True, status="RUNNING", uid=uid)
         status, code, message, error_type = job.end
-        return JobSight(known=True, status=status, exit_code=code, message=message, error_type=error_type)
+        return JobSight(known=True, status=status, exit_code=code, message=message, error_type=error_type, uid=uid)
 
     def capacity(self, grows_to: object) -> Capacity:
         """One node."""

@@ -1,7 +1,10 @@
+from typing import NoReturn
+
 import pytest
 
 from jobs.clusters import LONGEST_PAUSE_S, PAUSE_S, Clusters
 from jobs.errors import ClusterError
+from jobs.sight import JobSight
 from tests.jobs.fake_cluster import FakeCluster
 
 
@@ -12,7 +15,13 @@ class Slow(FakeCluster):
         super().__init__()
         self.clock, self.hangs_s, self.asked = clock, 0.0, 0
 
+    def sights(self) -> dict[str, JobSight]:
+        return self._hang()
+
     def log(self, submission_id: str) -> bytes:
+        return self._hang()
+
+    def _hang(self) -> NoReturn:
         self.asked += 1
         self.clock[0] += self.hangs_s
         raise ClusterError("no answer")
@@ -26,13 +35,25 @@ def test_a_cluster_is_left_alone_the_longer_the_longer_it_hung(hangs_s: float, p
     clusters = Clusters(connect=lambda address: slow, clock=lambda: clock[0])  # type: ignore[arg-type,return-value]
     for _ in range(3):
         with pytest.raises(ClusterError, match="no answer"):
-            clusters.log("http://a", "sr-a1")
+            clusters.sight("http://a", "sr-a1", "0")
     assert slow.asked == 1
     clock[0] += pause_s - 0.01
     with pytest.raises(ClusterError):
-        clusters.log("http://a", "sr-a1")
+        clusters.sight("http://a", "sr-a1", "0")
     assert slow.asked == 1
     clock[0] += 0.02
     with pytest.raises(ClusterError):
-        clusters.log("http://a", "sr-a1")
+        clusters.sight("http://a", "sr-a1", "0")
     assert slow.asked == 2
+
+
+@pytest.mark.parametrize(("hangs_s", "asked"), [(0.1, 3), (30.0, 1)])
+def test_one_job_without_a_log_says_nothing_of_the_others_unless_it_hung(hangs_s: float, asked: int) -> None:
+    clock = [0.0]
+    slow = Slow(clock)
+    slow.hangs_s = hangs_s
+    clusters = Clusters(connect=lambda address: slow, clock=lambda: clock[0])  # type: ignore[arg-type,return-value]
+    for _ in range(3):
+        with pytest.raises(ClusterError, match="no answer"):
+            clusters.log("http://a", "sr-a1")
+    assert slow.asked == asked

@@ -2,22 +2,28 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from jobs.admission import refuse
 from jobs.clusters import Clusters
-from jobs.controller import Controller
+from jobs.controller import GIVEN_UP_S, Controller
 from jobs.ledger import Ledger
 from jobs.model import Cause, Run, RunState
 from jobs.packages import PackageStore
 from jobs.queue.limits import QueuesConfig
+from jobs.request import METADATA_UID
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
 from tests.integration.story import check_each_run
 from tests.jobs.fake_cluster import FakeCluster
 from tests.jobs.sample import sample_run
+from trainers.fencing import Driver
+from trainers.journal import Journal
+from trainers.run_folder import RunFolder
+from trainers.storage import open_storage
 
 ADDRESS = "http://127.0.0.1:8265"
 MOST_ROUNDS = 60
@@ -198,6 +204,84 @@ def test_a_silent_cluster_ends_nothing_and_is_told_once(place: Place) -> None:
     place.drive(controller)
     assert place.ledger.run("one").state == RunState.SUCCEEDED
     assert [event.cause for event in place.ledger.events("one")].count("cluster_silent") == 1
+
+
+def test_one_run_s_trouble_is_its_own_whatever_it_is(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.submit("odd")
+    place.submit("other")
+    status = place.folder / "runs/odd/attempts/1/status.json"
+    status.parent.mkdir(parents=True)
+    status.write_text('{"phase": ' + "[" * 100_000)
+    journal = place.folder / "runs/other/journal/00000001.json"
+    journal.parent.mkdir(parents=True)
+    journal.write_text('{"kind": "opened", "attempt": "one"}')
+    place.cluster.breaks = {"odd-a1"}
+    for _ in range(3):
+        place.controller().round()
+        place.now_s += 60.0
+    assert place.ledger.run("other").state == RunState.SUCCEEDED
+    assert place.ledger.run("odd").reason == "a fault of the service, whose log has more: TypeError: odd; trying again"
+    assert "Traceback" in caplog.text
+    place.cluster.breaks.clear()
+    place.drive(place.controller())
+    assert place.ledger.run("odd").state == RunState.SUCCEEDED
+    place.check_story()
+
+
+def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_enough(place: Place) -> None:
+    place.submit("one")
+    place.cluster.lasts = {"one-a1": 1000}
+    controller = place.controller()
+    place.drive(controller, lambda: bool(place.cluster.jobs))
+    place.cluster.down = True
+    place.ledger.request_stop("one", by="ana", at_s=place.now_s)
+    controller.round()
+    assert place.ledger.run("one").reason == (
+        "stopping; http://fake: no answer; trying again, and given up at 1970-01-12 13:57:40 UTC"
+    )
+    place.now_s += GIVEN_UP_S - 1.0
+    controller.round()
+    assert place.ledger.run("one").state.holding
+    place.now_s += 1.0
+    controller.round()
+    run = place.ledger.run("one")
+    assert (run.state, run.exit_code) == (RunState.STOPPED, 143)
+    assert run.reason == (
+        "stopped; no checkpoint was made; its cluster was not reached in the meantime, so its job may run on there: "
+        "http://fake: no answer"
+    )
+    place.check_story()
+
+
+def test_a_job_of_another_run_with_the_same_name_is_not_taken_for_ours(place: Place) -> None:
+    place.submit("one")
+    place.cluster.lasts = {"one-a1": 1000}
+    controller = place.controller()
+    place.drive(controller, lambda: place.ledger.attempts("one")[0].submitted_s is not None)
+    request = place.cluster.jobs["one-a1"].request
+    place.cluster.jobs["one-a1"].request = replace(request, metadata={**request.metadata, METADATA_UID: "another"})
+    place.drive(controller)
+    assert [item.cause for item in place.ledger.attempts("one")] == [Cause.CLUSTER_LOST, Cause.SUCCEEDED]
+    assert not place.cluster.jobs["one-a1"].stopped
+
+
+def test_an_attempt_gets_a_number_that_nobody_has_used_in_the_run_folder(place: Place) -> None:
+    place.submit("one")
+    folder = RunFolder(open_storage(str(place.folder / "runs/one")))
+    for _ in range(3):
+        Driver.open(folder, Journal(folder), None, lambda state: {"id": "e"})
+    place.drive(place.controller())
+    assert [item.submission_id for item in place.ledger.attempts("one")] == ["one-a4"]
+    assert place.ledger.run("one").state == RunState.SUCCEEDED
+
+
+def test_a_run_that_is_stopped_before_it_is_refused_stays_stopped(place: Place) -> None:
+    place.submit("first")
+    place.ledger.request_stop("first", by="ana", at_s=place.now_s)
+    lease = place.ledger.lease("test", ttl_s=0.0)
+    assert lease.try_hold()
+    refuse(place.ledger, lease, "first", "depends on run nobody", now_s=place.now_s)
+    assert place.ledger.run("first").state == RunState.STOPPED
 
 
 def test_a_resumed_run_begins_its_count_of_retries_anew(place: Place) -> None:
