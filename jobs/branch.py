@@ -8,6 +8,7 @@ from typing import Any
 from jobs.model import Run
 from jobs.ticket import Ticket
 from trainers.config import is_absolute
+from trainers.config_file import override_of
 from trainers.run_folder import CHECKPOINTS
 
 
@@ -26,6 +27,6 @@ def branch(run: Run, checkpoint: str, is_taken: Callable[[str], bool]) -> Ticket
     name = next(name for name in (f"{stem}-from-{number}" for number in count(1)) if not is_taken(name))
     resume = f"from:{source}"
     config: dict[str, Any] = {**run.config, "run": {**run.config["run"], "name": name, "resume": resume}}
-    config["job"] = {**config["job"], "depends_on": []}
-    overrides = [*run.overrides, f"run.name={name}", f"run.resume={resume}", "job.depends_on=[]"]
+    config["job"] = {**config["job"], "depends_on": [], "address": run.address}
+    overrides = [*run.overrides, f"run.name={name}", override_of("run.resume", resume), "job.depends_on=[]"]
     return Ticket(config=config, spec_path=run.spec_path, overrides=overrides, package=run.package)

@@ -182,7 +182,15 @@ class Controller:
         progress = self._folders.progress(run, attempt.number)
         pending = [] if progress is not None and progress.step else self._pending(run, job)
         now_s = self._clock()
-        state, reason = status_of(job, progress, pending, stopping=run.stop_requested_s is not None, now_s=now_s)
+        state, reason = status_of(
+            job,
+            progress,
+            pending,
+            submitted_s=attempt.submitted_s or attempt.created_s,
+            run_folder=run.run_folder,
+            stopping=run.stop_requested_s is not None,
+            now_s=now_s,
+        )
         moved = state != run.state
         if moved or reason != run.reason or progress != run.progress:
             with self._ledger.write(self._lease) as writer:
@@ -241,12 +249,8 @@ class Controller:
                 "last_step": newest[1] if newest is not None else None,
             }
         )
-        # A user who resumes a run forgives what failed before.
-        earlier = [
-            item
-            for item in self._ledger.attempts(run.id)
-            if item.number < attempt.number and item.created_s >= run.queued_s
-        ]
+        forgiven = self._ledger.forgiven(run.id)
+        earlier = [item for item in self._ledger.attempts(run.id) if forgiven < item.number < attempt.number]
         verdict = judge([*earlier, ended], run.max_retries)
         over = verdict.state.ended
         if run.stop_requested_s is not None and verdict.state != RunState.SUCCEEDED:

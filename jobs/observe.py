@@ -30,8 +30,8 @@ SLOWEST_BYTES_PER_S = 1e6
 
 
 def folder_of(run: Run) -> RunFolder:
-    """The run folder, as the run's config says it is reached."""
-    return RunFolder(open_storage(run.run_folder, s3_endpoint_url=run.config["run"]["s3_endpoint_url"]))
+    """The run folder, as the run's config says it is reached. Others write there: no link leads out of it."""
+    return RunFolder(open_storage(run.run_folder, s3_endpoint_url=run.config["run"]["s3_endpoint_url"], confined=True))
 
 
 class RunFolders:

@@ -1,15 +1,13 @@
 """The only module that talks to Ray's Jobs API, and to the state API beside it."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import requests
 from ray.exceptions import RayError
-from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
+from ray.job_submission import JobDetails, JobSubmissionClient
 from ray.util.state import list_nodes, list_placement_groups
 from ray.util.state.exception import RayStateApiException
 
@@ -26,7 +24,7 @@ NO_AGENT = "No available agent to submit job"
 TAKEN = "already exists"
 NOT_THERE = "does not exist"
 START_DEADLINE_S = 60.0
-# Ray's client waits without end for a dashboard that hangs.
+# Ray's client waits without end for a dashboard that hangs, also between two pieces of an answer.
 ANSWER_DEADLINE_S = 30.0
 # Uploading the working directory is part of submitting.
 SUBMIT_DEADLINE_S = 300.0
@@ -41,24 +39,18 @@ TALKATIVE = (
     "ray._private.runtime_env.packaging",
     "ray._private.runtime_env.working_dir",
 )
-# HTTP's words for a request that is wrong in itself: bad request, too large, unprocessable.
-REFUSALS = (400, 404, 413, 422)
+# HTTP's words for a request that is wrong in itself: bad request, too large, unprocessable. 404 is not among them:
+# a proxy in front of a head that is being replaced says it too.
+REFUSALS = (400, 413, 422)
 UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
 
 
-@dataclass(frozen=True)
-class JobEnd:
-    """How a job ended.
+class _Client(JobSubmissionClient):
+    """Ray's client, whose requests end: one that hung for ever would keep its thread for ever."""
 
-    Attributes:
-        succeeded: Whether Ray calls it SUCCEEDED.
-        exit_code: The entrypoint's own exit code; Ray's command line gives 1 for every failure.
-        message: Ray's words.
-    """
-
-    succeeded: bool
-    exit_code: int
-    message: str
+    def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
+        options.setdefault("timeout", ANSWER_DEADLINE_S)
+        return super()._do_request(method, endpoint, **options)
 
 
 class RayJobs:
@@ -76,7 +68,7 @@ class RayJobs:
         self.address = address
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._client: JobSubmissionClient = self._ask(lambda: JobSubmissionClient(address))
+        self._client = self._ask(lambda: _Client(address))
 
     @classmethod
     def when_ready(cls, address: str) -> "RayJobs":
@@ -192,18 +184,6 @@ class RayJobs:
             ClusterError: the cluster does not answer.
         """
         self._ask(lambda: self._client.stop_job(submission_id))
-
-    def follow(self, submission_id: str, show: Callable[[str], None]) -> JobEnd:
-        """Shows the job's output as it comes, until it ends."""
-
-        async def tail() -> None:
-            async for text in self._client.tail_job_logs(submission_id):
-                show(text)
-
-        asyncio.run(tail())
-        end = self.sight(submission_id)
-        succeeded = end.status == JobStatus.SUCCEEDED
-        return JobEnd(succeeded, 0 if succeeded else (end.exit_code if end.exit_code is not None else 1), end.message)
 
     def _start(self, request: SubmitRequest) -> None:
         self._client.submit_job(

@@ -82,6 +82,9 @@ class Service:
             ConflictError: the run's name is taken.
         """
         run = run_of(ticket, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock())
+        # First of all: a request that is repeated was taken in a world that may have changed since.
+        if idempotency_key is not None and (same := self._ledger.asked_before(run, idempotency_key)) is not None:
+            return same
         if not self._packages.has(ticket.package):
             raise NotFoundError(f"package {ticket.package} is not here: upload it first")
         self._refuse_impossible(run)

@@ -12,11 +12,13 @@ from pydantic import Field, StringConstraints
 
 from jobs.model import Gang
 from jobs.queue.limits import DEFAULT_QUEUE
+from jobs.written_secrets import written_secrets
 from runtime_env.config import RuntimeEnvPart
 from trainers.config import CPUS_FOR_DATA, Part, TrainConfig
 from trainers.config_file import (
     PATH_FIELDS,
     apply_overrides,
+    override_of,
     parse_override,
     read_yaml,
     refuse,
@@ -118,7 +120,7 @@ def load_spec(
     config, train_faults = validated(TrainConfig, content)
     if job is not None and config is not None and config.run.name in job.depends_on:
         faults.append(f"job.depends_on: {config.run.name} depends on itself: name another run")
-    refuse([*missing, *train_faults, *faults], str(path))
+    refuse([*missing, *written_secrets(content), *train_faults, *faults], str(path))
     assert config is not None and job is not None
     refuse_relative_storage(config)
     if config.run.name is None:
@@ -143,7 +145,7 @@ def _resolve(content: Mapping[str, Any], here: Mapping[str, str], there: set[str
             assert isinstance(value, str)
             for name in names:
                 value = value.replace(f"${{{name}}}", here[name])
-            resolved.append(f"{part}.{field}={value}")
+            resolved.append(override_of(f"{part}.{field}", value))
     return resolved, missing
 
 

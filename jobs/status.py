@@ -23,6 +23,8 @@ def status_of(
     progress: Progress | None,
     pending: Sequence[Mapping[str, float]],
     *,
+    submitted_s: float,
+    run_folder: str,
     stopping: bool,
     now_s: float,
 ) -> tuple[RunState, str]:
@@ -32,10 +34,15 @@ def status_of(
         job: What Ray says.
         progress: What the attempt wrote last; None where it has written nothing, or nothing can be read.
         pending: Bundles of resources that the job asked for and does not hold.
+        submitted_s: When Ray took it.
+        run_folder: Where it writes.
         stopping: Whether a user has asked to stop it.
         now_s: The time.
     """
-    state, reason = _undisturbed(job, progress, pending, now_s)
+    state, reason = _undisturbed(job, progress, pending)
+    quiet_s = now_s - (progress.at_s if progress is not None else submitted_s)
+    if quiet_s > SILENT_S and job.status != PENDING and not pending:
+        reason += f" · {_silence(progress, quiet_s, run_folder)}"
     if stopping:
         held = "its entrypoint has not started" if state == RunState.SETTING_UP else "it leaves a last checkpoint"
         return state, f"stopping, {held} · {reason}"
@@ -43,7 +50,7 @@ def status_of(
 
 
 def _undisturbed(
-    job: JobSight, progress: Progress | None, pending: Sequence[Mapping[str, float]], now_s: float
+    job: JobSight, progress: Progress | None, pending: Sequence[Mapping[str, float]]
 ) -> tuple[RunState, str]:
     if job.status == PENDING:
         return RunState.SETTING_UP, "Ray sets up the runtime environment"
@@ -51,11 +58,13 @@ def _undisturbed(
         return RunState.WAITING_FOR_RESOURCES, f"waits for {_bundles(pending)}, which the cluster has not free"
     if progress is None or progress.phase not in PHASES:
         return RunState.SETTING_UP, "the entrypoint has started"
-    reason = describe(progress)
-    silent_s = now_s - progress.at_s
-    if silent_s > SILENT_S:
-        reason += f" · silent for {format_duration(silent_s)}"
-    return PHASES[progress.phase], reason
+    return PHASES[progress.phase], describe(progress)
+
+
+def _silence(progress: Progress | None, quiet_s: float, run_folder: str) -> str:
+    if progress is not None:
+        return f"silent for {format_duration(quiet_s)}"
+    return f"nothing of it is in {run_folder} yet, or the service does not see that place: look into its logs"
 
 
 def describe(progress: Progress) -> str:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.model import Run
 from jobs.spec import JobPart, gang_of
+from jobs.written_secrets import written_secrets
 from trainers.config import TrainConfig
 from trainers.config_file import refuse, refuse_relative_storage, validated
 from trainers.errors import ConfigError
@@ -46,7 +47,8 @@ def run_of(ticket: Ticket, *, uid: str, user: str, address_of: Callable[[JobPart
     """
     config, faults = validated(TrainConfig, ticket.config)
     job, job_faults = validated(JobPart, ticket.config.get("job") or {}, ("job",))
-    refuse([*faults, *job_faults], "submission")
+    secrets = [*written_secrets(ticket.config), *written_secrets(ticket.overrides, ("overrides",))]
+    refuse([*secrets, *faults, *job_faults], "submission")
     assert config is not None and job is not None
     if config.run.name is None:
         raise ConfigError("run.name: missing; a submitted run has a name (--set run.name=…)")

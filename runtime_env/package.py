@@ -1,4 +1,4 @@
-"""The package of a working directory: made, checked, taken in, unpacked. The only module that writes one.
+"""The package of a working directory: made, checked, taken in. The only module that writes one.
 
 No name, size or link in a zip is believed: a package may come from another machine.
 """
@@ -9,6 +9,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,7 +84,31 @@ def verify(path: Path, sha256: str) -> None:
     Raises:
         ConfigError: says what is wrong with it.
     """
-    _members(path, sha256)
+    try:
+        size = path.stat().st_size
+        if size >= LIMIT_BYTES:
+            raise ConfigError(f"{path} has {size} bytes: Ray takes a package of less than {LIMIT_BYTES}")
+        if _digest(path) != sha256:
+            raise ConfigError(
+                f"{path} is damaged: its SHA-256 is not {sha256}; submit the run again under another name"
+            )
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such package; submit the run again under another name") from None
+    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no zip that can be read: {error}") from None
+    if len(members) > MOST_FILES:
+        raise ConfigError(f"{path} holds {len(members)} files: {MOST_FILES} are the most")
+    unpacked = sum(info.file_size for info in members)
+    if unpacked > MOST_UNPACKED_BYTES:
+        raise ConfigError(f"{path} would unpack to {unpacked} bytes: {MOST_UNPACKED_BYTES} are the most")
+    names = [info.orig_filename for info in members]
+    _check_names(names, str(path))
+    if ENTRY not in names:
+        raise ConfigError(f"{path} holds no {ENTRY}, with which every job starts")
+    for info in members:
+        _check_kind(info, path)
 
 
 def import_package(upload: Path, target: Path) -> None:
@@ -105,60 +130,6 @@ def import_package(upload: Path, target: Path) -> None:
         path.replace(target)
 
 
-def unpack(path: Path, target: Path, sha256: str) -> None:
-    """Unpacks a package into a new folder, which appears whole or not at all.
-
-    Args:
-        path: The zip.
-        target: The folder; must not exist.
-        sha256: What the package must be.
-
-    Raises:
-        ConfigError: it is not that package, holds something that no package may, or the folder exists.
-    """
-    if target.exists():
-        raise ConfigError(f"{target} exists: name a new folder to unpack into")
-    members = _members(path, sha256)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for info in members:
-                _unpack_one(archive, info, folder / info.filename, path)
-        folder.chmod(0o755)
-        folder.rename(target)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} cannot be unpacked into {target}: {error}") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _members(path: Path, sha256: str) -> list[zipfile.ZipInfo]:
-    try:
-        size = path.stat().st_size
-        if size >= LIMIT_BYTES:
-            raise ConfigError(f"{path} has {size} bytes: Ray takes a package of less than {LIMIT_BYTES}")
-        if _digest(path) != sha256:
-            raise ConfigError(
-                f"{path} is damaged: its SHA-256 is not {sha256}; submit the run again under another name"
-            )
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such package; submit the run again under another name") from None
-    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no zip that can be read: {error}") from None
-    if len(members) > MOST_FILES:
-        raise ConfigError(f"{path} holds {len(members)} files: {MOST_FILES} are the most")
-    unpacked = sum(info.file_size for info in members)
-    if unpacked > MOST_UNPACKED_BYTES:
-        raise ConfigError(f"{path} would unpack to {unpacked} bytes: {MOST_UNPACKED_BYTES} are the most")
-    _check_names([info.orig_filename for info in members], str(path))
-    for info in members:
-        _check_kind(info, path)
-    return members
-
-
 def _check_entry(tree: Tree) -> None:
     if not any(file.path == ENTRY for file in tree.files):
         reasons = [item.reason for item in tree.left_out if item.path in (ENTRY, "./")]
@@ -169,16 +140,17 @@ def _check_entry(tree: Tree) -> None:
 def _check_names(names: list[str], where: str) -> None:
     """Refuses names that lead out of the folder, or that stand in each other's way."""
     taken: set[str] = set()
-    folders: set[str] = set()
     for name in names:
         parts = name.split("/")
         odd = "\\" in name or "\0" in name or name[1:2] == ":" or not {"", ".", ".."}.isdisjoint(parts)
         if odd or name in taken:
             raise ConfigError(f"{where} holds a file {name!r}: every path must be relative, plain and there only once")
         taken.add(name)
-        folders.update("/".join(parts[:end]) for end in range(1, len(parts)))
-    for name in sorted(taken & folders):
-        raise ConfigError(f"{where} holds {name!r} as a file and as a folder")
+    ordered = sorted(taken)
+    for name in ordered:
+        after = bisect_left(ordered, f"{name}/")
+        if after < len(ordered) and ordered[after].startswith(f"{name}/"):
+            raise ConfigError(f"{where} holds {name!r} as a file and as a folder")
 
 
 def _check_kind(info: zipfile.ZipInfo, path: Path) -> None:
@@ -187,19 +159,6 @@ def _check_kind(info: zipfile.ZipInfo, path: Path) -> None:
         raise ConfigError(f"{path}: {info.filename} is a link or a device: a package holds plain files only")
     if info.flag_bits & ENCRYPTED or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ConfigError(f"{path}: {info.filename} is encrypted, or compressed in a way that Ray may not know")
-
-
-def _unpack_one(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, path: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    left = info.file_size
-    with archive.open(info) as source, target.open("xb") as file:
-        while chunk := source.read(CHUNK_BYTES):
-            left -= len(chunk)
-            if left < 0:
-                raise ConfigError(f"{path}: {info.filename} unpacks to more than it says")
-            file.write(chunk)
-    executable = (info.external_attr >> 16) & stat.S_IXUSR
-    target.chmod(0o755 if executable else 0o644)
 
 
 @contextmanager

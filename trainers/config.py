@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+# Ray counts ten-thousandths in 64 bits, also over all workers.
+ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 S3_SCHEME = "s3://"
@@ -269,9 +271,9 @@ class TrainingPart(Part):
 class ScalingPart(Part):
     """How many workers there are, and what each takes. Ray's words."""
 
-    num_workers: Positive = Field(1, description="Training workers, one process each.")
+    num_workers: Positive = Field(1, le=100_000, description="Training workers, one process each.")
     use_gpu: bool = Field(False, description="One GPU for each worker.")
-    resources_per_worker: dict[str, float] = Field(
+    resources_per_worker: dict[str, ResourceAmount] = Field(
         default_factory=dict,
         description="What each worker reserves, e.g. {CPU: 8, GPU: 1}. {}: 1 CPU, and a GPU if used.",
     )

@@ -1,6 +1,7 @@
 """From YAML text and `--set a.b=c` overrides to a TrainConfig, or to one message that lists every fault."""
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,15 @@ def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
         return tuple(key.strip().split(".")), yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {text}: the value is not YAML: {error}") from None
+
+
+def override_of(key: str, value: str) -> str:
+    """The override that `parse_override` reads as this text, whatever YAML would make of it."""
+    try:
+        plain = yaml.safe_load(value) == value
+    except yaml.YAMLError:
+        plain = False
+    return f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}"
 
 
 def apply_overrides(content: Mapping[str, Any], overrides: Sequence[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:

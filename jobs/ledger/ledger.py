@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from sqlalchemy import func, select
+
 from jobs.answers import Page, Usage, UsageBy
 from jobs.errors import NotFoundError
 from jobs.ledger import pages, policy_rows, rows, schema, tokens, usage, user_requests
@@ -67,6 +69,15 @@ class Ledger:
         """
         with self._database.writing() as connection:
             return user_requests.add_run(connection, run, text=text, idempotency_key=idempotency_key)
+
+    def asked_before(self, run: Run, idempotency_key: str) -> Run | None:
+        """The run that this user's key has made already. None: it is new.
+
+        Raises:
+            ConflictError: the key was used for something else.
+        """
+        with self._database.reading() as connection:
+            return user_requests.run_of_key(connection, run, idempotency_key, rows.asked_sha256(run))
 
     def request_stop(self, run_id: str, *, by: str, at_s: float) -> Run:
         """Asks for a run's end: a waiting one is STOPPED at once, one that holds its gang has `stop_requested_s` set.
@@ -139,6 +150,13 @@ class Ledger:
             if not found:
                 rows.find_run(connection, run_id)
             return found
+
+    def forgiven(self, run_id: str) -> int:
+        """Number of the newest attempt that the user forgave by resuming the run; 0 where none was."""
+        table = schema.events
+        resumed = (table.c.run_id == run_id, table.c.cause == user_requests.RESUMED)
+        with self._database.reading() as connection:
+            return connection.execute(select(func.max(table.c.attempt)).where(*resumed)).scalar_one() or 0
 
     def attempt(self, run_id: str, number: int) -> Attempt:
         """Reads an attempt.

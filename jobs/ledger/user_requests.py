@@ -7,6 +7,8 @@ from jobs.ledger import policy_rows, rows, schema
 from jobs.ledger.writer import Writer
 from jobs.model import Run, RunState
 
+# What an event says by which a user gives a run another try; its attempt is the last that is forgiven.
+RESUMED = "resumed"
 _LOST = frozenset({RunState.FAILED, RunState.STOPPED})
 
 
@@ -14,7 +16,7 @@ def add_run(connection: Connection, run: Run, *, text: str, idempotency_key: str
     """See Ledger.add_run."""
     run = run.model_copy(update={"state": RunState.QUEUED, "version": 0})
     asked = rows.asked_sha256(run)
-    if idempotency_key is not None and (same := _by_key(connection, run, idempotency_key, asked)) is not None:
+    if idempotency_key is not None and (same := run_of_key(connection, run, idempotency_key, asked)) is not None:
         return same
     _refuse_taken(connection, run.id)
     _refuse_hopeless(connection, run)
@@ -62,7 +64,7 @@ def reopen(connection: Connection, run_id: str, *, by: str, at_s: float) -> Run:
         raise ConflictError(f"run {run_id} is {run.state}; only a failed or stopped run is resumed: {fix}")
     return Writer(connection).change(
         run,
-        cause="resumed",
+        cause=RESUMED,
         text=f"{by} asked to resume it",
         state=RunState.QUEUED,
         reason=f"resumed by {by}",
@@ -75,7 +77,7 @@ def reopen(connection: Connection, run_id: str, *, by: str, at_s: float) -> Run:
     )
 
 
-def _by_key(connection: Connection, run: Run, key: str, asked: str) -> Run | None:
+def run_of_key(connection: Connection, run: Run, key: str, asked: str) -> Run | None:
     """The run that this user's key has made already."""
     c = schema.runs.c
     found = select(c.id, c.asked_sha256).where(c.user == run.user, c.idempotency_key == key)

@@ -2,19 +2,23 @@
 
 import shlex
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from jobs.model import Gang
-from jobs.ray_jobs import JobEnd, RayJobs
+from jobs.ray_jobs import RayJobs
 from jobs.request import SubmitRequest
+from jobs.sight import JobSight
 from tests.integration.killing import REPOSITORY, RayHead
 
 TINY = """
 data.demo.train_utterances=64 data.demo.validation_utterances=8 data.demo.test_utterances=8 run.name=tiny
 training.max_steps=4 training.save_steps=4 training.eval_steps=2 training.logging_steps=2
 """.split()  # noqa: SIM905
+
+DEADLINE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +27,7 @@ def jobs(ray_head: RayHead) -> RayJobs:
     return RayJobs(ray_head.dashboard)
 
 
-def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobEnd, str]:
+def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobSight, str]:
     """Runs the micro recipe with overrides, and gives back its end and its output."""
     words = [sys.executable, "task.py", "--config", "jobs/specs/whisper_micro.yaml"]
     for item in sets:
@@ -40,15 +44,17 @@ def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobEnd, str]:
     )
     assert jobs.submit(request)
     assert not jobs.submit(request), "asked twice, started once"
-    shown: list[str] = []
-    end = jobs.follow(request.submission_id, shown.append)
-    return end, "".join(shown)
+    end = time.monotonic() + DEADLINE_S
+    while not (sight := jobs.sight(request.submission_id)).over:
+        assert time.monotonic() < end, f"{name} has not ended in {DEADLINE_S} s"
+        time.sleep(0.2)
+    return sight, jobs.log(request.submission_id).decode()
 
 
 @pytest.mark.slow
 def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_path: Path) -> None:
     end, output = run_job(jobs, "two", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=2"])
-    assert end.succeeded, output
+    assert end.status == "SUCCEEDED", output
     assert output.strip().splitlines()[-1].startswith("WER ")
     assert output.strip().splitlines()[-1].endswith(f"on test (8 utterances) · {tmp_path}/tiny")
     assert output.count("step 4/4 · validation WER") == 1, "each line is shown once, not once a worker"
@@ -58,9 +64,9 @@ def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_
 @pytest.mark.slow
 def test_faults_end_the_job_with_their_own_exit_code_and_one_message(jobs: RayJobs, tmp_path: Path) -> None:
     relative, output = run_job(jobs, "relative", [*TINY, "run.storage_path=runs"])
-    assert (relative.succeeded, relative.exit_code) == (False, 2)
+    assert (relative.status, relative.exit_code) == ("FAILED", 2)
     assert "run.storage_path is runs, a relative path inside a Ray job" in output
     too_many, output = run_job(jobs, "too-many", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=99"])
-    assert (too_many.succeeded, too_many.exit_code) == (False, 6)
+    assert (too_many.status, too_many.exit_code) == ("FAILED", 6)
     assert "scaling.num_workers 99 × 1 CPU = 99 CPU, but the cluster has 8" in output
     assert "Traceback" not in output

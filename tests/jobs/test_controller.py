@@ -295,6 +295,14 @@ def test_a_resumed_run_begins_its_count_of_retries_anew(place: Place) -> None:
     assert (place.ledger.run("one").state, place.ledger.run("one").attempt) == (RunState.SUCCEEDED, 4)
 
 
+def test_what_counts_as_a_retry_does_not_depend_on_clocks(place: Place) -> None:
+    place.submit("one", max_retries=1, submitted_s=place.now_s + 86_400, queued_s=place.now_s + 86_400)
+    worker = ("FAILED", 8, "a worker died", "JOB_ENTRYPOINT_COMMAND_ERROR")
+    place.cluster.ends = {f"one-a{number}": worker for number in range(1, 10)}
+    place.drive(place.controller())
+    assert (place.ledger.run("one").state, place.ledger.run("one").attempt) == (RunState.FAILED, 2)
+
+
 def test_a_package_that_is_gone_ends_the_run_with_the_fix(place: Place) -> None:
     place.submit("one", package="cd" * 32)
     place.drive(place.controller())

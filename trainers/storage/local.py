@@ -31,10 +31,13 @@ class LocalStorage(Storage):
     Attributes:
         root: The absolute folder; made with the first file.
         retry: For the faults of network file systems.
+        confined: Whether links that lead out of the root are refused: for a reader with more rights than those who
+            write there.
     """
 
     root: str
     retry: RetryPolicy
+    confined: bool = False
 
     def url(self, key: str = "") -> str:
         """See Storage."""
@@ -42,7 +45,7 @@ class LocalStorage(Storage):
 
     def sub(self, prefix: str) -> "LocalStorage":
         """See Storage."""
-        return LocalStorage(self.url(clean_prefix(prefix)), self.retry)
+        return LocalStorage(self.url(clean_prefix(prefix)), self.retry, self.confined)
 
     def read_bytes(self, key: str) -> bytes:
         """See Storage."""
@@ -141,10 +144,15 @@ class LocalStorage(Storage):
         return self.root, None
 
     def _path(self, key: str) -> Path:
-        return Path(self.root) / clean_key(key)
+        return self._inside(Path(self.root) / clean_key(key))
 
     def _folder(self, prefix: str) -> Path:
-        return Path(self.root) / clean_prefix(prefix)
+        return self._inside(Path(self.root) / clean_prefix(prefix))
+
+    def _inside(self, path: Path) -> Path:
+        if self.confined and not path.resolve().is_relative_to(Path(self.root).resolve()):
+            raise StorageError(f"{path} is a link that leads out of {self.root}, or lies behind one: not followed")
+        return path
 
     def _entries(self, folder: Path) -> Iterator[Entry]:
         def refuse(error: OSError) -> None:

@@ -16,7 +16,9 @@ _BUCKET = re.compile(r"[a-zA-Z0-9.\-_]{1,255}")
 _WANTED = "give an absolute folder such as /mnt/runs, or s3://bucket/prefix"
 
 
-def open_storage(root: str, *, s3_endpoint_url: str | None = None, retry: RetryPolicy | None = None) -> Storage:
+def open_storage(
+    root: str, *, s3_endpoint_url: str | None = None, retry: RetryPolicy | None = None, confined: bool = False
+) -> Storage:
     """Opens the folder or bucket that `root` names, without touching it.
 
     Args:
@@ -25,6 +27,7 @@ def open_storage(root: str, *, s3_endpoint_url: str | None = None, retry: RetryP
             then AWS_ENDPOINT_URL, then AWS itself. It is settled here, so that a storage sent to
             another process means the same place there; credentials are each process's own.
         retry: How often and how patiently to try again; None means the defaults of RetryPolicy.
+        confined: Whether links that lead out of a folder are refused, see LocalStorage.
 
     Raises:
         StorageError: `root` or the endpoint is neither of these.
@@ -41,7 +44,7 @@ def open_storage(root: str, *, s3_endpoint_url: str | None = None, retry: RetryP
         raise StorageError(f"storage root {root!r} is not absolute: {_WANTED}")
     if ".." in folder.parts or "\0" in root:
         raise StorageError(f"storage root {root!r} has '..' or a NUL in it: {_WANTED}")
-    return LocalStorage(str(folder), policy)
+    return LocalStorage(str(folder), policy, confined)
 
 
 def _split_s3_root(root: str) -> tuple[str, str]:
