@@ -1,7 +1,6 @@
 """Without a service: a ledger file of one's own, which whatever command runs drives while it runs."""
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from jobs.clusters import Clusters
 from jobs.controller import Controller
 from jobs.errors import LeaseLostError
+from jobs.holder import holder_here, is_gone
 from jobs.home import default_database, home, user_here
 from jobs.ledger import Ledger
 from jobs.packages import PackageStore
@@ -17,7 +17,7 @@ from jobs.queue.limits import QueuesConfig
 from jobs.queue.limits_file import read_queues
 from jobs.service import Service
 
-# Commands are short-lived; one that was killed is followed by the next after this long.
+# Commands are short-lived. One that was killed is followed by the next at once on the same machine, or after this long.
 LEASE_S = 5.0
 POLL_S = 0.5
 
@@ -62,7 +62,7 @@ def open_local(
     packages = PackageStore(home() / "packages")
     queues = _queues()
     clusters = Clusters(grows_to)
-    lease = ledger.lease(f"{socket.gethostname()}-{os.getpid()}", ttl_s=LEASE_S)
+    lease = ledger.lease(holder_here(), ttl_s=LEASE_S, is_gone=is_gone)
     service = Service(ledger, clusters, packages, queues, user=user_here(), addresses=None)
     try:
         yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)

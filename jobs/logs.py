@@ -6,6 +6,7 @@ hands back and forth holds a byte offset for each source; a reconnect goes on wh
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from trainers.run_folder import RunFolder
 
 DRIVER = "driver"
 MOST_BYTES = 1_000_000
+_SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ def read_logs(
         StorageError: the run folder does not answer, and nobody else has the logs.
         ClusterError: neither the cluster of a live attempt nor the run folder answers.
     """
+    if source is not None and _SOURCE.fullmatch(source) is None:
+        raise ConfigError(f"source {source[:80]!r} is nobody who prints: it is driver, or rank-0, rank-1, …")
     offsets = _offsets_of(cursor)
     # Looked at before reading: what is written between the two is found by the next page.
     over = attempt.state == AttemptState.ENDED

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from jobs.model import Gang, Run, submission_id_of
 from jobs.spec import JobPart
 from runtime_env.build import build_runtime_env
@@ -39,28 +37,23 @@ class SubmitRequest:
     run_folder: str
     resume: str
 
-    def render(self) -> str:
-        """The whole request as YAML."""
-        return yaml.safe_dump(
-            {
-                "submission_id": self.submission_id,
-                "address": self.address,
-                "entrypoint": self.entrypoint,
-                "runtime_env": dict(self.runtime_env),
-                "metadata": dict(self.metadata),
-                "resources": {
-                    "num_workers": self.gang.num_workers,
-                    "resources_per_worker": self.gang.resources_per_worker,
-                    "beside_the_workers": self.gang.extra,
-                    "gang": self.gang.total,
-                },
-                "storage": {"run_folder": self.run_folder},
-                "resume": self.resume,
+    def content(self) -> dict[str, Any]:
+        """The whole request, for people and programs."""
+        return {
+            "submission_id": self.submission_id,
+            "address": self.address,
+            "entrypoint": self.entrypoint,
+            "runtime_env": dict(self.runtime_env),
+            "metadata": dict(self.metadata),
+            "resources": {
+                "num_workers": self.gang.num_workers,
+                "resources_per_worker": self.gang.resources_per_worker,
+                "beside_the_workers": self.gang.extra,
+                "gang": self.gang.total,
             },
-            sort_keys=False,
-            allow_unicode=True,
-            width=1000,
-        )
+            "storage": {"run_folder": self.run_folder},
+            "resume": self.resume,
+        }
 
 
 def build_request(run: Run, attempt: int, *, package: str, resume: str) -> SubmitRequest:

@@ -21,6 +21,7 @@ from jobs.api.quick_clusters import QuickClusters
 from jobs.api.uploads import remove_stale
 from jobs.clusters import Clusters
 from jobs.controller import LEASE_S, POLL_S, Controller
+from jobs.holder import holder_here, is_gone
 from jobs.home import default_database, home, user_here
 from jobs.ledger import Lease, Ledger
 from jobs.packages import PackageStore
@@ -90,7 +91,7 @@ def serve(settings: ServeSettings) -> None:
         stack.callback(ledger.close)
         packages = PackageStore(settings.packages or home() / "packages")
         remove_stale(packages.folder)
-        lease = ledger.lease(f"{socket.gethostname()}-{os.getpid()}", ttl_s=settings.lease_s)
+        lease = ledger.lease(holder_here(), ttl_s=settings.lease_s, is_gone=is_gone)
         grows_to = {address.rstrip("/"): growth for address, growth in settings.grows_to.items()}
         service = Service(
             ledger,

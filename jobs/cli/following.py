@@ -1,23 +1,36 @@
 """Following a run: its states and its logs as they come, over retries and lost connections, to its end."""
 
 import sys
+import time
 from collections.abc import Callable
 
 import typer
 
-from jobs.answers import LogPage
+from jobs.answers import LogLine, LogPage
 from jobs.cli.session import Session
-from jobs.errors import ServiceError
+from jobs.errors import ClusterError
 from jobs.model import Run, RunState
+from trainers.errors import StorageError
 
-Show = Callable[[str], None]
+Show = Callable[[LogLine], None]
 STOPPED_EXIT_CODE = 143
+# Logs that cannot be read are waited for, as long as the run lives, and this long afterwards.
+PATIENCE_S = 120.0
 
 
 class Follower:
     """Shows what is new of one run."""
 
-    def __init__(self, session: Session, run_id: str, *, source: str | None, attempt: int | None = None):
+    def __init__(
+        self,
+        session: Session,
+        run_id: str,
+        *,
+        source: str | None,
+        attempt: int | None = None,
+        show: Show | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         """Begins before the first line.
 
         Args:
@@ -25,12 +38,15 @@ class Follower:
             run_id: Its name.
             source: `driver`, `rank-<n>`, or None for all.
             attempt: Only this attempt. None: the newest, then those after it.
+            show: Takes each line. None: prints it, with who printed it where all are shown.
+            clock: Seconds from any origin.
         """
         self._session, self._run_id, self._source, self._only = session, run_id, source, attempt
+        self._show, self._clock = show or (print_line if source is None else print_text), clock
         self._attempt = attempt
         self._cursor: str | None = None
         self._shown_state: tuple[RunState, str] | None = None
-        self._lost = False
+        self._silent_since_s: float | None = None
         self._drained = False
 
     def run_to_end(self, *, states: bool) -> Run:
@@ -38,7 +54,11 @@ class Follower:
 
         Args:
             states: Whether changes of state are told, on standard error.
+
+        Raises:
+            NotFoundError: there is no such run.
         """
+        self._session.front.run(self._run_id)
         self._session.drive(lambda: self._step(states))
         return self._session.front.run(self._run_id)
 
@@ -48,18 +68,26 @@ class Follower:
             pass
 
     def _step(self, states: bool) -> bool:
+        run = self._session.front.run(self._run_id)
+        if states:
+            self._tell(run)
+        over = run.state.ended or self._only is not None
         try:
-            run = self._session.front.run(self._run_id)
-            if states:
-                self._tell(run)
             self._show_logs(run)
-        except ServiceError as error:
-            if not self._lost:
-                typer.echo(f"{error}; waiting for it", err=True)
-            self._lost = True
+        except (ClusterError, StorageError) as error:
+            return self._without_logs(error) and over
+        self._silent_since_s = None
+        return self._drained and over
+
+    def _without_logs(self, error: Exception) -> bool:
+        """Whether logs that cannot be read now have been waited for long enough."""
+        if self._silent_since_s is None:
+            self._silent_since_s = self._clock()
+            typer.echo(f"logs: {error}; waiting for them", err=True)
+        if self._clock() - self._silent_since_s < PATIENCE_S:
             return False
-        self._lost = False
-        return self._drained and (run.state.ended or self._only is not None)
+        typer.echo(f"the rest of the logs was not to be had; later: rayscribe logs {self._run_id}", err=True)
+        return True
 
     def _show_logs(self, run: Run) -> None:
         if run.attempt == 0:
@@ -81,7 +109,7 @@ class Follower:
         page = self._session.front.logs(self._run_id, attempt=self._attempt, source=self._source, cursor=self._cursor)
         self._attempt, self._cursor = page.attempt, page.cursor
         for line in page.lines:
-            typer.echo(line.text if self._source is not None else f"[{line.source}] {line.text}")
+            self._show(line)
         sys.stdout.flush()
         return page
 
@@ -93,6 +121,26 @@ class Follower:
         if told != self._shown_state:
             typer.echo(f"{run.id}: {run.state} · {run.reason}", err=True)
             self._shown_state = told
+
+
+def print_line(line: LogLine) -> None:
+    """`[rank-0] step 10/200 …`."""
+    typer.echo(f"[{line.source}] {line.text}")
+
+
+def print_text(line: LogLine) -> None:
+    """The line as it was printed."""
+    typer.echo(line.text)
+
+
+def print_json(line: LogLine) -> None:
+    """One JSON document a line, with `source` and `text`."""
+    typer.echo(line.model_dump_json())
+
+
+def tell_line(line: LogLine) -> None:
+    """As `print_line`, on standard error, where standard output is for JSON."""
+    typer.echo(f"[{line.source}] {line.text}", err=True)
 
 
 def exit_code_of(run: Run) -> int:

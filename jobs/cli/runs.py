@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from jobs.answers import UsageBy
-from jobs.cli.following import Follower, exit_code_of
+from jobs.cli.following import Follower, exit_code_of, print_json
 from jobs.cli.session import JsonOption, ServiceOption, opened
 from jobs.cli.show import as_json, event_line, run_details, runs_table, usage_table
 from jobs.model import RunState
@@ -14,6 +14,7 @@ from jobs.model import RunState
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")]
 SECONDS_A_DAY = 86_400.0
 PAGE = 500
+FIRST_SUBMIT = "rayscribe submit jobs/specs/whisper_micro.yaml --address http://…:8265"
 
 
 def list_runs(
@@ -39,7 +40,9 @@ def list_runs(
         as_json(page)
         return
     if not page.runs:
-        typer.echo("no runs; submit one: rayscribe submit jobs/specs/whisper_micro.yaml --address http://…:8265")
+        filtered = state or queue or user or tag or cursor
+        fix = "leave out a filter" if filtered else f"submit one: {FIRST_SUBMIT}"
+        typer.echo(f"no {'such ' if filtered else ''}runs; {fix}")
         return
     runs_table(page.runs)
     if page.next_cursor is not None:
@@ -68,6 +71,7 @@ def logs(
         str | None, typer.Option(metavar="driver|rank-N", help="Of the driver or of one worker. Default: all.")
     ] = None,
     service: ServiceOption = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")] = False,
 ) -> None:
     """Show what the driver and the workers printed, live or after the cluster has gone.
 
@@ -75,7 +79,8 @@ def logs(
     Example: rayscribe logs whisper-sr --attempt 1 --source rank-0
     """
     with opened(service) as session:
-        follower = Follower(session, run_id, source=source, attempt=attempt)
+        show = print_json if json_output else None
+        follower = Follower(session, run_id, source=source, attempt=attempt, show=show)
         try:
             if follow:
                 raise typer.Exit(exit_code_of(follower.run_to_end(states=False)))
@@ -116,6 +121,7 @@ def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption
     Example: rayscribe wait whisper-sr && rayscribe submit next.yaml
     """
     with opened(service) as session:
+        session.front.run(run_id)
         try:
             session.drive(lambda: session.front.run(run_id).state.ended)
         except KeyboardInterrupt:

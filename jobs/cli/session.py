@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from jobs.errors import ServiceError
 from jobs.front import Front
 from jobs.home import home
 
@@ -69,5 +70,15 @@ def opened(service: str | None) -> Iterator[Session]:
 
 
 def _wait(until: Callable[[], bool]) -> None:
-    while not until():
+    """Waits for a service, over its restarts however long they take: it has answered before."""
+    lost = False
+    while True:
+        try:
+            if until():
+                return
+            lost = False
+        except ServiceError as error:
+            if not lost:
+                typer.echo(f"{error}; waiting for it", err=True)
+            lost = True
         time.sleep(POLL_S)

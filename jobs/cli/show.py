@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
+import yaml
 from pydantic import BaseModel
 
 from jobs.model import Attempt, Event, Run
@@ -18,6 +19,11 @@ LONGEST_REASON = 100
 def as_json(content: Any) -> None:
     """Prints one JSON document; models by their fields, times as seconds since 1970."""
     typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=_plain))
+
+
+def as_yaml(content: Any) -> None:
+    """Prints one YAML document, in the order of its keys."""
+    typer.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000), nl=False)
 
 
 def runs_table(runs: Sequence[Run]) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.branch import branch
-from jobs.cli.following import Follower, exit_code_of
+from jobs.cli.following import Follower, exit_code_of, print_text, tell_line
 from jobs.cli.session import JsonOption, ServiceOption, Session, opened
-from jobs.cli.show import as_json
+from jobs.cli.show import as_json, as_yaml
 from jobs.cli.training import Overrides, Spec
 from jobs.errors import NotFoundError, PreflightError
 from jobs.home import user_here
@@ -57,7 +57,7 @@ def submit(  # noqa: PLR0913, PLR0917 -- a command has as many as it has options
     found = load_spec(spec, _sets(overrides, priority, address), now=datetime.now(UTC))
     bundle = gather(found, Path.cwd())
     if dry_run:
-        _dry_run(found, bundle, service)
+        _dry_run(found, bundle, service, json_output)
         return
     if not skip_preflight:
         _check(found, bundle.root)
@@ -133,7 +133,7 @@ def _sets(overrides: list[str], priority: int | None, address: str | None) -> li
     return sets
 
 
-def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None) -> None:
+def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: bool) -> None:
     from jobs.observe import RunFolders  # noqa: PLC0415
     from jobs.submission import pack_bundle, preview, ticket_of  # noqa: PLC0415
 
@@ -146,8 +146,12 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None) -> None:
         user=user_here(),
         resume=RunFolders(deadline_s=60.0).resume_words,
     )
-    typer.echo(request.render(), nl=False)
-    typer.echo(f"package:\n  root: {bundle.root}\n  files: {package.files}\n  zip_bytes: {package.size_bytes}")
+    made = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
+    content = {**request.content(), "package": made}
+    if json_output:
+        as_json(content)
+    else:
+        as_yaml(content)
 
 
 def _address_of(job: JobPart, service: str | None) -> str:
@@ -160,7 +164,8 @@ def _stay(session: Session, run: Run, follow: bool, json_output: bool) -> None:
         typer.echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
     try:
         if follow:
-            run = Follower(session, run.id, source="driver").run_to_end(states=True)
+            show = tell_line if json_output else print_text
+            run = Follower(session, run.id, source="driver", show=show).run_to_end(states=True)
         elif session.alone:
             run = _first_attempt(session, run.id)
     except KeyboardInterrupt:

@@ -24,7 +24,15 @@ class Lease:
     Two of one name are told apart by their epochs, so a restarted service does not take itself for the one before.
     """
 
-    def __init__(self, database: Database, holder: str, *, ttl_s: float, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        database: Database,
+        holder: str,
+        *,
+        ttl_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        is_gone: Callable[[str], bool] = lambda holder: False,
+    ):
         """Takes nothing yet.
 
         Args:
@@ -32,7 +40,9 @@ class Lease:
             holder: Name to be shown to others.
             ttl_s: A holder whose beat stands still for this long has lost it.
             clock: Seconds since anything; must not jump.
+            is_gone: Whether a holder is known to live no more, and so need not be waited for.
         """
+        self._is_gone = is_gone
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock
         self._epoch: int | None = None
         self._seen: Sight | None = None
@@ -57,7 +67,8 @@ class Lease:
         sight, now_s = self._look(), self._clock()
         if sight != self._seen:
             self._seen, self._seen_s = sight, now_s
-        if sight[0] is not None and now_s - self._seen_s < self._ttl_s:
+        waits = now_s - self._seen_s < self._ttl_s
+        if sight[0] is not None and waits and not self._is_gone(sight[0]):
             return False
         return self._take(sight)
 

@@ -1,6 +1,6 @@
 """The ledger's front: each method is one transaction."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import func, select
@@ -247,9 +247,9 @@ class Ledger:
 
     # Writing as the controller.
 
-    def lease(self, holder: str, *, ttl_s: float) -> Lease:
-        """A candidate for the right to drive the runs."""
-        return Lease(self._database, holder, ttl_s=ttl_s)
+    def lease(self, holder: str, *, ttl_s: float, is_gone: Callable[[str], bool] = lambda holder: False) -> Lease:
+        """A candidate for the right to drive the runs; see `Lease`."""
+        return Lease(self._database, holder, ttl_s=ttl_s, is_gone=is_gone)
 
     @contextmanager
     def write(self, lease: Lease | None = None) -> Iterator[Writer]:

@@ -3,6 +3,7 @@
 `REGENERATE_GOLDEN=1 pytest tests/jobs/test_dry_run.py` writes them anew; read the difference before you commit it.
 """
 
+import json
 import os
 import re
 from pathlib import Path
@@ -67,3 +68,11 @@ def test_the_request_is_printed_whole(name: str, tmp_path: Path, monkeypatch: py
     if os.environ.get("REGENERATE_GOLDEN"):
         path.write_text(printed)
     assert printed == path.read_text()
+
+
+def test_a_program_reads_the_same_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "task.py").write_text("print('trains')\n")
+    (tmp_path / "sr.yaml").write_text(yaml.safe_dump(CONTENT))
+    monkeypatch.chdir(tmp_path)
+    answers = [CliRunner().invoke(app, ["submit", "sr.yaml", "--dry-run", *more]) for more in ([], ["--json"])]
+    assert json.loads(answers[1].stdout) == yaml.safe_load(answers[0].stdout)

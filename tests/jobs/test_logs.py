@@ -10,7 +10,7 @@ from jobs.logs import MOST_BYTES, read_logs
 from jobs.model import Attempt, AttemptState, Run
 from jobs.observe import RunFolders
 from tests.jobs.sample import sample_run
-from trainers.errors import StorageError
+from trainers.errors import ConfigError, StorageError
 from trainers.live import driver_log_key, worker_log_key
 
 
@@ -58,6 +58,12 @@ def test_logs_that_cannot_be_read_now_are_not_said_to_be_all(tmp_path: Path) -> 
         read_logs(RunFolders(), run, attempt_of(run), source="driver", cursor=None, driver_log=silent)
     with pytest.raises(StorageError):
         read_logs(RunFolders(), run, attempt_of(run), source="rank-0", cursor=None, driver_log=silent)
+
+
+def test_a_mistyped_source_is_refused(tmp_path: Path) -> None:
+    run = sample_run(run_folder=str(tmp_path))
+    with pytest.raises(ConfigError, match="'rnak-0' is nobody who prints"):
+        read_logs(RunFolders(), run, attempt_of(run), source="rnak-0", cursor=None, driver_log=silent)
 
 
 def test_the_cluster_is_asked_for_what_was_not_archived(tmp_path: Path) -> None:
