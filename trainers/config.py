@@ -7,7 +7,7 @@ message is made). Faults that need two fields to be seen are found by the valida
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -17,6 +17,7 @@ ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 S3_SCHEME = "s3://"
+PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
 
@@ -58,6 +59,13 @@ class RunPart(Part):
         ge=-1,
         description="How often a failed worker group is started again within an attempt. -1: without limit.",
     )
+
+    @field_validator("name")
+    @classmethod
+    def _a_name_of_its_own(cls, name: str | None) -> str | None:
+        if name in FOLDERS_BESIDE_RUNS:
+            raise ValueError("is a folder that Rayscribe keeps beside the runs: take another name")
+        return name
 
 
 class DemoPart(Part):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainers.config import TrainConfig
+from trainers.config import PREPARED, TrainConfig
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
 
@@ -19,4 +19,4 @@ def storage_path_of(config: TrainConfig) -> str:
 
 def cache_url_of(config: TrainConfig) -> str:
     """Where prepared sets are kept."""
-    return config.data.cache_dir or f"{storage_path_of(config)}/prepared"
+    return config.data.cache_dir or f"{storage_path_of(config)}/{PREPARED}"

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from trainers import run_folder as layout
-from trainers.config import S3_SCHEME, TrainConfig
+from trainers.config import EVALUATIONS, S3_SCHEME, TrainConfig
 from trainers.data.prepare import Runner, ShardTask, prepare, run_here
 from trainers.data.prepared import PreparedSet
 from trainers.data.select import check_scorable, select_training
@@ -184,7 +184,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
 
     def stage() -> EvaluateOrder:
         stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-        url = f"{storage_path_of(config)}/evaluations/{name}-{split}-{stamp}"
+        url = f"{storage_path_of(config)}/{EVALUATIONS}/{name}-{split}-{stamp}"
         address = find_model(model, config.run.s3_endpoint_url)
         sets = prepare_all(config, engine, (split,))
         if split not in sets:

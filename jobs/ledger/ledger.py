@@ -269,6 +269,7 @@ class Ledger:
         """Makes a token for a user, as text that is nowhere kept.
 
         Raises:
+            ConfigError: the name is none.
             ConflictError: the name has one.
         """
         with self._database.writing() as connection:

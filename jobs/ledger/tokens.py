@@ -13,9 +13,11 @@ from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import schema
 from jobs.ledger.rows import near_names
 from jobs.model import Record
+from trainers.errors import ConfigError
 
 PREFIX = "rsk_"
 _RANDOM_BYTES = 32
+MOST_NAME = 100
 
 
 class TokenInfo(Record):
@@ -34,8 +36,11 @@ def add(connection: Connection, name: str, at_s: float) -> str:
     """Makes a token, as text that is nowhere kept.
 
     Raises:
+        ConfigError: the name is none.
         ConflictError: the name has one.
     """
+    if not 0 < len(name) <= MOST_NAME or not name.isprintable() or name != name.strip():
+        raise ConfigError(f"user {name[:80]!r} is no name: 1 to {MOST_NAME} characters that can be printed")
     table = schema.tokens
     if connection.execute(select(table.c.name).where(table.c.name == name)).first() is not None:
         raise ConflictError(f"{name} has a token already: revoke that one first, or give another name")

@@ -114,7 +114,10 @@ class TestFaults:
             ({"model.init": "pretrained"}, "name_or_path is missing"),
             ({"model.max_label_tokens": 449}, "model.max_label_tokens"),
             ({"run.name": "a/b"}, "run.name"),
+            ({"run.name": "prepared"}, "run.name: is a folder that Rayscribe keeps beside the runs"),
             ({"run.max_failures": -2}, "run.max_failures"),
+            ({"scaling.num_workers": 10**400}, "scaling.num_workers"),
+            ({"scaling.resources_per_worker": {"CPU": 1e308}}, "scaling.resources_per_worker.CPU"),
         ],
     )
     def test_values_that_cannot_work_are_refused(self, changes: dict[str, Any], words: str) -> None:

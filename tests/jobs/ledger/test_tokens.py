@@ -6,6 +6,7 @@ import pytest
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger, TokenInfo
+from trainers.errors import ConfigError
 
 
 def test_a_token_says_whose_it_is(ledger: Ledger) -> None:
@@ -41,6 +42,12 @@ def test_a_name_has_one_token(ledger: Ledger) -> None:
     with pytest.raises(ConflictError, match="ana has a token already: revoke"):
         ledger.add_token("ana", 2.0)
     assert ledger.user_of(token) == "ana"
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a" * 101])
+def test_what_is_no_name_has_no_token(ledger: Ledger, name: str) -> None:
+    with pytest.raises(ConfigError, match="is no name"):
+        ledger.add_token(name, 1.0)
 
 
 def test_revoking_a_name_that_is_not_there_says_near_ones(ledger: Ledger) -> None:
