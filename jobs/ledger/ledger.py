@@ -1,6 +1,6 @@
 """The ledger's front: each method is one transaction."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import func, select
@@ -169,8 +169,9 @@ class Ledger:
         with self._database.reading() as connection:
             row = connection.execute(rows.select_attempts().where(*wanted)).one_or_none()
             if row is None:
-                has = rows.find_run(connection, run_id).attempt
-                raise NotFoundError(f"run {run_id} has no attempt {number}: {_numbers(has)}")
+                rows.find_run(connection, run_id)
+                has = connection.execute(select(table.c.number).where(table.c.run_id == run_id)).scalars()
+                raise NotFoundError(f"run {run_id} has no attempt {number}: {_numbers(sorted(has))}")
             return rows.attempt_of(row)
 
     def events(self, run_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -295,5 +296,5 @@ class Ledger:
             tokens.revoke(connection, name)
 
 
-def _numbers(attempts: int) -> str:
-    return "it has none yet" if attempts == 0 else f"it has 1 to {attempts}"
+def _numbers(attempts: Sequence[int]) -> str:
+    return f"it has {', '.join(map(str, attempts))}" if attempts else "it has none yet"

@@ -160,7 +160,7 @@ class TestAttempts:
             writer.open_attempt(make_attempt("r"))
             writer.change(run, cause="x", text="", attempt=1, at_s=2.0)
         for number in (0, -1, 2, 10**30):
-            with pytest.raises(NotFoundError, match=f"run r has no attempt {number}: it has 1 to 1"):
+            with pytest.raises(NotFoundError, match=f"run r has no attempt {number}: it has 1"):
                 ledger.attempt("r", number)
         with pytest.raises(NotFoundError, match="run r has no attempt 2"), ledger.write() as writer:
             writer.change_attempt("r", 2, message="x")
