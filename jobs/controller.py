@@ -15,6 +15,7 @@ from threading import Event as Signal
 from jobs.admission import look, open_attempt, refuse
 from jobs.causes import cause_of, line_of
 from jobs.clusters import Clusters
+from jobs.driver_logs import DriverLogs
 from jobs.errors import (
     ClusterError,
     ConflictError,
@@ -39,8 +40,6 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 LEASE_S = 10.0
-# The driver's output is copied into the run folder this often while it runs, for the case that the cluster goes.
-ARCHIVE_S = 30.0
 # A stop is tried this long beyond the job's own grace while its cluster does not answer.
 GIVEN_UP_S = 600.0
 # What a stopped entrypoint gives back: 128 + SIGTERM. Ray keeps no exit code of a job that it stopped.
@@ -75,7 +74,7 @@ class Controller:
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._lease, self._clock, self._at = lease, clock, at
         self._folders = RunFolders()
-        self._archived: dict[str, tuple[float, int]] = {}
+        self._driver_logs = DriverLogs(clusters, self._folders, clock, at)
 
     def run(self, stop: Signal, *, poll_s: float = POLL_S) -> None:
         """Drives until told to stop; what goes wrong in one round is logged, and the next one goes on."""
@@ -100,6 +99,7 @@ class Controller:
         if not self._lease.try_hold():
             return False
         self._clusters.begin_round()
+        self._driver_logs.catch_up()
         for run in self._ledger.active_runs():
             self._guarded(run.id, partial(self._advance, run))
             if not self._lease.try_hold():
@@ -204,7 +204,7 @@ class Controller:
                     at_s=now_s,
                     event=moved,
                 )
-        self._archive(run, attempt, every_s=ARCHIVE_S)
+        self._driver_logs.keep(run, attempt)
 
     def _pending(self, run: Run, job: JobSight) -> list[dict[str, float]]:
         try:
@@ -214,7 +214,7 @@ class Controller:
             return []
 
     def _end(self, run: Run, attempt: Attempt, job: JobSight) -> None:
-        self._archive(run, attempt, every_s=0.0)
+        self._driver_logs.keep_last(run, attempt)
         cause = cause_of(job, stop_requested=run.stop_requested_s is not None)
         exit_code = STOPPED_EXIT_CODE if cause == Cause.STOPPED else job.exit_code
         self._close(run, attempt, cause, exit_code, line_of(job))
@@ -279,23 +279,6 @@ class Controller:
                 at_s=now_s,
             )
         self._at("ledger.end:after")
-        self._archived.pop(attempt.submission_id, None)
-
-    def _archive(self, run: Run, attempt: Attempt, *, every_s: float) -> None:
-        """Copies the driver's output home; that it cannot be copied never stops a run."""
-        then, length = self._archived.get(attempt.submission_id, (float("-inf"), 0))
-        if self._clock() - then < every_s:
-            return
-        try:
-            text = self._clusters.log(run.address, attempt.submission_id)
-            if len(text) > length:
-                self._at("logs.archive:before")
-                self._folders.keep_driver_log(run, attempt.number, text)
-                self._at("logs.archive:after")
-        except RayscribeError as error:
-            log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
-            text = b""
-        self._archived[attempt.submission_id] = (self._clock(), max(length, len(text)))
 
     def _say(self, run_id: str, reason: str, *, cause: str) -> None:
         """Makes trouble the reason that people see, as one event however long it lasts."""

@@ -3,11 +3,12 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jobs.clusters import Clusters
 from jobs.controller import Controller
+from jobs.deadline import NoAnswerError, within
 from jobs.errors import LeaseLostError
 from jobs.holder import holder_here, is_gone
 from jobs.home import default_database, home, user_here
@@ -15,11 +16,16 @@ from jobs.ledger import Ledger
 from jobs.packages import PackageStore
 from jobs.queue.limits import QueuesConfig
 from jobs.queue.limits_file import read_queues
+from jobs.quick_clusters import QuickClusters
 from jobs.service import Service
 
-# Commands are short-lived. One that was killed is followed by the next at once on the same machine, or after this long.
+# One that was killed is followed by the next command at once on the same machine, otherwise after this long.
 LEASE_S = 5.0
 POLL_S = 0.5
+# Who only looks does not wait longer for a cluster that hangs; the round is cut off with the command, as by a kill.
+LOOK_S = 10.0
+# Nor for its size, beside that.
+SIZE_S = 5.0
 
 
 class Local:
@@ -29,20 +35,29 @@ class Local:
         """Takes both halves."""
         self.service, self._controller, self.packages = service, controller, packages
 
-    def look(self) -> None:
-        """Brings the ledger up to date, unless another process is doing so."""
+    def look(self) -> bool:
+        """Brings the ledger up to date, unless another process is doing so.
+
+        Returns:
+            False where a cluster or a storage has not answered soon; what is there then is from an earlier look.
+        """
         try:
-            self._controller.round()
-        except LeaseLostError:
-            return
+            within(self._round, LOOK_S)
+        except NoAnswerError:
+            return False
+        return True
 
     def drive(self, until: Callable[[], bool]) -> None:
         """Drives all runs of the ledger until the condition holds."""
         while True:
-            self.look()
+            self._round()
             if until():
                 return
             time.sleep(POLL_S)
+
+    def _round(self) -> None:
+        with suppress(LeaseLostError):
+            self._controller.round()
 
 
 @contextmanager
@@ -63,7 +78,9 @@ def open_local(
     queues = _queues()
     clusters = Clusters(grows_to)
     lease = ledger.lease(holder_here(), ttl_s=LEASE_S, is_gone=is_gone)
-    service = Service(ledger, clusters, packages, queues, user=user_here(), addresses=None)
+    service = Service(
+        ledger, QuickClusters(grows_to, wait_s=SIZE_S), packages, queues, user=user_here(), addresses=None
+    )
     try:
         yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)
     finally:

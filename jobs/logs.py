@@ -31,12 +31,12 @@ class Source:
     Attributes:
         name: Who prints: `driver`, `rank-0`.
         key: Distinguishes streams of one name, such as those of two worker groups.
-        read: Gives all bytes so far.
+        read: Gives what there is from a byte on, so many bytes at most.
     """
 
     name: str
     key: str
-    read: Callable[[], bytes]
+    read: Callable[[int, int], bytes]
 
 
 def read_logs(
@@ -72,7 +72,7 @@ def read_logs(
     whole = True
     for stream in _sources(folders, run, attempt, source, driver_log):
         start = offsets.get(stream.key, 0)
-        new = stream.read()[start : start + MOST_BYTES]
+        new = stream.read(start, MOST_BYTES)
         if len(new) == MOST_BYTES:
             new = new[: new.rfind(b"\n") + 1 or _last_character(new)]
             whole = False
@@ -89,16 +89,22 @@ def _sources(
 ) -> Sequence[Source]:
     streams = []
     if wanted in (None, DRIVER):
-        streams.append(Source(DRIVER, DRIVER, lambda: _driver(folders, run, attempt, driver_log)))
+        streams.append(Source(DRIVER, DRIVER, partial(_driver, folders, run, attempt, driver_log)))
     if wanted != DRIVER:
         streams += [source for source in _workers(folders, run, attempt) if wanted in (None, source.name)]
     return streams
 
 
-def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: Callable[[], bytes]) -> bytes:
+def _driver(
+    folders: RunFolders, run: Run, attempt: Attempt, driver_log: Callable[[], bytes], start: int, most: int
+) -> bytes:
     """From where it surely is first: a live one from Ray, an ended one from the archive."""
-    archive = partial(_bytes, folders, run, driver_log_key(attempt.number))
-    first, second = (archive, driver_log) if attempt.state == AttemptState.ENDED else (driver_log, archive)
+    archive = partial(_bytes, folders, run, driver_log_key(attempt.number), start, most)
+
+    def live() -> bytes:
+        return driver_log()[start : start + most]
+
+    first, second = (archive, live) if attempt.state == AttemptState.ENDED else (live, archive)
     try:
         found = first()
     except RayscribeError as error:
@@ -106,8 +112,11 @@ def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: Callabl
             return second()
         except RayscribeError:
             raise error from None
+    # A reader who is further than the archive goes had it from Ray.
+    if found or (start > 0 and _bytes(folders, run, driver_log_key(attempt.number), start - 1, 1)):
+        return found
     with suppress(RayscribeError):
-        return found or second()
+        return second()
     return found
 
 
@@ -121,11 +130,11 @@ def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[Source]:
     return [Source(f"rank-{rank}", key, partial(_bytes, folders, run, key)) for rank, _, key in sorted(found)]
 
 
-def _bytes(folders: RunFolders, run: Run, key: str) -> bytes:
-    """A file of the run folder, nothing where it is not there."""
+def _bytes(folders: RunFolders, run: Run, key: str, start: int, most: int) -> bytes:
+    """A part of a file of the run folder, nothing where it is not there."""
 
     def read(folder: RunFolder) -> bytes:
-        return folder.storage.read_bytes(key) if folder.storage.exists(key) else b""
+        return folder.storage.read_part(key, start, most) if folder.storage.exists(key) else b""
 
     return folders.ask(run, read)
 

@@ -17,7 +17,6 @@ from jobs.api.app import make_app
 from jobs.api.auth import is_loopback, refuse_open
 from jobs.api.backend import Backend
 from jobs.api.first_token import give_first_token
-from jobs.api.quick_clusters import QuickClusters
 from jobs.api.uploads import remove_stale
 from jobs.clusters import Clusters
 from jobs.controller import LEASE_S, POLL_S, Controller
@@ -27,6 +26,7 @@ from jobs.ledger import Lease, Ledger
 from jobs.packages import PackageStore
 from jobs.queue.limits import QueuesConfig
 from jobs.queue.limits_file import read_queues
+from jobs.quick_clusters import QuickClusters
 from jobs.service import Service
 from trainers.errors import ConfigError
 

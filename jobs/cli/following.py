@@ -45,7 +45,7 @@ class Follower:
         self._show, self._clock = show or (print_line if source is None else print_text), clock
         self._attempt = attempt
         self._cursor: str | None = None
-        self._shown_state: tuple[RunState, str] | None = None
+        self._teller = Teller()
         self._silent_since_s: float | None = None
         self._drained = False
 
@@ -70,7 +70,7 @@ class Follower:
     def _step(self, states: bool) -> bool:
         run = self._session.front.run(self._run_id)
         if states:
-            self._tell(run)
+            self._teller.tell(run)
         over = run.state.ended or self._only is not None
         try:
             self._show_logs(run)
@@ -113,14 +113,43 @@ class Follower:
         sys.stdout.flush()
         return page
 
-    def _tell(self, run: Run) -> None:
-        if run.state == RunState.SUCCEEDED:
-            return  # the driver's last line says it better
-        # Steps and losses come with the log; a state is told once, and what a waiting run waits for.
-        told = (run.state, run.reason if run.state.waiting or run.state.ended else "")
-        if told != self._shown_state:
+
+class Teller:
+    """Tells on standard error how a run gets on: each state once, what a waiting one waits for, what a stop does."""
+
+    def __init__(self) -> None:
+        self._told: tuple[RunState, str] | None = None
+
+    def tell(self, run: Run) -> None:
+        """Tells what is new."""
+        words = ""  # steps and losses come with the log
+        if run.state.waiting or run.state.ended:
+            words = run.reason
+        elif run.stop_requested_s is not None:
+            words = run.reason.partition(" · ")[0]
+        # Of a success the driver's last line says more.
+        if run.state != RunState.SUCCEEDED and (run.state, words) != self._told:
             typer.echo(f"{run.id}: {run.state} · {run.reason}", err=True)
-            self._shown_state = told
+            self._told = (run.state, words)
+
+
+def wait_for_end(session: Session, run_id: str) -> Run:
+    """Waits until a run has ended, and tells meanwhile how it gets on.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    teller = Teller()
+
+    def ended() -> bool:
+        run = session.front.run(run_id)
+        if not run.state.ended:
+            teller.tell(run)
+        return run.state.ended
+
+    session.front.run(run_id)
+    session.drive(ended)
+    return session.front.run(run_id)
 
 
 def print_line(line: LogLine) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from jobs.answers import UsageBy
-from jobs.cli.following import Follower, exit_code_of, print_json
+from jobs.cli.following import Follower, exit_code_of, print_json, wait_for_end
 from jobs.cli.session import JsonOption, ServiceOption, opened
 from jobs.cli.show import as_json, event_line, run_details, runs_table, usage_table
 from jobs.model import RunState
@@ -92,7 +92,7 @@ def logs(
 
 def stop(
     run_id: RunName,
-    wait_for_end: Annotated[bool, typer.Option("--wait", help="Wait until it has left its last checkpoint.")] = False,
+    to_end: Annotated[bool, typer.Option("--wait", help="Wait until it has left its last checkpoint.")] = False,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -104,9 +104,8 @@ def stop(
         before = session.front.run(run_id)
         run = session.front.stop(run_id)
         # Alone, nobody else carries the stop to Ray.
-        if wait_for_end or (session.alone and not run.state.ended):
-            session.drive(lambda: session.front.run(run_id).state.ended)
-            run = session.front.run(run_id)
+        if to_end or (session.alone and not run.state.ended):
+            run = wait_for_end(session, run_id)
     if json_output:
         as_json(run)
     elif before.state.ended:
@@ -121,13 +120,11 @@ def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption
     Example: rayscribe wait whisper-sr && rayscribe submit next.yaml
     """
     with opened(service) as session:
-        session.front.run(run_id)
         try:
-            session.drive(lambda: session.front.run(run_id).state.ended)
+            run = wait_for_end(session, run_id)
         except KeyboardInterrupt:
             typer.echo(f"\n{run_id} goes on; wait again: rayscribe wait {run_id}", err=True)
             raise typer.Exit(130) from None
-        run = session.front.run(run_id)
     if json_output:
         as_json(run)
     else:

@@ -66,7 +66,12 @@ def opened(service: str | None) -> Iterator[Session]:
     from jobs.local import open_local  # noqa: PLC0415
 
     with open_local() as local:
-        yield Session(local.service, local.packages.folder, local.look, local.drive, alone=True)
+
+        def look() -> None:
+            if not local.look():
+                typer.echo("a cluster or a storage does not answer; this is what was known before", err=True)
+
+        yield Session(local.service, local.packages.folder, look, local.drive, alone=True)
 
 
 def _wait(until: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.branch import branch
-from jobs.cli.following import Follower, exit_code_of, print_text, tell_line
+from jobs.cli.following import Follower, Teller, exit_code_of, print_text, tell_line
 from jobs.cli.session import JsonOption, ServiceOption, Session, opened
 from jobs.cli.show import as_json, as_yaml
 from jobs.cli.training import Overrides, Spec
@@ -185,13 +185,11 @@ def _stay(session: Session, run: Run, follow: bool, json_output: bool) -> None:
 
 
 def _first_attempt(session: Session, run_id: str) -> Run:
-    told = [""]
+    teller = Teller()
 
     def submitted() -> bool:
         run = session.front.run(run_id)
-        if run.state.waiting and run.reason != told[0]:
-            told[0] = run.reason
-            typer.echo(f"{run_id}: {run.state} · {run.reason}", err=True)
+        teller.tell(run)
         attempts = session.front.attempts(run_id)
         return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from jobs import local
 from jobs.cli.app import app, main
 from jobs.cli.serving import growth_of
 from jobs.ledger import Ledger
@@ -72,6 +74,20 @@ def test_a_list_has_a_line_for_each_run_with_its_reason(ledger: Ledger) -> None:
     assert any(line.startswith("old") and "STOPPED" in line for line in lines)
     assert "old" not in run("list", "--state", "queued").output
     assert "old" not in run("list", "--tag", "serbian").output
+
+
+def test_a_list_does_not_wait_for_a_cluster_that_hangs(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local, "LOOK_S", 0.3)
+    monkeypatch.setattr(local, "SIZE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        ledger.add_run(sample_run(id="hangs", uid="2" * 32, address=address), text="submitted by ana")
+        assert main(["list"]) == 0
+        shown = capsys.readouterr()
+    assert "a cluster or a storage does not answer; this is what was known before" in shown.err
+    assert any(line.startswith("hangs") and "QUEUED" in line for line in shown.out.splitlines())
 
 
 def test_json_has_the_fields_of_the_models(ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ from jobs.clusters import Clusters
 from jobs.controller import GIVEN_UP_S, Controller
 from jobs.ledger import Ledger
 from jobs.model import Cause, Run, RunState
+from jobs.observe import RunFolders
 from jobs.packages import PackageStore
 from jobs.queue.limits import QueuesConfig
 from jobs.request import METADATA_UID
@@ -20,6 +21,7 @@ from runtime_env.tree import list_tree
 from tests.integration.story import check_each_run
 from tests.jobs.fake_cluster import FakeCluster
 from tests.jobs.sample import sample_run
+from trainers.errors import StorageError
 from trainers.fencing import Driver
 from trainers.journal import Journal
 from trainers.run_folder import RunFolder
@@ -282,6 +284,28 @@ def test_a_run_that_is_stopped_before_it_is_refused_stays_stopped(place: Place) 
     assert lease.try_hold()
     refuse(place.ledger, lease, "first", "depends on run nobody", now_s=place.now_s)
     assert place.ledger.run("first").state == RunState.STOPPED
+
+
+def test_a_log_that_could_not_be_kept_at_an_attempt_s_end_is_kept_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.submit("one")
+    controller = place.controller()
+    with monkeypatch.context() as broken:
+
+        def refuses(*args: object) -> None:
+            raise StorageError("the storage does not answer")
+
+        broken.setattr(RunFolders, "keep_driver_log", refuses)
+        place.drive(controller)
+    log = place.folder / "runs/one/attempts/1/logs/driver.log"
+    assert (place.ledger.run("one").state, log.exists()) == (RunState.SUCCEEDED, False)
+    controller.round()
+    assert log.read_text() == "one-a1 prints\n"
+    log.unlink()
+    place.now_s += 60.0
+    controller.round()
+    assert not log.exists(), "once is enough"
 
 
 def test_a_resumed_run_begins_its_count_of_retries_anew(place: Place) -> None:

@@ -72,6 +72,17 @@ def test_the_cluster_is_asked_for_what_was_not_archived(tmp_path: Path) -> None:
     assert [item.text for item in page.lines] == ["kept by Ray"]
 
 
+def test_who_read_further_than_the_archive_goes_gets_the_rest_from_the_cluster(tmp_path: Path) -> None:
+    run = sample_run(run_folder=str(tmp_path))
+    live = attempt_of(run, AttemptState.SUBMITTED)
+    written(tmp_path, driver_log_key(1), b"one\n")
+    page = read_logs(RunFolders(), run, live, source=None, cursor=None, driver_log=lambda: b"one\ntwo\n")
+    rest = read_logs(
+        RunFolders(), run, attempt_of(run), source=None, cursor=page.cursor, driver_log=lambda: b"one\ntwo\nthree\n"
+    )
+    assert [item.text for item in rest.lines] == ["three"]
+
+
 def test_no_link_in_a_run_folder_leads_the_service_out_of_it(tmp_path: Path) -> None:
     secret = written(tmp_path, "secret", b"password\n")
     run = sample_run(run_folder=str(tmp_path / "run"))

@@ -107,11 +107,23 @@ class TestFiles:
         assert not storage.exists(key)
         assert storage.list_files() == []
 
+    @pytest.mark.parametrize(
+        ("start", "most", "part"), [(0, 3, b"abc"), (2, 2, b"cd"), (4, 9, b"e"), (5, 9, b""), (9, 1, b"")]
+    )
+    def test_a_part_is_read_up_to_the_end(self, storage: Storage, start: int, most: int, part: bytes) -> None:
+        storage.write_bytes("a", b"abcde")
+        assert storage.read_part("a", start, most) == part
+        storage.write_bytes("empty", b"")
+        assert storage.read_part("empty", 0, 9) == b""
+        with pytest.raises(StorageError):
+            storage.read_part("b", 0, 1)
+
     @pytest.mark.parametrize("key", ["", "/", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "a//b", "./a", "a\0b"])
     def test_a_key_that_leaves_the_root_is_refused_everywhere(self, storage: Storage, key: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         calls: list[Callable[[], object]] = [
             lambda: storage.read_bytes(key),
+            lambda: storage.read_part(key, 0, 1),
             lambda: storage.write_bytes(key, b""),
             lambda: storage.append_line(key, ""),
             lambda: storage.exists(key),

@@ -58,6 +58,10 @@ class Storage(ABC):
         """The whole content of `key`."""
 
     @abstractmethod
+    def read_part(self, key: str, start: int, most: int) -> bytes:
+        """The content of `key` from byte `start` on, at most `most` of it; nothing beyond its end."""
+
+    @abstractmethod
     def write_bytes(self, key: str, data: bytes) -> None:
         """Makes `data` the content of `key`: a reader sees the old content or the new, whole, at any time."""
 

@@ -52,6 +52,17 @@ class LocalStorage(Storage):
         path = self._path(key)
         return self._run("read", path, path.read_bytes)
 
+    def read_part(self, key: str, start: int, most: int) -> bytes:
+        """See Storage."""
+        path = self._path(key)
+
+        def read() -> bytes:
+            with path.open("rb") as file:
+                file.seek(start)
+                return file.read(most)
+
+        return self._run("read", path, read)
+
     def write_bytes(self, key: str, data: bytes) -> None:
         """See Storage."""
         path = self._path(key)

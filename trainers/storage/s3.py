@@ -23,6 +23,7 @@ from trainers.storage.s3_faults import S3Faults, error_code
 T = TypeVar("T")
 
 _CREATOR = "rayscribe-creator"
+_BEYOND_THE_END = "InvalidRange"
 _MIB = 1024 * 1024
 _TRANSFER = TransferConfig(
     multipart_threshold=32 * _MIB,
@@ -117,10 +118,22 @@ class S3Storage(Storage):
 
     def read_bytes(self, key: str) -> bytes:
         """See Storage."""
+        return self._read(key)
+
+    def read_part(self, key: str, start: int, most: int) -> bytes:
+        """See Storage."""
+        return self._read(key, Range=f"bytes={start}-{start + most - 1}")
+
+    def _read(self, key: str, **options: str) -> bytes:
         name = self._object(key)
 
         def read() -> bytes:
-            answer = self.connection.client().get_object(Bucket=self.bucket, Key=name)
+            try:
+                answer = self.connection.client().get_object(Bucket=self.bucket, Key=name, **options)
+            except ClientError as error:
+                if error_code(error) == _BEYOND_THE_END:
+                    return b""
+                raise
             with closing(answer["Body"]) as body:
                 data: bytes = body.read()
             return data

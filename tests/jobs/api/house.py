@@ -15,12 +15,12 @@ from starlette.types import ASGIApp
 
 from jobs.api.app import make_app
 from jobs.api.backend import Backend
-from jobs.api.quick_clusters import QuickClusters
 from jobs.errors import ClusterError
 from jobs.ledger import Ledger
 from jobs.model import AttemptState, Cause, Run, RunState
 from jobs.packages import PackageStore
 from jobs.queue.limits import Limits, QueuePart, QueuesConfig
+from jobs.quick_clusters import QuickClusters
 from jobs.ray_jobs import RayJobs
 from jobs.serve import listen
 from jobs.service import Service

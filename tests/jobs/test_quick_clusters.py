@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from jobs.api.quick_clusters import FRESH_S, OLD_S, QuickClusters
 from jobs.errors import ClusterError
+from jobs.quick_clusters import FRESH_S, OLD_S, QuickClusters
 from jobs.ray_jobs import RayJobs
 from tests.jobs.fake_cluster import FakeCluster
 from tests.jobs.ledger.making import DEADLINE_S, wait_until
