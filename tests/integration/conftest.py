@@ -15,15 +15,11 @@ from tests.trainers.synthetic import content, write_corpus
 WORDS = ("red", "green", "blue", "left right", "up and down", "stop", "go on then", "one two three four")
 LOGICAL_CPUS = 8
 STEPS = 40
-HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """One process runs all that is here, on one Ray; where there is another process, it runs the rest meanwhile."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.xdist_group("integration"))
+    item.add_marker(pytest.mark.xdist_group("integration"))
 
 
 @pytest.fixture(scope="session")
