@@ -26,7 +26,7 @@ from jobs.errors import (
     ServiceError,
 )
 from jobs.ledger import Changed, Lease, Ledger
-from jobs.model import Attempt, AttemptState, Cause, Run, RunState
+from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Run, RunState
 from jobs.observe import RunFolders
 from jobs.packages import PackageStore
 from jobs.queue.limits import QueuesConfig
@@ -42,8 +42,6 @@ POLL_S = 1.0
 LEASE_S = 10.0
 # A stop is tried this long beyond the job's own grace while its cluster does not answer.
 GIVEN_UP_S = 600.0
-# What a stopped entrypoint gives back: 128 + SIGTERM. Ray keeps no exit code of a job that it stopped.
-STOPPED_EXIT_CODE = 143
 
 
 class Controller:
@@ -257,6 +255,7 @@ class Controller:
             left = f"checkpoint {newest[0]} is in {run.run_folder}" if newest is not None else "no checkpoint was made"
             beside = f"; {message}" if cause == Cause.STOPPED and message else ""
             verdict_state, reason, over = RunState.STOPPED, f"stopped; {left}{beside}", True
+            exit_code = STOPPED_EXIT_CODE
         else:
             verdict_state, reason = verdict.state, verdict.reason
         self._at("ledger.end:before")

@@ -41,6 +41,10 @@ ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
 WAITING = frozenset({RunState.QUEUED, RunState.RETRYING, RunState.PREEMPTED})
 
 
+# What a stopped entrypoint gives back: 128 + SIGTERM. Ray keeps no exit code of a job that it stopped.
+STOPPED_EXIT_CODE = 143
+
+
 class AttemptState(StrEnum):
     """Where an attempt is, as far as the ledger knows."""
 

@@ -101,7 +101,7 @@ def serve(settings: ServeSettings) -> None:
             user=user_here(),
             addresses=_addresses(settings),
         )
-        backend = Backend(service, ledger, queues, packages.folder, lambda: lease.epoch is not None)
+        backend = Backend(service, ledger, queues, packages.folder, lambda: lease.held)
         server, stop = _server(backend, open_as=user_here() if settings.no_auth else None), threading.Event()
         _listen_to_signals(server, stop)
         if not settings.no_auth:

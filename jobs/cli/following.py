@@ -9,11 +9,10 @@ import typer
 from jobs.answers import LogLine, LogPage
 from jobs.cli.session import Session
 from jobs.errors import ClusterError
-from jobs.model import Run, RunState
+from jobs.model import STOPPED_EXIT_CODE, Run, RunState
 from trainers.errors import StorageError
 
 Show = Callable[[LogLine], None]
-STOPPED_EXIT_CODE = 143
 # Logs that cannot be read are waited for, as long as the run lives, and this long afterwards.
 PATIENCE_S = 120.0
 

@@ -46,12 +46,17 @@ class Lease:
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock
         self._epoch: int | None = None
         self._seen: Sight | None = None
-        self._seen_s = 0.0
+        self._seen_s = self._renewed_s = 0.0
 
     @property
     def epoch(self) -> int | None:
         """Grows each time that somebody takes over. None: not held, as far as is known here."""
         return self._epoch
+
+    @property
+    def held(self) -> bool:
+        """Whether it is held and was renewed lately, so that nobody else can have taken it yet."""
+        return self._epoch is not None and self._clock() - self._renewed_s < self._ttl_s
 
     def try_hold(self) -> bool:
         """Renews the lease, or takes it where it is free or its holder has fallen silent.
@@ -61,15 +66,18 @@ class Lease:
         Raises:
             ServiceError: the database does not answer; whether the lease is held is then not known.
         """
+        now_s = self._clock()
         if self._epoch is not None and self._renew(self._epoch):
+            self._renewed_s = now_s
             return True
         self._epoch = None
-        sight, now_s = self._look(), self._clock()
+        sight = self._look()
         if sight != self._seen:
             self._seen, self._seen_s = sight, now_s
         waits = now_s - self._seen_s < self._ttl_s
         if sight[0] is not None and waits and not self._is_gone(sight[0]):
             return False
+        self._renewed_s = now_s
         return self._take(sight)
 
     def release(self) -> None:

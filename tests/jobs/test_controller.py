@@ -180,6 +180,20 @@ def test_a_stop_that_comes_while_ray_is_being_asked_still_stops_what_ray_took(pl
     place.check_story()
 
 
+def test_a_run_that_fails_while_it_is_stopped_is_stopped_and_its_attempt_says_how_it_ended(place: Place) -> None:
+    place.submit("one")
+    place.cluster.ends = {"one-a1": CONFIG_FAULT}
+
+    def stop_in_between(point: str) -> None:
+        if point == "logs.archive:before":
+            place.ledger.request_stop("one", by="ana", at_s=place.now_s)
+
+    place.drive(place.controller(stop_in_between))
+    run = place.ledger.run("one")
+    assert (run.state, run.exit_code) == (RunState.STOPPED, 143)
+    assert place.ledger.attempts("one")[0].exit_code == 2
+
+
 def test_a_cluster_that_forgot_the_job_was_started_anew(place: Place) -> None:
     place.submit("one")
     place.cluster.lasts = {"one-a1": 1000}

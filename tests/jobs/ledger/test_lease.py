@@ -59,6 +59,17 @@ class TestOneHolder:
         assert lease.try_hold()
         assert lease.epoch == 1
 
+    def test_it_is_held_for_as_long_as_nobody_else_can_have_it(self, candidate: Candidate, clock: Clock) -> None:
+        lease = candidate("a")
+        assert not lease.held
+        assert lease.try_hold()
+        clock.now_s += TTL_S - 0.1
+        assert lease.held
+        clock.now_s += 0.2
+        assert not lease.held, "the holder has slept"
+        assert lease.try_hold()
+        assert lease.held
+
     def test_a_holder_keeps_it_as_long_as_it_asks(self, ledger: Ledger, candidate: Candidate, clock: Clock) -> None:
         mine, other = candidate("a"), candidate("b")
         for _ in range(10):
