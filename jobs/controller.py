@@ -231,11 +231,23 @@ class Controller:
         attempt = self._ledger.attempt(run.id, run.attempt)
         words = f"its cluster was not reached in the meantime, so its job may run on there: {error}"
         with suppress(Changed):
-            self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, words)
+            self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, words, beside=f"; {words}")
 
-    def _close(self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str) -> None:
-        """Writes down how the attempt ended, and what the policy makes of it."""
+    def _close(
+        self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, *, beside: str = ""
+    ) -> None:
+        """Writes down how the attempt ended, and what the policy makes of it.
+
+        Args:
+            run: The run.
+            attempt: Its newest attempt.
+            cause: Why it ended.
+            exit_code: Its entrypoint's.
+            message: What was said of the end.
+            beside: What a user who stopped it must know, beside what it left.
+        """
         newest = self._folders.last_checkpoint(run)
+        progress = self._folders.progress(run, attempt.number) or run.progress
         now_s = self._clock()
         ended = attempt.model_copy(
             update={
@@ -252,8 +264,7 @@ class Controller:
         verdict = judge([*earlier, ended], run.max_retries)
         over = verdict.state.ended
         if run.stop_requested_s is not None and verdict.state != RunState.SUCCEEDED:
-            left = f"checkpoint {newest[0]} is in {run.run_folder}" if newest is not None else "no checkpoint was made"
-            beside = f"; {message}" if cause == Cause.STOPPED and message else ""
+            left = self._folders.left_words(run)
             verdict_state, reason, over = RunState.STOPPED, f"stopped; {left}{beside}", True
             exit_code = STOPPED_EXIT_CODE
         else:
@@ -274,7 +285,7 @@ class Controller:
                 exit_code=exit_code if over else None,
                 ended_s=now_s if over else None,
                 not_before_s=None if over else now_s + verdict.backoff_s,
-                progress=self._folders.progress(run, attempt.number) or run.progress,
+                progress=progress,
                 at_s=now_s,
             )
         self._at("ledger.end:after")

@@ -94,6 +94,14 @@ class RunFolders:
             return f"begins from the checkpoint {asked.removeprefix('from:')}"
         return f"{asked}: no checkpoint is in {run.run_folder}, so it begins from nothing"
 
+    def left_words(self, run: Run) -> str:
+        """What a stopped run has left, in words."""
+        try:
+            found = self._newest(run)
+        except ODD as error:
+            return f"what it left in {run.run_folder} cannot be seen from here: {error}"
+        return f"checkpoint {found[0]} is in {run.run_folder}" if found is not None else "no checkpoint was made"
+
     def _newest(self, run: Run) -> tuple[str, int] | None:
         found = self.ask(run, list_checkpoints)
         newest = max(found, key=lambda item: (item.step, item.created), default=None)

@@ -48,4 +48,7 @@ def test_no_checkpoint_is_told_from_a_folder_that_cannot_be_read(tmp_path: Path)
     assert folders.resume_words(sample_run(run_folder=f"{tmp_path}/sr")) == (
         f"auto: no checkpoint is in {tmp_path}/sr, so it begins from nothing"
     )
-    assert "cannot be read from here: " in folders.resume_words(sample_run(run_folder="gs://bucket/runs/sr"))
+    assert folders.left_words(sample_run(run_folder=f"{tmp_path}/sr")) == "no checkpoint was made"
+    elsewhere = sample_run(run_folder="gs://bucket/runs/sr")
+    assert "cannot be read from here: " in folders.resume_words(elsewhere)
+    assert folders.left_words(elsewhere).startswith("what it left in gs://bucket/runs/sr cannot be seen from here: ")
