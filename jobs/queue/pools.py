@@ -83,7 +83,8 @@ class Obstacle(NamedTuple):
 class Pool:
     """What may be held at once, what is held, and what is kept free, in one pass over the waiting runs.
 
-    Both what is free and what is spare only shrink during a pass, so that who was refused once need not be asked again.
+    Both what is free and what is spare only shrink during a pass, so that what was refused once is refused again, for
+    the same reason.
     """
 
     __slots__ = (
@@ -93,6 +94,7 @@ class Pool:
         "_closed",
         "_free",
         "_kept_for",
+        "_refused",
         "_spare",
         "_waiting",
         "_within",
@@ -124,6 +126,7 @@ class Pool:
         self._spare = dict.fromkeys(size, math.inf)
         self._kept_for: dict[str, Kept] = {}
         self._ahead: dict[Demand, int] = {}
+        self._refused: dict[Demand, Obstacle] = {}
         self._waiting = 0
         self._closed = False
 
@@ -134,14 +137,21 @@ class Pool:
 
     def obstacle(self, demand: Demand) -> Obstacle | None:
         """Why a run that ranks below all that were shown before cannot have this much now; None where it can."""
+        known = self._refused.get(demand)
+        if known is not None:
+            return known
         free, spare = self._free, self._spare
         kept = None
         for name, value in demand.items:
             if value > free[name] + EPSILON:
-                return Obstacle(self, demand, None)
+                self._refused[demand] = found = Obstacle(self, demand, None)
+                return found
             if kept is None and value > spare[name] + EPSILON:
                 kept = self._kept_for[name]
-        return None if kept is None else Obstacle(self, demand, kept)
+        if kept is None:
+            return None
+        self._refused[demand] = found = Obstacle(self, demand, kept)
+        return found
 
     def hold(self, demand: Demand) -> None:
         """Takes what a run holds, or starts to hold now."""
