@@ -184,6 +184,7 @@ class Controller:
             job,
             progress,
             pending,
+            before=run.state,
             submitted_s=attempt.submitted_s or attempt.created_s,
             run_folder=run.run_folder,
             stopping=run.stop_requested_s is not None,
@@ -269,6 +270,8 @@ class Controller:
             exit_code = STOPPED_EXIT_CODE
         else:
             verdict_state, reason = verdict.state, verdict.reason
+            if verdict_state == RunState.SUCCEEDED and progress is not None and progress.detail:
+                reason = f"{reason} · {progress.detail}"
         self._at("ledger.end:before")
         with self._ledger.write(self._lease) as writer:
             writer.change_attempt(

@@ -64,6 +64,14 @@ class RunFolders:
             log.debug("%s: no checkpoints: %s", run.id, error)
             return None
 
+    def checkpoints(self, run: Run) -> list[str]:
+        """Names of all whole checkpoints, by step; none where the folder cannot be read."""
+        try:
+            return [item.name for item in sorted(self.ask(run, list_checkpoints), key=lambda item: item.step)]
+        except ODD as error:
+            log.debug("%s: no checkpoints: %s", run.id, error)
+            return []
+
     def last_attempt(self, run: Run) -> int:
         """Number of the newest attempt in the folder, whoever asked for it; 0 where none is, or it cannot be read."""
         try:

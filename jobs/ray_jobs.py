@@ -1,14 +1,18 @@
 """The only module that talks to Ray's Jobs API, and to the state API beside it."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import ray
 import requests
+from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 from ray.exceptions import RayError
 from ray.job_submission import JobDetails, JobSubmissionClient
-from ray.util.state import list_nodes, list_placement_groups
+from ray.util.state import StateApiClient
+from ray.util.state.common import ListApiOptions, StateResource
 from ray.util.state.exception import RayStateApiException
 
 from jobs.deadline import NoAnswerError, within
@@ -45,12 +49,33 @@ REFUSALS = (400, 413, 422)
 UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
 
 
-class _Client(JobSubmissionClient):
-    """Ray's client, whose requests end: one that hung for ever would keep its thread for ever."""
+class _JobsClient(JobSubmissionClient):
+    """Ray's client, bent at two places: it asks the cluster that it was given, and its requests end.
+
+    Ray's own puts RAY_API_SERVER_ADDRESS, or RAY_ADDRESS, above the address that it is given. And one that hung for
+    ever would keep its thread for ever.
+    """
+
+    def __init__(self, address: str):
+        SubmissionClient.__init__(self, address=address)
+        self._client_ray_version = ray.__version__
+        self._check_connection_and_version("2.0", f"{address} runs a Ray before 2.0, which has no jobs: update it")
 
     def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
         options.setdefault("timeout", ANSWER_DEADLINE_S)
         return super()._do_request(method, endpoint, **options)
+
+
+class _StateClient(StateApiClient):
+    """Ray's client of its state API, for the cluster that it was given; see `_JobsClient`."""
+
+    def __init__(self, address: str):
+        SubmissionClient.__init__(self, address=address, headers={"Content-Type": "application/json"})
+
+    def all(self, kind: StateResource, *, detail: bool = False) -> list[Any]:
+        """All that there are of a kind, without a filter: for ray 2.60 one on its side truncates the answer."""
+        options = ListApiOptions(limit=MOST_ROWS, timeout=math.ceil(ANSWER_DEADLINE_S), detail=detail)
+        return self.list(kind, options=options, raise_on_missing_output=True)
 
 
 class RayJobs:
@@ -68,7 +93,8 @@ class RayJobs:
         self.address = address
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._client = self._ask(lambda: _Client(address))
+        self._client = self._ask(lambda: _JobsClient(address))
+        self._state = _StateClient(address)
 
     @classmethod
     def when_ready(cls, address: str) -> "RayJobs":
@@ -146,8 +172,7 @@ class RayJobs:
         Raises:
             ClusterError: the cluster does not answer.
         """
-        # With a filter on Ray's side, ray 2.60 takes what the filter leaves out for a truncated answer, and raises.
-        every = self._ask(lambda: list_nodes(address=self.address, limit=MOST_ROWS))
+        every = self._ask(lambda: self._state.all(StateResource.NODES))
         nodes = [node for node in every if node.state == "ALIVE"]
         if not nodes:
             raise ClusterError(f"{self.address}: no node has joined it yet; wait for its head to come up")
@@ -163,7 +188,7 @@ class RayJobs:
         Raises:
             ClusterError: the cluster does not answer.
         """
-        groups = self._ask(lambda: list_placement_groups(address=self.address, detail=True, limit=MOST_ROWS))
+        groups = self._ask(lambda: self._state.all(StateResource.PLACEMENT_GROUPS, detail=True))
         mine = [group for group in groups if group.creator_job_id == ray_job_id and group.state == "PENDING"]
         bundles = [bundle for group in mine for bundle in group.bundles or []]
         return [dict(bundle.get("unit_resources", {})) for bundle in bundles]

@@ -14,7 +14,7 @@ from jobs.model import Gang
 from jobs.queue.limits import DEFAULT_QUEUE
 from jobs.written_secrets import written_secrets
 from runtime_env.config import RuntimeEnvPart
-from trainers.config import CPUS_FOR_DATA, Part, TrainConfig
+from trainers.config import CPUS_FOR_DATA, NAME, URL, Part, TrainConfig
 from trainers.config_file import (
     PATH_FIELDS,
     apply_overrides,
@@ -27,7 +27,6 @@ from trainers.config_file import (
     variables_in,
 )
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
 Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=/-]*$", max_length=60)]
 MOST_PRIORITY = 1000
@@ -48,7 +47,7 @@ class JobPart(Part):
     tags: list[Tag] = Field([], max_length=20, description="Free words to find and to account the run by.")
     address: str | None = Field(
         None,
-        pattern=r"^https?://[^@\s]+$",
+        pattern=URL,
         description="URL of the Ray cluster's dashboard. null: the service's, or RAY_API_SERVER_ADDRESS.",
     )
     stop_grace_s: int = Field(

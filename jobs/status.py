@@ -14,6 +14,8 @@ PHASES = {
     "TRAINING": RunState.TRAINING,
     "EVALUATING": RunState.EVALUATING,
 }
+# What it writes last, while Ray has yet to see its end.
+ENDED = "ENDED"
 # An attempt writes every few seconds while it lives; storage may be slow.
 SILENT_S = 120.0
 
@@ -23,6 +25,7 @@ def status_of(
     progress: Progress | None,
     pending: Sequence[Mapping[str, float]],
     *,
+    before: RunState,
     submitted_s: float,
     run_folder: str,
     stopping: bool,
@@ -34,28 +37,32 @@ def status_of(
         job: What Ray says.
         progress: What the attempt wrote last; None where it has written nothing, or nothing can be read.
         pending: Bundles of resources that the job asked for and does not hold.
+        before: What it was doing when last looked at.
         submitted_s: When Ray took it.
         run_folder: Where it writes.
         stopping: Whether a user has asked to stop it.
         now_s: The time.
     """
-    state, reason = _undisturbed(job, progress, pending)
+    state, reason = _undisturbed(job, progress, pending, before)
     quiet_s = now_s - (progress.at_s if progress is not None else submitted_s)
     if quiet_s > SILENT_S and job.status != PENDING and not pending:
         reason += f" · {_silence(progress, quiet_s, run_folder)}"
     if stopping:
-        held = "its entrypoint has not started" if state == RunState.SETTING_UP else "it leaves a last checkpoint"
-        return state, f"stopping, {held} · {reason}"
+        trains = progress is not None and progress.step
+        held = "it leaves a last checkpoint" if trains else "it has trained nothing yet"
+        return state, f"stopping, {'its entrypoint has not started' if job.status == PENDING else held} · {reason}"
     return state, reason
 
 
 def _undisturbed(
-    job: JobSight, progress: Progress | None, pending: Sequence[Mapping[str, float]]
+    job: JobSight, progress: Progress | None, pending: Sequence[Mapping[str, float]], before: RunState
 ) -> tuple[RunState, str]:
     if job.status == PENDING:
         return RunState.SETTING_UP, "Ray sets up the runtime environment"
     if pending:
         return RunState.WAITING_FOR_RESOURCES, f"waits for {_bundles(pending)}, which the cluster has not free"
+    if progress is not None and progress.phase == ENDED:
+        return before, f"ends · {describe(progress)}"
     if progress is None or progress.phase not in PHASES:
         return RunState.SETTING_UP, "the entrypoint has started"
     return PHASES[progress.phase], describe(progress)

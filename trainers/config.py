@@ -17,6 +17,8 @@ ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 S3_SCHEME = "s3://"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+URL = r"^https?://[^@\s]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
@@ -35,7 +37,7 @@ class RunPart(Part):
 
     name: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        pattern=NAME,
         max_length=100,
         description="Name of the run and of its folder. null: made from the recipe's name and the time, new each time.",
     )

@@ -11,11 +11,16 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from trainers.config import TrainConfig, is_absolute
+from trainers.config import NAME, URL, TrainConfig, is_absolute
 from trainers.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+# What a person reads in the place of a regular expression.
+WORDS_FOR_PATTERNS = {
+    NAME: "must begin with a letter or a digit, and hold only these and . _ -",
+    URL: "must be a URL without credentials, as http://host:8265",
+}
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 PATH_FIELDS = (
     ("run", "storage_path"),
@@ -37,10 +42,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; name a recipe, e.g. jobs/specs/whisper_micro.yaml") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: a folder; name the recipe in it, e.g. {path / 'recipe.yaml'}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
+        words = " ".join(str(error).replace('in "<unicode string>", ', "").split())
+        raise ConfigError(f"{path}: cannot be read as YAML: {words}; correct it there") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: holds {type(content).__name__}, not the keys run, data, model, training, …")
+        what = "nothing" if content is None else f"a {type(content).__name__}"
+        raise ConfigError(f"{path}: holds {what}, not the keys run, data, model, training, …")
     return content
 
 
@@ -197,6 +206,10 @@ def _describe(fault: Any, model: type[BaseModel], prefix: Sequence[str]) -> str:
     if fault["type"] == "missing":
         return f"{name}: missing; --set {name}=… or write it in the file"
     message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "string_pattern_mismatch":
+        message = WORDS_FOR_PATTERNS.get(fault["ctx"]["pattern"], message)
+    elif fault["type"] == "list_type":
+        message = "must be a list, as [a, b]"
     value = fault.get("input")
     # What was written into an environment by mistake may be a secret.
     hidden = isinstance(value, dict | BaseModel) or "runtime_env" in location

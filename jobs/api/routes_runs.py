@@ -12,8 +12,8 @@ from jobs.api.backend import Asked
 from jobs.api.wire import IDEMPOTENCY_KEY, MOST_CURSOR, MOST_EVENTS, MOST_RUNS, RUNS
 from jobs.errors import NotFoundError
 from jobs.model import Attempt, Event, Run, RunState
-from jobs.spec import NAME
 from jobs.ticket import Ticket
+from trainers.config import NAME
 from trainers.errors import ConfigError
 
 router = APIRouter(prefix=RUNS, tags=["runs"])

@@ -1,5 +1,6 @@
 """Where a command finds its runs: a service over HTTP, or the ledger of this user on this machine."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,10 @@ from jobs.front import Front
 from jobs.home import home
 
 POLL_S = 1.0
+# Tries that are further apart than this belong to two silences.
+SILENCE_S = 30.0
+# One that never answered is given up before that.
+SAID_AFTER_S = 2.5
 SERVICE_VARIABLE = "RAYSCRIBE_SERVICE"
 
 ServiceOption = Annotated[
@@ -58,7 +63,7 @@ def opened(service: str | None) -> Iterator[Session]:
     if service:
         from jobs.client import Client  # noqa: PLC0415
 
-        with Client(service) as client:
+        with Client(service, sleep=_Patience(service).sleep) as client:
             yield Session(client, home() / "outbox", lambda: None, _wait, alone=False)
         return
     # Only now: Ray takes a second to load, and a service's client needs none of it.
@@ -72,6 +77,24 @@ def opened(service: str | None) -> Iterator[Session]:
                 typer.echo("a cluster or a storage does not answer; this is what was known before", err=True)
 
         yield Session(local.service, local.packages.folder, look, local.drive, alone=True)
+
+
+class _Patience:
+    """Waits between two tries of a service that is silent, and says so once for each silence that lasts."""
+
+    def __init__(self, service: str):
+        self._service, self._tried_s, self._waited_s, self._said = service, -math.inf, 0.0, False
+
+    def sleep(self, seconds: float) -> None:
+        """Waits."""
+        if time.monotonic() - self._tried_s > SILENCE_S:
+            self._waited_s, self._said = 0.0, False
+        if self._waited_s > SAID_AFTER_S and not self._said:
+            typer.echo(f"the service {self._service} does not answer just now; trying again", err=True)
+            self._said = True
+        time.sleep(seconds)
+        self._waited_s += seconds
+        self._tried_s = time.monotonic()
 
 
 def _wait(until: Callable[[], bool]) -> None:

@@ -18,6 +18,7 @@ from jobs.errors import NotFoundError, PreflightError
 from jobs.home import user_here
 from jobs.model import Run
 from jobs.spec import JobPart, JobSpec, load_spec
+from trainers.config import is_absolute
 
 if TYPE_CHECKING:
     from jobs.preflight.finding import Finding
@@ -90,7 +91,9 @@ def resume(
         if checkpoint is None:
             run = session.front.resume(run_id)
         else:
-            ticket = branch(session.front.run(run_id), checkpoint, lambda name: _is_taken(session, name))
+            begun = session.front.run(run_id)
+            _refuse_unknown_checkpoint(begun, checkpoint)
+            ticket = branch(begun, checkpoint, lambda name: _is_taken(session, name))
             run = session.front.submit(ticket, idempotency_key=uuid.uuid4().hex)
         _stay(session, run, follow, json_output)
 
@@ -169,7 +172,7 @@ def _stay(session: Session, run: Run, follow: bool, json_output: bool) -> None:
         elif session.alone:
             run = _first_attempt(session, run.id)
     except KeyboardInterrupt:
-        hint = " (nobody drives it until then)" if session.alone else ""
+        hint = " (nobody drives it while no command of yours runs)" if session.alone else ""
         typer.echo(
             f"\n{run.id} stays in the ledger: rayscribe wait {run.id}{hint}, or rayscribe stop {run.id}", err=True
         )
@@ -195,6 +198,15 @@ def _first_attempt(session: Session, run_id: str) -> Run:
 
     session.drive(submitted)
     return session.front.run(run_id)
+
+
+def _refuse_unknown_checkpoint(run: Run, checkpoint: str) -> None:
+    """Where the run folder is seen from here; otherwise the nodes find out."""
+    from jobs.observe import RunFolders  # noqa: PLC0415
+
+    names = RunFolders().checkpoints(run)
+    if names and not is_absolute(checkpoint) and checkpoint not in names:
+        raise NotFoundError(f"run {run.id} has no checkpoint {checkpoint}: it has {', '.join(names)}")
 
 
 def _is_taken(session: Session, name: str) -> bool:

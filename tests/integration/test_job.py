@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from jobs.errors import ClusterError
 from jobs.model import Gang
 from jobs.ray_jobs import RayJobs
 from jobs.request import SubmitRequest
 from jobs.sight import JobSight
+from tests.integration.conftest import LOGICAL_CPUS
 from tests.integration.killing import REPOSITORY, RayHead
 
 TINY = """
@@ -49,6 +51,20 @@ def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobSight, str]:
         assert time.monotonic() < end, f"{name} has not ended in {DEADLINE_S} s"
         time.sleep(0.2)
     return sight, jobs.log(request.submission_id).decode()
+
+
+@pytest.mark.parametrize("variable", ["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"])
+def test_the_cluster_that_is_named_is_asked_whatever_the_environment_says(
+    ray_head: RayHead, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    jobs = RayJobs(ray_head.dashboard)
+    assert jobs.capacity({}).total["CPU"] == LOGICAL_CPUS
+    assert isinstance(jobs.sights(), dict)
+    assert jobs.pending_bundles("01000000") == []
+    monkeypatch.setenv(variable, ray_head.dashboard)
+    with pytest.raises(ClusterError, match=r"http://127\.0\.0\.1:9"):
+        RayJobs("http://127.0.0.1:9")
 
 
 @pytest.mark.slow

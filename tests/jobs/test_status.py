@@ -16,7 +16,14 @@ def said(
 ) -> tuple[RunState, str]:
     """What is said of an attempt that was submitted at 990 s."""
     return status_of(
-        job, progress, pending, submitted_s=990.0, run_folder="/mnt/runs/sr", stopping=stopping, now_s=now_s
+        job,
+        progress,
+        pending,
+        before=RunState.EVALUATING,
+        submitted_s=990.0,
+        run_folder="/mnt/runs/sr",
+        stopping=stopping,
+        now_s=now_s,
     )
 
 
@@ -69,11 +76,13 @@ def test_a_stop_that_is_asked_for_is_told_in_every_state() -> None:
     assert pending.startswith("stopping, its entrypoint has not started · ")
     _, training = said(RUNNING, TRAINING, [], stopping=True, now_s=1000.0)
     assert training.startswith("stopping, it leaves a last checkpoint · step 37/200")
+    _, beginning = said(RUNNING, None, [], stopping=True, now_s=1000.0)
+    assert beginning == "stopping, it has trained nothing yet · the entrypoint has started"
 
 
 def test_an_attempt_that_has_written_its_end_still_belongs_to_ray() -> None:
     ended = Progress(phase="ENDED", detail="WER 4.2%", at_s=1000.0)
-    assert said(RUNNING, ended, [], stopping=False, now_s=1000.0)[0] == RunState.SETTING_UP
+    assert said(RUNNING, ended, [], stopping=False, now_s=1000.0) == (RunState.EVALUATING, "ends · WER 4.2%")
 
 
 def test_a_phase_without_a_word_is_named() -> None:

@@ -14,6 +14,7 @@ from tests.jobs.queue.simulator import ADDRESS, Arrival, World, held, in_order, 
 FOREVER = 1e12
 SIZE = {"GPU": 8.0, "CPU": 24.0, "license": 3.0}
 CLUSTER = Capacity(SIZE, SIZE)
+PLENTY = Capacity(dict.fromkeys(SIZE, math.inf), dict.fromkeys(SIZE, math.inf))
 LONGEST_S = 20
 
 quick = settings(max_examples=100, deadline=None)
@@ -264,10 +265,16 @@ def _check_nobody_is_later(coming: list[Arrival]) -> None:
 
 
 def _line(world: World, decision: Decision, queues: QueuesConfig, now_s: float) -> list[Waiting]:
-    """Those who start or stand in the cluster's line, as far as no one above them waits for anything else."""
-    line = []
+    """Those who start or stand in the cluster's line, as far as no one above them waits for anything else.
+
+    Where nobody can get into the cluster any more, it is the reason that is given, whatever the limits of queue and
+    user say; so these are looked at beside it: who is behind them is not in the cluster's line.
+    """
+    line: list[Waiting] = []
     for run in in_order(world.waiting.values(), queues, now_s):
         if run.id in decision.waits and "the cluster" not in decision.waits[run.id].reason:
+            break
+        if over([*world.holding.values(), *line, run], PLENTY, queues):
             break
         line.append(run)
     return line
