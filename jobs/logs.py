@@ -91,11 +91,7 @@ def _sources(
     if wanted in (None, DRIVER):
         streams.append(Source(DRIVER, DRIVER, partial(_driver, folders, run, attempt, driver_log)))
     if wanted != DRIVER:
-        workers = _workers(folders, run, attempt)
-        streams += [source for source in workers if wanted in (None, source.name)]
-        if not streams and attempt.state == AttemptState.ENDED:
-            names = ", ".join(sorted({source.name for source in workers}))
-            raise ConfigError(f"attempt {attempt.number} of {run.id} has no logs of {wanted}: it has {names or 'none'}")
+        streams += [source for source in _workers(folders, run, attempt) if wanted in (None, source.name)]
     return streams
 
 

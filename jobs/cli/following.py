@@ -62,9 +62,13 @@ class Follower:
         return self._session.front.run(self._run_id)
 
     def show_new(self) -> None:
-        """Shows what has been printed so far."""
+        """Shows what has been printed so far, and says so where that is nothing."""
+        found = False
         while self._page().lines:
-            pass
+            found = True
+        if not found:
+            who = self._source or "the driver or a worker"
+            typer.echo(f"nothing of {who} in attempt {self._attempt} of {self._run_id}", err=True)
 
     def _step(self, states: bool) -> bool:
         run = self._session.front.run(self._run_id)

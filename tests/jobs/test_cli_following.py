@@ -87,6 +87,13 @@ def test_logs_that_cannot_be_read_are_waited_for_and_given_up_after_the_run_s_en
     assert next(now_s) > PATIENCE_S
 
 
+def test_where_nothing_was_printed_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story([sample_run(state=RunState.FAILED, attempt=1)], {1: [page(1, ended=True)]})
+    session = Session(cast(Any, story), Path(), lambda: None, sessions._wait, alone=False)
+    Follower(session, "sr", source="rank-9", attempt=1).show_new()
+    assert capsys.readouterr().err == "nothing of rank-9 in attempt 1 of sr\n"
+
+
 @pytest.mark.parametrize(
     ("state", "code", "given"),
     [
