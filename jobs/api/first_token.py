@@ -19,13 +19,17 @@ def give_first_token(ledger: Ledger, path: Path, user: str, now_s: float) -> str
         now_s: The time.
 
     Returns:
-        A line that says so, without the token. None: the ledger has tokens.
+        A line that says so, without the token, or how to make one where the ledger has others' only. None: there is
+        nothing to say.
 
     Raises:
         ConfigError: the file cannot be written; no token was made.
     """
-    if ledger.tokens():
-        return None
+    names = [token.name for token in ledger.tokens()]
+    if names:
+        others = user not in names and not path.exists()
+        fix = f"`rayscribe token add {user}` makes yours, for RAYSCRIBE_TOKEN"
+        return f"tokens are there for {', '.join(names[:10])}; {fix}" if others else None
     before = path.with_name(f"{path.name}.before")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

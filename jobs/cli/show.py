@@ -10,7 +10,7 @@ import typer
 import yaml
 from pydantic import BaseModel
 
-from jobs.model import Attempt, Event, Run
+from jobs.model import Attempt, AttemptState, Event, Run
 from trainers.progress import format_duration
 
 LONGEST_REASON = 100
@@ -70,7 +70,8 @@ def attempt_line(attempt: Attempt) -> str:
     """`attempt 2: NODE_LOST after 3 min 20 s, from checkpoint-…`."""
     begin = f"from {attempt.resume_from}" if attempt.resume_from else "from the beginning"
     took = format_duration(attempt.duration_s(time.time()))
-    end = f"{attempt.cause} after {took}" if attempt.cause else f"{attempt.state}, {took} so far"
+    live = "being submitted" if attempt.state == AttemptState.SUBMITTING else "with Ray"
+    end = f"{attempt.cause} after {took}" if attempt.cause else f"{live}, {took} so far"
     code = f", exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
     message = f" · {_short(attempt.message)}" if attempt.message else ""
     return f"attempt {attempt.number}: {end}{code}, {begin}{message}"

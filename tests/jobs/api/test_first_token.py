@@ -33,8 +33,10 @@ def test_it_opens_the_door_and_only_its_owner_reads_it(ledger: Ledger, tmp_path:
 
 def test_a_ledger_with_tokens_gets_no_other(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add_token("bo", 1.0)
-    assert give_first_token(ledger, tmp_path / "token", "ana", 1.0) is None
+    line = give_first_token(ledger, tmp_path / "token", "ana", 1.0)
+    assert line == "tokens are there for bo; `rayscribe token add ana` makes yours, for RAYSCRIBE_TOKEN"
     assert not (tmp_path / "token").exists()
+    assert give_first_token(ledger, tmp_path / "token", "bo", 1.0) is None
 
 
 def test_the_token_of_another_service_is_kept_beside_it(ledger: Ledger, tmp_path: Path) -> None:
