@@ -303,7 +303,7 @@ class TestFiles:
             read_yaml(tmp_path / "my.yaml")
 
     def test_a_folder_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="cannot be read"):
+        with pytest.raises(ConfigError, match="a folder; name the recipe in it"):
             read_yaml(tmp_path)
 
     def test_a_config_survives_its_own_yaml(self) -> None:
