@@ -49,36 +49,28 @@ class RunFolders:
 
     def progress(self, run: Run, attempt: int) -> Progress | None:
         """What an attempt wrote last; None where it wrote nothing, or the folder cannot be read from here."""
-        try:
+
+        def read() -> Progress | None:
             raw: dict[str, Any] | None = self.ask(run, lambda folder: read_status(folder, attempt))
             return Progress.model_validate({name: _finite(value) for name, value in raw.items()}) if raw else None
-        except ODD as error:
-            log.debug("%s: no progress: %s", run.id, error)
-            return None
+
+        return self._unless_odd(run, read, None)
 
     def last_checkpoint(self, run: Run) -> tuple[str, int] | None:
         """Name and step of the newest whole checkpoint; None where there is none, or the folder cannot be read."""
-        try:
-            return self._newest(run)
-        except ODD as error:
-            log.debug("%s: no checkpoints: %s", run.id, error)
-            return None
+        return self._unless_odd(run, lambda: self._newest(run), None)
 
     def checkpoints(self, run: Run) -> list[str]:
         """Names of all whole checkpoints, by step; none where the folder cannot be read."""
-        try:
+
+        def names() -> list[str]:
             return [item.name for item in sorted(self.ask(run, list_checkpoints), key=lambda item: item.step)]
-        except ODD as error:
-            log.debug("%s: no checkpoints: %s", run.id, error)
-            return []
+
+        return self._unless_odd(run, names, [])
 
     def last_attempt(self, run: Run) -> int:
         """Number of the newest attempt in the folder, whoever asked for it; 0 where none is, or it cannot be read."""
-        try:
-            return self.ask(run, lambda folder: Journal(folder).read().attempt)
-        except ODD as error:
-            log.debug("%s: no attempts: %s", run.id, error)
-            return 0
+        return self._unless_odd(run, lambda: self.ask(run, lambda folder: Journal(folder).read().attempt), 0)
 
     def keep_driver_log(self, run: Run, attempt: int, text: bytes) -> None:
         """Writes the driver's output into the run folder.
@@ -109,6 +101,13 @@ class RunFolders:
         except ODD as error:
             return f"what it left in {run.run_folder} cannot be seen from here: {error}"
         return f"checkpoint {found[0]} is in {run.run_folder}" if found is not None else "no checkpoint was made"
+
+    def _unless_odd(self, run: Run, question: Callable[[], Answer], otherwise: Answer) -> Answer:
+        try:
+            return question()
+        except ODD as error:
+            log.debug("%s: its folder says nothing: %s", run.id, error)
+            return otherwise
 
     def _newest(self, run: Run) -> tuple[str, int] | None:
         found = self.ask(run, list_checkpoints)

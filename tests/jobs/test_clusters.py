@@ -27,21 +27,25 @@ class Slow(FakeCluster):
         raise ClusterError("no answer")
 
 
+def clusters_that_hang(hangs_s: float) -> tuple[Slow, Clusters]:
+    """Clusters of which there is one, and its clock with it."""
+    slow = Slow([0.0])
+    slow.hangs_s = hangs_s
+    return slow, Clusters(connect=lambda address: slow, clock=lambda: slow.clock[0])  # type: ignore[arg-type,return-value]
+
+
 @pytest.mark.parametrize(("hangs_s", "pause_s"), [(0.1, PAUSE_S), (10.0, 40.0), (300.0, LONGEST_PAUSE_S)])
 def test_a_cluster_is_left_alone_the_longer_the_longer_it_hung(hangs_s: float, pause_s: float) -> None:
-    clock = [0.0]
-    slow = Slow(clock)
-    slow.hangs_s = hangs_s
-    clusters = Clusters(connect=lambda address: slow, clock=lambda: clock[0])  # type: ignore[arg-type,return-value]
+    slow, clusters = clusters_that_hang(hangs_s)
     for _ in range(3):
         with pytest.raises(ClusterError, match="no answer"):
             clusters.sight("http://a", "sr-a1", "0")
     assert slow.asked == 1
-    clock[0] += pause_s - 0.01
+    slow.clock[0] += pause_s - 0.01
     with pytest.raises(ClusterError):
         clusters.sight("http://a", "sr-a1", "0")
     assert slow.asked == 1
-    clock[0] += 0.02
+    slow.clock[0] += 0.02
     with pytest.raises(ClusterError):
         clusters.sight("http://a", "sr-a1", "0")
     assert slow.asked == 2
@@ -49,10 +53,7 @@ def test_a_cluster_is_left_alone_the_longer_the_longer_it_hung(hangs_s: float, p
 
 @pytest.mark.parametrize(("hangs_s", "asked"), [(0.1, 3), (30.0, 1)])
 def test_one_job_without_a_log_says_nothing_of_the_others_unless_it_hung(hangs_s: float, asked: int) -> None:
-    clock = [0.0]
-    slow = Slow(clock)
-    slow.hangs_s = hangs_s
-    clusters = Clusters(connect=lambda address: slow, clock=lambda: clock[0])  # type: ignore[arg-type,return-value]
+    slow, clusters = clusters_that_hang(hangs_s)
     for _ in range(3):
         with pytest.raises(ClusterError, match="no answer"):
             clusters.log("http://a", "sr-a1")
