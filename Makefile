@@ -35,7 +35,7 @@ test: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 demo: setup
-	$(BIN)/python -m jobs.demo
+	$(BIN)/python -m jobs.cli.demo
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks

@@ -1,4 +1,4 @@
-"""The job's entry on the cluster: arguments → TrainConfig → trainers.run → exit code.
+"""The job's entry on the cluster: arguments → TrainConfig → trainers.pipeline.fit → exit code.
 
 ray job submit --working-dir . -- python task.py --config jobs/specs/whisper_micro.yaml
 python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 --num-workers 3 --use-gpu
@@ -6,7 +6,7 @@ python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 -
 
 import sys
 
-from trainers.command import main
+from trainers.main import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

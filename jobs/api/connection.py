@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 from pydantic import ValidationError
 
-from jobs.api.wire import ErrorBody
+from jobs.api.protocol import ErrorBody
 from jobs.errors import AuthError, ServiceError
 from trainers.errors import ConfigError
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from jobs.cli import runs, serving, submitting, training
+from jobs.cli import runs, serve, submit, train
 from trainers.errors import RayscribeError
 
 app = typer.Typer(
@@ -17,23 +17,23 @@ app = typer.Typer(
 )
 HERE, JOBS, SERVICE = "Here", "Jobs", "Service"
 for command, name, panel in (
-    (training.train, "train", HERE),
-    (training.prepare, "prepare", HERE),
-    (training.evaluate, "evaluate", HERE),
-    (submitting.preflight, "preflight", JOBS),
-    (submitting.submit, "submit", JOBS),
+    (train.train, "train", HERE),
+    (train.prepare, "prepare", HERE),
+    (train.evaluate, "evaluate", HERE),
+    (submit.preflight, "preflight", JOBS),
+    (submit.submit, "submit", JOBS),
     (runs.list_runs, "list", JOBS),
     (runs.status, "status", JOBS),
     (runs.logs, "logs", JOBS),
     (runs.events, "events", JOBS),
     (runs.wait, "wait", JOBS),
     (runs.stop, "stop", JOBS),
-    (submitting.resume, "resume", JOBS),
+    (submit.resume, "resume", JOBS),
     (runs.usage, "usage", JOBS),
-    (serving.serve, "serve", SERVICE),
+    (serve.serve, "serve", SERVICE),
 ):
     app.command(name, rich_help_panel=panel)(command)
-app.add_typer(serving.tokens, name="token", rich_help_panel=SERVICE)
+app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

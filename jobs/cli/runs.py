@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from jobs.answers import UsageBy
-from jobs.cli.following import Follower, exit_code_of, print_json, wait_for_end
-from jobs.cli.session import JsonOption, ServiceOption, opened
-from jobs.cli.show import as_json, event_line, run_details, runs_table, usage_table
+from jobs.cli.connect import JsonOption, ServiceOption, opened
+from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
+from jobs.cli.output import as_json, event_line, run_details, runs_table, usage_table
 from jobs.model import RunState
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")]

@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 
 from jobs.answers import Page, Usage, UsageBy
 from jobs.errors import NotFoundError
-from jobs.ledger import pages, policy_rows, rows, schema, tokens, usage, user_requests
+from jobs.ledger import pages, records, scheduler_rows, schema, tokens, usage, user_requests
 from jobs.ledger.database import Database
 from jobs.ledger.figures import Figures, figures_of
 from jobs.ledger.lease import Lease
@@ -16,7 +16,7 @@ from jobs.ledger.tokens import TokenInfo
 from jobs.ledger.transitions import HOLDING
 from jobs.ledger.writer import Writer
 from jobs.model import Attempt, Event, Run, RunState
-from jobs.queue.policy import Holding, Waiting
+from jobs.scheduler.policy import Holding, Waiting
 
 # What SQLite and PostgreSQL take for the number of an event, and for that of an attempt.
 _MOST_EVENTS = 2**63 - 1
@@ -77,7 +77,7 @@ class Ledger:
             ConflictError: the key was used for something else.
         """
         with self._database.reading() as connection:
-            return user_requests.run_of_key(connection, run, idempotency_key, rows.asked_sha256(run))
+            return user_requests.run_of_key(connection, run, idempotency_key, records.asked_sha256(run))
 
     def request_stop(self, run_id: str, *, by: str, at_s: float) -> Run:
         """Asks for a run's end: a waiting one is STOPPED at once, one that holds its gang has `stop_requested_s` set.
@@ -109,7 +109,7 @@ class Ledger:
             NotFoundError: there is none; says near names.
         """
         with self._database.reading() as connection:
-            return rows.find_run(connection, run_id)
+            return records.find_run(connection, run_id)
 
     def runs(
         self,
@@ -144,11 +144,11 @@ class Ledger:
             NotFoundError: there is no such run.
         """
         table = schema.attempts
-        statement = rows.select_attempts().where(table.c.run_id == run_id).order_by(table.c.number)
+        statement = records.select_attempts().where(table.c.run_id == run_id).order_by(table.c.number)
         with self._database.reading() as connection:
-            found = [rows.attempt_of(row) for row in connection.execute(statement)]
+            found = [records.attempt_of(row) for row in connection.execute(statement)]
             if not found:
-                rows.find_run(connection, run_id)
+                records.find_run(connection, run_id)
             return found
 
     def forgiven(self, run_id: str) -> int:
@@ -167,12 +167,12 @@ class Ledger:
         table = schema.attempts
         wanted = (table.c.run_id == run_id, table.c.number == min(max(number, 0), _MOST_ATTEMPTS))
         with self._database.reading() as connection:
-            row = connection.execute(rows.select_attempts().where(*wanted)).one_or_none()
+            row = connection.execute(records.select_attempts().where(*wanted)).one_or_none()
             if row is None:
-                rows.find_run(connection, run_id)
+                records.find_run(connection, run_id)
                 has = connection.execute(select(table.c.number).where(table.c.run_id == run_id)).scalars()
                 raise NotFoundError(f"run {run_id} has no attempt {number}: {_numbers(sorted(has))}")
-            return rows.attempt_of(row)
+            return records.attempt_of(row)
 
     def events(self, run_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Events in the order of their numbers.
@@ -189,14 +189,14 @@ class Ledger:
             ConfigError: the limit is less than 1.
         """
         table = schema.events
-        statement = rows.select_events().where(table.c.number > min(max(after, 0), _MOST_EVENTS))
+        statement = records.select_events().where(table.c.number > min(max(after, 0), _MOST_EVENTS))
         statement = statement.order_by(table.c.number).limit(pages.checked_limit(limit))
         if run_id is not None:
             statement = statement.where(table.c.run_id == run_id)
         with self._database.reading() as connection:
-            found = [rows.event_of(row) for row in connection.execute(statement)]
+            found = [records.event_of(row) for row in connection.execute(statement)]
             if not found and run_id is not None:
-                rows.find_run(connection, run_id)
+                records.find_run(connection, run_id)
             return found
 
     # What policies and the controller need.
@@ -204,29 +204,29 @@ class Ledger:
     def waiting(self) -> list[Waiting]:
         """Rows of runs that wait to be admitted, for the queue policy."""
         with self._database.reading() as connection:
-            return policy_rows.waiting(connection)
+            return scheduler_rows.waiting(connection)
 
     def holding(self) -> list[Holding]:
         """Rows of runs that hold their gang, for the queue policy."""
         with self._database.reading() as connection:
-            return policy_rows.holding(connection)
+            return scheduler_rows.holding(connection)
 
     def active_runs(self) -> list[Run]:
         """The runs that hold their gang, oldest submitted first."""
         table = schema.runs
-        statement = rows.select_runs().where(table.c.state.in_(HOLDING)).order_by(table.c.submitted_s, table.c.id)
+        statement = records.select_runs().where(table.c.state.in_(HOLDING)).order_by(table.c.submitted_s, table.c.id)
         with self._database.reading() as connection:
-            return [rows.run_of(row) for row in connection.execute(statement)]
+            return [records.run_of(row) for row in connection.execute(statement)]
 
     def dependencies(self, ids: Collection[str]) -> dict[str, RunState]:
         """The states of these runs; without those that are not there."""
         with self._database.reading() as connection:
-            return policy_rows.states_of(connection, ids)
+            return scheduler_rows.states_of(connection, ids)
 
     def counts(self) -> dict[tuple[str, RunState], int]:
         """How many runs there are by queue and state."""
         with self._database.reading() as connection:
-            return policy_rows.counts(connection)
+            return scheduler_rows.counts(connection)
 
     def figures(self, *, now_s: float) -> Figures:
         """Sums over all attempts; those that live count up to now."""
@@ -243,7 +243,7 @@ class Ledger:
         """
         with self._database.reading() as connection:
             if run_id is not None:
-                rows.find_run(connection, run_id)
+                records.find_run(connection, run_id)
             return usage.usage_of(connection, by=by, now_s=now_s, since_s=since_s, run_id=run_id)
 
     # Writing as the controller.

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_, union_all
 
 from jobs.answers import Page
-from jobs.ledger import rows, schema
+from jobs.ledger import records, schema
 from jobs.model import Run, RunState
 from trainers.errors import ConfigError
 
@@ -46,9 +46,9 @@ def page_of(connection: Connection, wanted: Filter, limit: int, cursor: str | No
     limit = checked_limit(limit)
     before = None if cursor is None else _read_cursor(cursor)
     found = _newest(wanted, limit + 1, before).subquery()
-    statement = rows.select_runs().join(found, found.c.id == schema.runs.c.id)
+    statement = records.select_runs().join(found, found.c.id == schema.runs.c.id)
     statement = statement.order_by(found.c.submitted_s.desc(), found.c.id.desc())
-    runs = [rows.run_of(row) for row in connection.execute(statement)]
+    runs = [records.run_of(row) for row in connection.execute(statement)]
     more = len(runs) > limit
     return Page(runs=runs[:limit], next_cursor=_cursor_after(runs[limit - 1]) if more else None)
 

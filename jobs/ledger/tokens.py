@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import schema
-from jobs.ledger.rows import near_names
+from jobs.ledger.records import near_names
 from jobs.model import Record
 from trainers.errors import ConfigError
 

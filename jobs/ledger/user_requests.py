@@ -3,7 +3,7 @@
 from sqlalchemy import Connection, insert, select
 
 from jobs.errors import ConflictError, NotFoundError
-from jobs.ledger import policy_rows, rows, schema
+from jobs.ledger import records, scheduler_rows, schema
 from jobs.ledger.writer import Writer
 from jobs.model import Run, RunState
 
@@ -15,12 +15,12 @@ _LOST = frozenset({RunState.FAILED, RunState.STOPPED})
 def add_run(connection: Connection, run: Run, *, text: str, idempotency_key: str | None) -> Run:
     """See Ledger.add_run."""
     run = run.model_copy(update={"state": RunState.QUEUED, "version": 0})
-    asked = rows.asked_sha256(run)
+    asked = records.asked_sha256(run)
     if idempotency_key is not None and (same := run_of_key(connection, run, idempotency_key, asked)) is not None:
         return same
     _refuse_taken(connection, run.id)
     _refuse_hopeless(connection, run)
-    values, request = rows.insert_values(run)
+    values, request = records.insert_values(run)
     values |= {"idempotency_key": idempotency_key, "asked_sha256": asked}
     connection.execute(insert(schema.runs).values(values))
     connection.execute(insert(schema.requests).values(request))
@@ -36,7 +36,7 @@ def add_run(connection: Connection, run: Run, *, text: str, idempotency_key: str
 
 def request_stop(connection: Connection, run_id: str, *, by: str, at_s: float) -> Run:
     """See Ledger.request_stop."""
-    run, writer, text = rows.find_run(connection, run_id), Writer(connection), f"{by} asked to stop it"
+    run, writer, text = records.find_run(connection, run_id), Writer(connection), f"{by} asked to stop it"
     if run.state.waiting:
         return writer.change(
             run,
@@ -58,7 +58,7 @@ def request_stop(connection: Connection, run_id: str, *, by: str, at_s: float) -
 
 def reopen(connection: Connection, run_id: str, *, by: str, at_s: float) -> Run:
     """See Ledger.reopen."""
-    run = rows.find_run(connection, run_id)
+    run = records.find_run(connection, run_id)
     if run.state not in _LOST:
         fix = "its work is done" if run.state == RunState.SUCCEEDED else f"stop it first: `rayscribe stop {run_id}`"
         raise ConflictError(f"run {run_id} is {run.state}; only a failed or stopped run is resumed: {fix}")
@@ -89,7 +89,7 @@ def run_of_key(connection: Connection, run: Run, key: str, asked: str) -> Run | 
             f"idempotency key {key} has submitted run {row.id}, which asked for something else: "
             "send a new key with a new request"
         )
-    return rows.find_run(connection, row.id)
+    return records.find_run(connection, row.id)
 
 
 def _refuse_taken(connection: Connection, run_id: str) -> None:
@@ -102,10 +102,10 @@ def _refuse_taken(connection: Connection, run_id: str) -> None:
 
 def _refuse_hopeless(connection: Connection, run: Run) -> None:
     """Refuses a run that waits for something that is not there, or will never succeed."""
-    states = policy_rows.states_of(connection, run.depends_on)
+    states = scheduler_rows.states_of(connection, run.depends_on)
     for name in run.depends_on:
         if name not in states:
-            missing = rows.no_such_run(connection, name)
+            missing = records.no_such_run(connection, name)
             raise NotFoundError(f"run {run.id} depends on {name}, but {missing}")
         if states[name] in _LOST:
             raise ConflictError(

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
 from jobs.errors import ConflictError, NotFoundError
-from jobs.ledger import rows, schema
+from jobs.ledger import records, schema
 from jobs.ledger.transitions import may_follow
 from jobs.model import Attempt, Gang, Run, RunState
 
@@ -53,7 +53,7 @@ class Writer:
         """
         after = run.state if state is None else state
         assert may_follow(run.state, after), f"{run.id}: {run.state} is never followed by {after}"
-        assert fields.keys() <= rows.CHANGEABLE, f"not for changing: {sorted(fields)}"
+        assert fields.keys() <= records.CHANGEABLE, f"not for changing: {sorted(fields)}"
         if after.ended and not run.state.ended:
             fields.setdefault("ended_s", at_s)
         changes = {**fields, "state": after, "updated_s": at_s, "version": run.version + 1}
@@ -104,8 +104,8 @@ class Writer:
                 f"{row.run_id} already"
             )
         if self._connection.execute(select(schema.runs.c.id).where(schema.runs.c.id == of)).first() is None:
-            raise rows.no_such_run(self._connection, of)
-        self._connection.execute(insert(table).values(rows.attempt_values(attempt)))
+            raise records.no_such_run(self._connection, of)
+        self._connection.execute(insert(table).values(records.attempt_values(attempt)))
 
     def change_attempt(self, run_id: str, number: int, **fields: Any) -> None:
         """Changes fields of an attempt.
@@ -118,7 +118,7 @@ class Writer:
             return
         gang = fields.get("gang")
         if isinstance(gang, Gang):
-            fields = {**fields, "gang": gang.model_dump(mode="json"), **rows.accounted(gang)}
+            fields = {**fields, "gang": gang.model_dump(mode="json"), **records.accounted(gang)}
         table = schema.attempts
         written = self._connection.execute(
             update(table).where(table.c.run_id == run_id, table.c.number == number).values(fields)
@@ -127,5 +127,5 @@ class Writer:
             raise NotFoundError(f"run {run_id} has no attempt {number}")
 
     def _lost(self, run: Run) -> Exception:
-        current = rows.find_run(self._connection, run.id)
+        current = records.find_run(self._connection, run.id)
         return Changed(f"run {run.id} has changed meanwhile: it is {current.state} now ({current.reason})")

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from jobs.clusters import Clusters
+from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.preflight.dashboard import Answer, ask, is_loopback
-from jobs.queue.policy import Capacity
-from jobs.spec import JobSpec
-from jobs.submission import Bundle, gather
+from jobs.scheduler.policy import Capacity
+from jobs.submission.assemble import Bundle, gather
+from jobs.submission.job_spec import JobSpec
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+from jobs.clusters.job_info import JobSight
 from jobs.errors import JobsError
 from jobs.model import Gang
 from jobs.preflight.case import Case
 from jobs.preflight.finding import Finding
-from jobs.preflight.inspection import missing, parse, words_of
-from jobs.request import METADATA_UID, SubmitRequest, build_request
-from jobs.sight import JobSight
-from jobs.submission import pack_bundle, ticket_of
-from jobs.ticket import run_of
+from jobs.preflight.inspection_process import missing, parse, words_of
+from jobs.submission.assemble import pack_bundle, ticket_of
+from jobs.submission.ray_request import METADATA_UID, SubmitRequest, build_request
+from jobs.submission.run_request import run_of
 from runtime_env.install_script import wrap_entrypoint
 from runtime_env.package import Package
 from trainers.errors import RayscribeError

@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from jobs.ledger import Ledger, rows, schema
+from jobs.ledger import Ledger, records, schema
 from jobs.ledger.database import Database
 from jobs.model import Gang, Progress, Run, RunState
 from tests.jobs.ledger.making import make_attempt, make_run
@@ -166,7 +166,7 @@ def _run(number: int, sizes: Sizes, rng: random.Random) -> Run:
 
 
 def _insert(connection: Connection, made: list[Run], rng: random.Random) -> None:
-    values = [rows.insert_values(run) for run in made]
+    values = [records.insert_values(run) for run in made]
     extra = {"idempotency_key": None, "asked_sha256": "0" * 64}
     connection.execute(insert(schema.runs), [{**run, **extra} for run, _ in values])
     connection.execute(insert(schema.requests), [request for _, request in values])
@@ -182,7 +182,7 @@ def _insert(connection: Connection, made: list[Run], rng: random.Random) -> None
         if run.attempt
     ]
     if attempts:
-        connection.execute(insert(schema.attempts), [rows.attempt_values(attempt) for attempt in attempts])
+        connection.execute(insert(schema.attempts), [records.attempt_values(attempt) for attempt in attempts])
     connection.execute(insert(schema.events), [event for run in made for event in _events(run)])
 
 

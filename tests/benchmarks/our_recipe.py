@@ -21,19 +21,19 @@ from transformers import WhisperProcessor
 
 from tests.benchmarks.sizes import RANKS
 from tests.benchmarks.turns import Turns, training_turns
-from trainers.config import DataPart, ModelPart, RunPart, ScalingPart, TrainConfig, TrainingPart
-from trainers.data.batches import bucket_edges, bucket_of
+from trainers.config.schema import DataPart, ModelPart, RunPart, ScalingPart, TrainConfig, TrainingPart
+from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features import LogMel
-from trainers.data.prepared import ClipReader, PreparedSet
-from trainers.planning import scoring_options
-from trainers.ray_engine import RayEngine
-from trainers.run import LoneEngine, fit, prepare_all
-from trainers.run_folder import RunFolder
-from trainers.scoring.evaluate import Scorer
-from trainers.seq2seq import load_recogniser
-from trainers.session import LoneSession, be_quiet
-from trainers.trainer import Clips, Collator, Request
-from trainers.worker import WorkOrder, train_loop_per_worker
+from trainers.data.prepared_set import ClipReader, PreparedSet
+from trainers.distributed.session import LoneSession, be_quiet
+from trainers.models.whisper import load_recogniser
+from trainers.pipeline.fit import LoneEngine, fit, prepare_all
+from trainers.pipeline.ray_engine import RayEngine
+from trainers.run_folder.layout import RunFolder
+from trainers.scoring.scorer import Scorer
+from trainers.training.planning import scoring_options
+from trainers.training.trainer import Clips, Collator, Request
+from trainers.training.worker import WorkOrder, train_loop_per_worker
 
 FULL_CONTEXT_S = 30.0
 

@@ -15,7 +15,7 @@ from functools import cache
 from random import Random
 
 from jobs.model import RunState
-from jobs.queue.policy import Capacity, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
+from jobs.scheduler.policy import Capacity, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
 
 WAITING, HOLDING = 10_000, 200
 TURNS = 15

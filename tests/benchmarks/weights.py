@@ -6,8 +6,8 @@ from pathlib import Path
 import transformers
 
 from tests.benchmarks.sizes import Sizes
-from trainers.config import ModelPart
-from trainers.seq2seq import load_recogniser, write_scratch_description
+from trainers.config.schema import ModelPart
+from trainers.models.whisper import load_recogniser, write_scratch_description
 
 HEAD_WIDTH = 64
 

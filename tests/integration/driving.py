@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jobs.controller import Controller
 from jobs.model import Cause, Run
+from jobs.service.controller import Controller
 from tests.integration.short_jobs import Workplace
 
 DEADLINE_S = 300.0

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from trainers.journal import Checkpoint, Journal, metrics_of
-from trainers.run_folder import RunFolder
+from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
+from trainers.run_folder.layout import RunFolder
 from trainers.storage import Storage, open_storage
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
-from jobs.demo import free_ports
+from jobs.cli.demo import free_ports
 from tests.integration.killing import RayHead
 from tests.s3 import AWS_VARIABLES
 

@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 from threading import Event
 
-from jobs.clusters import Clusters
-from jobs.controller import Controller
+from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
-from jobs.packages import PackageStore
-from jobs.queue.limits_file import read_queues
+from jobs.service.controller import Controller
+from jobs.service.package_store import PackageStore
+from jobs.service.queues_file import read_queues
 
 LEASE_S = 1.0
 POLL_S = 0.1

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.clusters import Clusters
+from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.model import Run
-from jobs.packages import PackageStore
-from jobs.queue.limits import QueuesConfig
-from jobs.service import Service
-from jobs.ticket import Ticket
+from jobs.scheduler.limits import QueuesConfig
+from jobs.service.operations import Service
+from jobs.service.package_store import PackageStore
+from jobs.submission.run_request import Ticket
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
-from trainers.config_file import apply_overrides, parse_override, read_yaml
+from trainers.config.loader import apply_overrides, parse_override, read_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPE = "jobs/specs/whisper_micro.yaml"

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainers.command import main
-from trainers.storage.local import LocalStorage
+from trainers.main import main
+from trainers.storage.local_folder import LocalStorage
 
 
 def slow_down(delay_s: float, part: str) -> None:

@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from jobs.model import Attempt, Event, Run, RunState
-from jobs.queue.limits import QueuesConfig
-from jobs.queue.policy import Capacity, Holding, Waiting, decide
+from jobs.scheduler.limits import QueuesConfig
+from jobs.scheduler.policy import Capacity, Holding, Waiting, decide
 
 
 def check_each_run(runs: Sequence[Run], events: Sequence[Event], attempts: Mapping[str, Sequence[Attempt]]) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from jobs.clusters.ray_jobs import RayJobs
 from jobs.model import Gang
-from jobs.ray_jobs import RayJobs
-from jobs.request import SubmitRequest
+from jobs.submission.ray_request import SubmitRequest
 from tests.integration.killing import DEADLINE_S, REPOSITORY, RayHead, Run
 from tests.trainers.synthetic import content
-from trainers.live import Phase, read_status, worker_logs
-from trainers.run_folder import RunFolder
+from trainers.run_folder.attempt_status import Phase, read_status, worker_logs
+from trainers.run_folder.layout import RunFolder
 
 MAX_STEPS = 40
 

@@ -15,12 +15,12 @@ import psutil
 import pytest
 import yaml
 
-from jobs.client import Client
-from jobs.demo import free_ports
+from jobs.api.client import Client
+from jobs.cli.demo import free_ports
 from jobs.model import Cause, RunState
-from jobs.queue.limits import QueuesConfig
-from jobs.spec import load_spec
-from jobs.submission import gather, pack_bundle, ticket_of
+from jobs.scheduler.limits import QueuesConfig
+from jobs.submission.assemble import gather, pack_bundle, ticket_of
+from jobs.submission.job_spec import load_spec
 from tests.integration.driving import Drive
 from tests.integration.killing import REPOSITORY
 from tests.integration.short_jobs import RECIPE, Workplace

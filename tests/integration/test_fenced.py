@@ -18,11 +18,11 @@ import yaml
 from tests.integration.killing import DEADLINE_S, REPOSITORY, RayHead
 from tests.s3 import FaultProxy
 from tests.trainers.synthetic import content
-from trainers.checkpoints import list_checkpoints
 from trainers.errors import FencedError
-from trainers.journal import Journal, State, accepted_metrics
-from trainers.run import find_model
-from trainers.run_folder import CHECKPOINTS, METRICS, RESULT, RunFolder
+from trainers.pipeline.fit import find_model
+from trainers.run_folder.checkpoints import list_checkpoints
+from trainers.run_folder.journal import Journal, State, accepted_metrics
+from trainers.run_folder.layout import CHECKPOINTS, METRICS, RESULT, RunFolder
 from trainers.storage import open_storage
 
 MAX_STEPS, SAVE_STEPS = 24, 4

@@ -11,9 +11,9 @@ import pytest
 from transformers import WhisperForConditionalGeneration, pipeline
 
 from tests.trainers.synthetic import config, speechlike, write_corpus
-from trainers.config import TrainConfig
+from trainers.config.schema import TrainConfig
 from trainers.errors import DataError, FencedError, ResumeError
-from trainers.run import LoneEngine, evaluate, find_model, fit
+from trainers.pipeline.fit import LoneEngine, evaluate, find_model, fit
 
 FILES = """
 config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from jobs.model import Cause, RunState
-from jobs.queue.limits import QueuesConfig
+from jobs.scheduler.limits import QueuesConfig
 from tests.integration.driving import Drive
 from tests.integration.ray_cluster import ray_cluster
 from tests.integration.short_jobs import Workplace

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs.clusters.job_info import JobSight
+from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
 from jobs.model import Gang
-from jobs.ray_jobs import RayJobs
-from jobs.request import SubmitRequest
-from jobs.sight import JobSight
+from jobs.submission.ray_request import SubmitRequest
 from tests.integration.conftest import LOGICAL_CPUS
 from tests.integration.killing import REPOSITORY, RayHead
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.clusters import Clusters
+from jobs.clusters.registry import Clusters
 from jobs.preflight.finding import Finding
-from jobs.preflight.run import run_preflight
-from jobs.spec import load_spec
+from jobs.preflight.runner import run_preflight
+from jobs.submission.job_spec import load_spec
 from tests.integration.conftest import LOGICAL_CPUS
 from tests.integration.killing import REPOSITORY, RayHead
 from tests.jobs.preflight.surroundings import NOW

@@ -13,7 +13,7 @@ import pytest
 from ray.job_submission import JobSubmissionClient
 
 from jobs.model import RunState
-from jobs.queue.limits import QueuesConfig
+from jobs.scheduler.limits import QueuesConfig
 from tests.integration.killing import REPOSITORY, RayHead
 from tests.integration.short_jobs import Workplace
 from tests.integration.story import check_each_run, check_never_more, check_order

@@ -13,7 +13,7 @@ import yaml
 from tests.integration.killing import RayHead, Run
 from tests.s3 import FaultProxy
 from tests.trainers.synthetic import content
-from trainers.run_folder import CHECKPOINTS
+from trainers.run_folder.layout import CHECKPOINTS
 
 MAX_STEPS, SAVE_STEPS = 200, 20
 WORKER, DRIVER, BOTH = "worker", "driver", "both"

@@ -9,11 +9,11 @@ from typing import NoReturn
 import pytest
 
 from jobs.answers import LogPage
-from jobs.clusters import Clusters
+from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.model import Cause, RunState
-from jobs.queue.limits import QueuesConfig
-from jobs.service import Service
+from jobs.scheduler.limits import QueuesConfig
+from jobs.service.operations import Service
 from tests.integration.driving import Drive
 from tests.integration.killing import RayHead
 from tests.integration.short_jobs import Workplace

@@ -8,11 +8,11 @@ import pytest
 
 from tests.integration.killing import RayHead
 from tests.trainers.synthetic import config
-from trainers.cluster import connected
-from trainers.config import TrainConfig
-from trainers.data.demo import DemoOptions, make_demo_corpus
-from trainers.ray_engine import RayEngine
-from trainers.run import LoneEngine, evaluate, fit
+from trainers.config.schema import TrainConfig
+from trainers.data.demo_corpus import DemoOptions, make_demo_corpus
+from trainers.distributed.ray_connection import connected
+from trainers.pipeline.fit import LoneEngine, evaluate, fit
+from trainers.pipeline.ray_engine import RayEngine
 from trainers.storage import open_storage
 
 

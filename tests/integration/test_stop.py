@@ -17,15 +17,15 @@ import yaml
 
 from tests.integration.killing import DEADLINE_S, REPOSITORY
 from tests.trainers.synthetic import content
-from trainers import last_step
-from trainers.command import main
-from trainers.data.prepare import ShardTask
-from trainers.journal import Checkpoint, Journal, metrics_of
-from trainers.live import Phase, read_status
-from trainers.monitor import ProgressReport
-from trainers.run_folder import RunFolder
-from trainers.scoring.evaluate import Scorer
+from trainers.data.preparation import ShardTask
+from trainers.distributed import coordinated_stop
+from trainers.main import main
+from trainers.run_folder.attempt_status import Phase, read_status
+from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
+from trainers.run_folder.layout import RunFolder
+from trainers.scoring.scorer import Scorer
 from trainers.storage import open_storage
+from trainers.training.callbacks import ProgressReport
 
 MAX_STEPS, SAVE_STEPS, EVAL_STEPS = 24, 8, 4
 
@@ -89,7 +89,7 @@ def place(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(autouse=True)
 def quick_ear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_step, "POLL_S", 0.002)
+    monkeypatch.setattr(coordinated_stop, "POLL_S", 0.002)
 
 
 def ask_to_stop() -> None:

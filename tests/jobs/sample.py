@@ -3,7 +3,7 @@
 from typing import Any
 
 from jobs.model import Gang, Run
-from trainers.config import TrainConfig
+from trainers.config.schema import TrainConfig
 
 CONTENT: dict[str, Any] = {
     "run": {"name": "sr", "storage_path": "/mnt/runs"},

@@ -16,7 +16,7 @@ from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from jobs.demo import free_ports
+from jobs.cli.demo import free_ports
 
 LOOPBACK = "127.0.0.1"
 DEADLINE_S = 240.0

@@ -18,7 +18,7 @@ from runtime_env.tree import LIMIT_BYTES, list_tree
 from tests.runtime_env.package_index import PackageIndex, serving
 from tests.runtime_env.ray_node import JobEnd, RayNode, ray_node, thin_python, wait_for
 from tests.runtime_env.test_tree import grow
-from trainers.secrets import resolve_secrets
+from trainers.config.secrets import resolve_secrets
 
 pytestmark = [pytest.mark.slow]
 

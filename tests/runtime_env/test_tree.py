@@ -119,9 +119,9 @@ def test_nothing_goes_along_that_ray_leaves_at_home() -> None:
 
 def test_files_that_look_like_secrets_stay_with_a_note(tmp_path: Path) -> None:
     secrets = [".env", "deploy/prod.pem", "deploy/id_rsa", ".env.local", "server.key", ".aws/credentials"]
-    grow(tmp_path, dict.fromkeys(["task.py", ".env.example", "trainers/secrets.py", *secrets], ""))
+    grow(tmp_path, dict.fromkeys(["task.py", ".env.example", "trainers/config/secrets.py", *secrets], ""))
     listed = list_tree(tmp_path, [])
-    assert paths_of(listed) == [".env.example", "task.py", "trainers/secrets.py"]
+    assert paths_of(listed) == [".env.example", "task.py", "trainers/config/secrets.py"]
     left = reasons_of(listed)
     assert set(left.values()) == {BY_SECRECY}
     assert "job.runtime_env.secrets" in BY_SECRECY

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from trainers.config import TrainConfig
-from trainers.config_file import apply_overrides, build_config
+from trainers.config.loader import apply_overrides, build_config
+from trainers.config.schema import TrainConfig
 
 RATE_HZ = 16_000
 MINIMAL: dict[str, Any] = {

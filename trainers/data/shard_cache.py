@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainers.config import S3_SCHEME
+from trainers.config.schema import S3_SCHEME
 from trainers.storage import Storage
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainers.config import S3_SCHEME, DataPart, HubDatasetPart
-from trainers.data.demo import DemoOptions, corpus_key, make_demo_corpus
+from trainers.config.schema import S3_SCHEME, DataPart, HubDatasetPart
+from trainers.data.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.manifest import read_manifest
 from trainers.errors import DataError, StorageError
 from trainers.storage import open_storage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainers.config import S3_SCHEME, TrainConfig
+from trainers.config.schema import S3_SCHEME, TrainConfig
 from trainers.data.manifest import read_manifest
 from trainers.data.sources import SPLITS, open_sources, read_location
 from trainers.data.text import normalize

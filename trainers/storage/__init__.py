@@ -11,7 +11,7 @@ This package is the only user of boto3 and of pyarrow's filesystems; it needs no
 """
 
 from trainers.storage.base import Entry, Storage, sha256_of
-from trainers.storage.open import open_storage
+from trainers.storage.opening import open_storage
 from trainers.storage.retry import RetryPolicy
 
 __all__ = ["Entry", "RetryPolicy", "Storage", "open_storage", "sha256_of"]

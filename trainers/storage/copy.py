@@ -7,10 +7,10 @@ from uuid import uuid4
 from boto3.s3.transfer import TransferConfig
 
 from trainers.storage.base import PART_SUFFIX, Storage
-from trainers.storage.local import LocalStorage
+from trainers.storage.local_folder import LocalStorage
 from trainers.storage.retry import Fault
 from trainers.storage.s3 import S3Storage
-from trainers.storage.s3_faults import S3Faults
+from trainers.storage.s3_errors import S3Faults
 
 _MIB = 1024 * 1024
 # S3 copies at most 5 GiB in one request; below that, one request is a whole copy or none.

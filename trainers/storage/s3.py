@@ -18,7 +18,7 @@ from pyarrow import fs
 from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, in_parallel, with_line
 from trainers.storage.retry import RetryPolicy
-from trainers.storage.s3_faults import S3Faults, error_code
+from trainers.storage.s3_errors import S3Faults, error_code
 
 T = TypeVar("T")
 

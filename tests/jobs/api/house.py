@@ -13,20 +13,20 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from jobs.api.app import make_app
-from jobs.api.backend import Backend
+from jobs.api.server.app import make_app
+from jobs.api.server.dependencies import Backend
+from jobs.api.server.process import listen
+from jobs.clusters.capacity_cache import QuickClusters
+from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
 from jobs.ledger import Ledger
 from jobs.model import AttemptState, Cause, Run, RunState
-from jobs.packages import PackageStore
-from jobs.queue.limits import Limits, QueuePart, QueuesConfig
-from jobs.quick_clusters import QuickClusters
-from jobs.ray_jobs import RayJobs
-from jobs.serve import listen
-from jobs.service import Service
+from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
+from jobs.service.operations import Service
+from jobs.service.package_store import PackageStore
 from tests.jobs.ledger.making import DEADLINE_S, make_attempt, put
 from tests.jobs.sample import CONTENT, sample_run
-from trainers.config import TrainConfig
+from trainers.config.schema import TrainConfig
 
 ADDRESS = "http://127.0.0.1:8265"
 QUEUES = QueuesConfig(queues={"small": QueuePart(max_gpus=4, per_user=Limits(max_running=1))})

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from jobs.serve import ServeSettings, serve
+from jobs.api.server.process import ServeSettings, serve
 from tests.jobs.ledger.making import DEADLINE_S
 
 ROOT = Path(__file__).parents[3]

@@ -4,8 +4,8 @@ import httpx
 import pytest
 from starlette.datastructures import Headers
 
-from jobs.api.app import make_app
-from jobs.api.auth import is_loopback, refusal_of, refuse_open
+from jobs.api.server.app import make_app
+from jobs.api.server.auth import is_loopback, refusal_of, refuse_open
 from tests.jobs.api.house import House, served
 from trainers.errors import ConfigError
 

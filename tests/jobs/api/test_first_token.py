@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.api.first_token import give_first_token
+from jobs.api.server.first_token import give_first_token
 from jobs.ledger import Ledger
 from trainers.errors import ConfigError
 

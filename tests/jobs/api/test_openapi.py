@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobs.api.wire import HEALTH, OPENAPI
+from jobs.api.protocol import HEALTH, OPENAPI
 from tests.jobs.api.house import House
 
 # All checks but one: which texts are a cursor, or a whole config, no JSON schema can say.

@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from jobs.client import Client
+from jobs.api.client import Client
+from jobs.api.server.process import ServeSettings, serve
 from jobs.ledger import Ledger
 from jobs.model import RunState
-from jobs.serve import ServeSettings, serve
 from tests.jobs.api.house import config_of, make_package
 from tests.jobs.api.serve_process import NO_CLUSTER, serve_process
+from tests.jobs.api.test_client import ticket
 from tests.jobs.ledger.making import wait_until
-from tests.jobs.test_client import ticket
 from trainers.errors import ConfigError
 
 

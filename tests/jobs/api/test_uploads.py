@@ -11,9 +11,9 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from jobs.api.failures import handle_failures
-from jobs.api.guard import Guard
-from jobs.api.uploads import PREFIX, STALE_S, received, remove_stale
+from jobs.api.server.access_log import Guard
+from jobs.api.server.error_responses import handle_failures
+from jobs.api.server.uploads import PREFIX, STALE_S, received, remove_stale
 from tests.jobs.api.house import House, make_package, served
 from tests.jobs.ledger.making import wait_until
 

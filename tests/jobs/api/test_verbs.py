@@ -4,10 +4,10 @@ from pathlib import Path
 
 import httpx
 
-from jobs.api.wire import IDEMPOTENCY_KEY
+from jobs.api.protocol import IDEMPOTENCY_KEY
 from jobs.model import Attempt, Event, Run, RunState
 from tests.jobs.api.house import ADDRESS, House, config_of, make_package
-from trainers.live import driver_log_key
+from trainers.run_folder.attempt_status import driver_log_key
 
 
 def ticket(http: httpx.Client, folder: Path, name: str, **job: object) -> dict[str, object]:

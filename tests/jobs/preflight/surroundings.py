@@ -13,12 +13,12 @@ from typing import Any
 import ray
 import yaml
 
-from jobs.clusters import Clusters
+from jobs.clusters.registry import Clusters
 from jobs.preflight.case import Case
 from jobs.preflight.finding import Check, Finding
-from jobs.preflight.run import run_check
-from jobs.queue.policy import Capacity
-from jobs.spec import JobSpec, load_spec
+from jobs.preflight.runner import run_check
+from jobs.scheduler.policy import Capacity
+from jobs.submission.job_spec import JobSpec, load_spec
 from tests.trainers.synthetic import content
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from trainers.config import DataPart
-from trainers.data.prepare import ShardTask, prepare
+from trainers.config.schema import DataPart
+from trainers.data.preparation import ShardTask, prepare
 from trainers.data.sources import open_sources
 
 

@@ -8,7 +8,7 @@ from transformers import WhisperFeatureExtractor
 
 from tests.trainers.synthetic import RATE_HZ, speechlike
 from trainers.data.audio import decode
-from trainers.data.batches import BUCKET_EDGES_S
+from trainers.data.batch_plan import BUCKET_EDGES_S
 from trainers.data.features import LogMel, pad_samples
 from trainers.errors import ConfigError
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.data.text import normalize
-from trainers.scoring.normalize import scoring_normalizer
+from trainers.scoring.normalizers import scoring_normalizer
 
 
 def as_trained(text: str) -> str:

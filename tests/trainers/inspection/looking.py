@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainers.synthetic import config, write_corpus
+from trainers.inspection.check_command import notes_of
 from trainers.inspection.notes import Check, Note
-from trainers.inspection.run import notes_of
 from trainers.inspection.subject import Subject
 
 SAID = {

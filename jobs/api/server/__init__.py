@@ -1,0 +1,1 @@
+"""The HTTP server: the FastAPI app, its middleware, and the process that serves it."""

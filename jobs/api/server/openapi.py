@@ -1,0 +1,118 @@
+"""What the OpenAPI description says beside the records: examples, and the errors that an endpoint may answer with."""
+
+from typing import Any
+
+from jobs.api.protocol import ErrorBody
+
+CONFIG: dict[str, Any] = {
+    "run": {"name": "whisper-sr", "storage_path": "s3://speech/runs"},
+    "data": {"train": "s3://speech/sr/train.csv", "validation": "s3://speech/sr/validation.csv"},
+    "model": {"name_or_path": "openai/whisper-small", "language": "Serbian"},
+    "training": {"max_steps": 4000},
+    "scaling": {"num_workers": 2, "use_gpu": True, "resources_per_worker": {"CPU": 4, "GPU": 1}},
+    "job": {"priority": 10, "tags": ["serbian"]},
+}
+GANG = {"num_workers": 2, "resources_per_worker": {"CPU": 4.0, "GPU": 1.0}, "extra": {"CPU": 1.0}}
+RUN: dict[str, Any] = {
+    "id": "whisper-sr",
+    "uid": "5d1c7a0e4a4b4e0c9a3b5b2f0d7c8e91",
+    "user": "ana",
+    "queue": "default",
+    "priority": 10,
+    "address": "http://ray-head:8265",
+    "spec_path": "jobs/specs/whisper_small_finetune.yaml",
+    "overrides": ["run.name=whisper-sr", "training.max_steps=4000"],
+    "config": CONFIG,
+    "package": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "gang": GANG,
+    "tags": ["serbian"],
+    "depends_on": [],
+    "max_retries": 3,
+    "run_folder": "s3://speech/runs/whisper-sr",
+    "state": "TRAINING",
+    "reason": "step 1,200 of 4,000 · loss 0.231 · ETA 1 h 12 min",
+    "attempt": 1,
+    "exit_code": None,
+    "submitted_s": 1767225600.0,
+    "queued_s": 1767225600.0,
+    "updated_s": 1767229200.0,
+    "ended_s": None,
+    "not_before_s": None,
+    "stop_requested_s": None,
+    "progress": {
+        "phase": "TRAINING",
+        "step": 1200,
+        "max_steps": 4000,
+        "loss": 0.231,
+        "wer": 0.184,
+        "eta_s": 4320.0,
+        "detail": "",
+        "at_s": 1767229199.0,
+    },
+    "version": 31,
+}
+ATTEMPT: dict[str, Any] = {
+    "run_id": "whisper-sr",
+    "number": 1,
+    "submission_id": "whisper-sr-a1",
+    "state": "SUBMITTED",
+    "gang": GANG,
+    "resume_from": None,
+    "created_s": 1767225601.0,
+    "submitted_s": 1767225603.0,
+    "ended_s": None,
+    "cause": None,
+    "exit_code": None,
+    "message": "",
+    "last_step": None,
+}
+EVENT: dict[str, Any] = {
+    "number": 812,
+    "run_id": "whisper-sr",
+    "attempt": 1,
+    "at_s": 1767225601.0,
+    "state": "SETTING_UP",
+    "before": "QUEUED",
+    "cause": "admitted",
+    "text": "attempt 1 starts from the beginning",
+}
+PAGE = {"runs": [RUN], "next_cursor": "WzE3NjcyMjU2MDAuMCwgIndoaXNwZXItc3IiXQ"}
+LOGS = {
+    "attempt": 1,
+    "lines": [{"source": "driver", "text": "step 1,200 of 4,000"}, {"source": "rank-0", "text": "loss 0.231"}],
+    "cursor": "eyJkcml2ZXIiOiA1MTJ9",
+    "ended": False,
+}
+USAGE = {"key": "ana", "attempts": 12, "wall_hours": 31.5, "cpu_hours": 283.5, "gpu_hours": 63.0}
+TICKET = {name: RUN[name] for name in ("config", "spec_path", "overrides", "package")}
+
+ERRORS: dict[int, tuple[str, str, str, int]] = {
+    400: ("The body is not readable.", "ConfigError", "There was an error parsing the body", 2),
+    401: ("No token was sent, or an unknown one.", "AuthError", "no token: send `Authorization: Bearer rsk_…`", 25),
+    403: ("Without tokens: not a request from this machine.", "AuthError", "the request comes from a page of …", 25),
+    404: ("Nothing has this name.", "NotFoundError", "no run is named whisper-sr: did you mean whisper-hr?", 21),
+    408: ("The body did not come in time.", "ServiceError", "the request's body did not come within 30 s", 24),
+    409: ("The state that things are in does not allow it.", "ConflictError", "run whisper-sr is TRAINING; only …", 22),
+    413: ("The body is too large.", "ConfigError", "the request's body is larger than 1000000 bytes", 2),
+    422: ("The request itself cannot be.", "ConfigError", "query.limit: Input should be less than or equal to 500", 2),
+    500: ("A fault of the service; its log has the place.", "ServiceError", "the service failed; its log …", 24),
+    502: ("A Ray cluster, or the storage of a run, does not answer.", "ClusterError", "http://ray-head:8265: …", 23),
+    503: ("The ledger's database does not answer.", "ServiceError", "the ledger … does not answer", 24),
+}
+ALWAYS = (401, 403, 500, 503)
+
+
+def example(value: Any, description: str) -> dict[str, Any]:
+    """The description of an answer."""
+    return {"description": description, "content": {"application/json": {"example": value}}}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The descriptions of these errors, and of those that every endpoint may answer with."""
+    return {status: _error(status) for status in sorted({*statuses, *ALWAYS})}
+
+
+def _error(status: int) -> dict[str, Any]:
+    description, kind, message, exit_code = ERRORS[status]
+    shown = {"error": {"type": kind, "message": message, "exit_code": exit_code}}
+    return {"model": ErrorBody, **example(shown, description)}

@@ -1,0 +1,235 @@
+"""rayscribe serve: one process that answers over HTTP and, while it holds the ledger's lease, drives the runs."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from jobs.api.server.app import make_app
+from jobs.api.server.auth import is_loopback, refuse_open
+from jobs.api.server.dependencies import Backend
+from jobs.api.server.first_token import give_first_token
+from jobs.api.server.uploads import remove_stale
+from jobs.clusters.capacity_cache import QuickClusters
+from jobs.clusters.registry import Clusters
+from jobs.ledger import Lease, Ledger
+from jobs.ledger.holder import holder_here, is_gone
+from jobs.paths import default_database, home, user_here
+from jobs.scheduler.limits import QueuesConfig
+from jobs.service.controller import LEASE_S, POLL_S, Controller
+from jobs.service.operations import Service
+from jobs.service.package_store import PackageStore
+from jobs.service.queues_file import read_queues
+from trainers.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 8470
+# Ray's own: where `ray start --head` on this machine puts its dashboard.
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+# Requests that are being answered when the service is told to end may take this long.
+GRACE_S = 5
+# So may the round that the controller is in; together they stay below the ten seconds that a container is given. A
+# longer round, such as a large upload to Ray, is taken up by the next service when the lease has run out.
+ROUND_S = 4.0
+# Connections that wait to be taken.
+BACKLOG = 1024
+# Threads that have nothing to do end at once.
+IDLE_S = 0.5
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How a service runs.
+
+    Attributes:
+        database: URL of the ledger. None: see `home.default_database`.
+        host: Address to listen on.
+        port: Port to listen on. 0: any that is free.
+        no_auth: Ask for no tokens; on a loopback address only.
+        addresses: Dashboards of the Ray clusters that runs may name; the first is for runs that name none. Empty:
+            RAY_API_SERVER_ADDRESS, or the one of this machine.
+        queues_file: YAML with the queues' caps. None: RAYSCRIBE_QUEUES, or queues.yaml in `home()` where it is there.
+        grows_to: What each cluster's autoscaler may make of it, by address, e.g. {"http://head:8265": {"GPU": 16}}.
+        packages: Folder of the runs' code. None: packages in `home()`.
+        poll_s: Pause between two rounds of the controller. Seconds.
+        lease_s: Another service takes over after so long a silence. Seconds.
+    """
+
+    database: str | None = None
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    no_auth: bool = False
+    addresses: tuple[str, ...] = ()
+    queues_file: Path | None = None
+    grows_to: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    packages: Path | None = None
+    poll_s: float = POLL_S
+    lease_s: float = LEASE_S
+
+
+def serve(settings: ServeSettings) -> None:
+    """Serves until SIGTERM or SIGINT; then ends what is being answered, and leaves the lease to the next.
+
+    Raises:
+        ConfigError: the settings cannot be; nothing was started.
+        ServiceError: the ledger cannot be opened.
+    """
+    _log_to_stderr()
+    with ExitStack() as stack:
+        listener = stack.enter_context(_bound(settings))
+        queues = _queues_of(settings.queues_file)
+        ledger = Ledger.open(settings.database or default_database())
+        stack.callback(ledger.close)
+        packages = PackageStore(settings.packages or home() / "packages")
+        remove_stale(packages.folder)
+        lease = ledger.lease(holder_here(), ttl_s=settings.lease_s, is_gone=is_gone)
+        grows_to = {address.rstrip("/"): growth for address, growth in settings.grows_to.items()}
+        service = Service(
+            ledger,
+            QuickClusters(grows_to),
+            packages,
+            queues,
+            user=user_here(),
+            addresses=_addresses(settings),
+        )
+        backend = Backend(service, ledger, queues, packages.folder, lambda: lease.held)
+        server, stop = _server(backend, open_as=user_here() if settings.no_auth else None), threading.Event()
+        _listen_to_signals(server, stop)
+        if not settings.no_auth:
+            _say(give_first_token(ledger, home() / "token", user_here(), time.time()))
+        lease.try_hold()
+        _say(_summary(settings, listener, ledger, lease))
+        clusters = Clusters(grows_to)
+        controller = Controller(ledger, clusters, packages, queues, lease=lease)
+        with _driving(controller, stop, settings.poll_s):
+            server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: uvicorn raises them again when it has ended, which would end us before we have."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(backend: Backend, *, open_as: str | None) -> _Server:
+    config = uvicorn.Config(
+        make_app(backend, open_as=open_as),
+        access_log=False,  # it has query strings; the API writes its own
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,  # nothing depends on where a request comes from
+        timeout_graceful_shutdown=GRACE_S,
+        ws="none",
+    )
+    return _Server(config)
+
+
+@contextmanager
+def _driving(controller: Controller, stop: threading.Event, poll_s: float) -> Iterator[None]:
+    """Runs the controller in a thread for the length of the block.
+
+    It gives the lease back itself, at the end of its last round.
+    """
+    thread = threading.Thread(target=controller.run, args=(stop,), kwargs={"poll_s": poll_s}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(ROUND_S)
+        if thread.is_alive():
+            log.warning("the controller is in a long round; another service takes over when the lease has run out")
+
+
+def _listen_to_signals(server: _Server, stop: threading.Event) -> None:
+    def end(number: int, frame: object) -> None:
+        stop.set()
+        server.handle_exit(number, None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+
+@contextmanager
+def _bound(settings: ServeSettings) -> Iterator[socket.socket]:
+    """Takes the port before anything else happens, so that one that is taken is said at once."""
+    if settings.no_auth:
+        refuse_open(settings.host)
+    try:
+        listener = listen(settings.host, settings.port)
+    except OSError as error:
+        raise ConfigError(
+            f"--host {settings.host} --port {settings.port}: {error.strerror}; another service may have it: "
+            "stop that one, or give another --port"
+        ) from None
+    with listener:
+        if settings.no_auth:
+            refuse_open(str(listener.getsockname()[0]))
+        yield listener
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Opens a port.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    # With its protocol named, unlike socket.create_server: asyncio turns Nagle's algorithm off only then, which would
+    # hold each small answer back for 40 ms.
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _queues_of(path: Path | None) -> QueuesConfig:
+    if path is None:
+        named = os.environ.get("RAYSCRIBE_QUEUES")
+        path = Path(named) if named else home() / "queues.yaml"
+        if not named and not path.is_file():
+            return QueuesConfig()
+    return read_queues(path)
+
+
+def _addresses(settings: ServeSettings) -> list[str]:
+    named = settings.addresses or (os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS,)
+    return [address.rstrip("/") for address in named]
+
+
+def _summary(settings: ServeSettings, listener: socket.socket, ledger: Ledger, lease: Lease) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    drives = "drives the runs" if lease.epoch is not None else "answers; another service drives the runs"
+    who = "no tokens asked for" if settings.no_auth else "tokens asked for"
+    open_ = "" if is_loopback(host) else " · in plain text: put TLS in front of it"
+    clusters = ", ".join(_addresses(settings))
+    where = f"http://{shown}:{port} · {who}{open_}"
+    return f"Rayscribe serves {where} · database {ledger.url} · clusters {clusters} · {drives}"
+
+
+def _say(line: str | None) -> None:
+    if line is not None:
+        print(line, flush=True)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("jobs").setLevel(logging.INFO)

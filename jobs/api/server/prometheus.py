@@ -1,0 +1,103 @@
+"""Metrics for Prometheus, read from the ledger when they are asked for: a service that restarts loses none.
+
+Two services on one ledger say the same, so dashboards take `max by (queue, …)` over instances, not the sum.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jobs.ledger import WAIT_BOUNDS_S, Figures
+from jobs.model import RunState
+from jobs.scheduler.limits import QueuesConfig
+
+Counts = dict[tuple[str, RunState], int]
+# Several scrapers at once cost one look.
+FRESH_S = 2.0
+
+
+class LedgerCollector(Collector):
+    """The ledger as metrics."""
+
+    def __init__(
+        self,
+        look: Callable[[], tuple[Counts, Figures]],
+        queues: QueuesConfig,
+        holds_lease: Callable[[], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Looks at nothing yet.
+
+        Args:
+            look: Reads runs by queue and state, and what the attempts come to.
+            queues: Those that are shown though they are empty.
+            holds_lease: Whether this service drives the runs.
+            clock: Seconds from any origin.
+        """
+        self._look, self._queues, self._holds_lease, self._clock = look, queues, holds_lease, clock
+        self._lock = threading.Lock()
+        self._seen: tuple[float, tuple[Counts, Figures]] | None = None
+
+    def describe(self) -> list[Metric]:
+        """Says nothing beforehand, so that registering needs no database."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics as of now."""
+        with self._lock:
+            now_s = self._clock()
+            if self._seen is None or now_s - self._seen[0] > FRESH_S:
+                self._seen = (now_s, self._look())
+            counts, figures = self._seen[1]
+        names = sorted({*self._queues.queues, *(queue for queue, _ in counts)})
+        yield from _of_runs(counts, names)
+        yield from _of_attempts(figures)
+        yield GaugeMetricFamily(
+            "rayscribe_holds_lease", "Whether this service drives the runs.", value=float(self._holds_lease())
+        )
+
+
+def registry_of(collector: LedgerCollector) -> CollectorRegistry:
+    """A registry with the ledger's metrics and those of this process."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def _of_runs(counts: Counts, names: list[str]) -> Iterator[Metric]:
+    runs = GaugeMetricFamily("rayscribe_runs", "Runs by queue and state.", labels=["queue", "state"])
+    length = GaugeMetricFamily("rayscribe_queue_length", "Runs that wait to be admitted.", labels=["queue"])
+    for name in names:
+        for state in RunState:
+            runs.add_metric([name, state], counts.get((name, state), 0))
+        length.add_metric([name], sum(counts.get((name, state), 0) for state in RunState if state.waiting))
+    yield runs
+    yield length
+
+
+def _of_attempts(figures: Figures) -> Iterator[Metric]:
+    waits = HistogramMetricFamily(
+        "rayscribe_wait_seconds", "From a run's submission to its first attempt.", labels=["queue"]
+    )
+    for queue, wait in sorted(figures.waits.items()):
+        buckets = [(str(bound), within) for bound, within in zip(WAIT_BOUNDS_S, wait.within, strict=True)]
+        waits.add_metric([queue], buckets=[*buckets, ("+Inf", wait.number)], sum_value=wait.seconds)
+    yield waits
+    ended = CounterMetricFamily("rayscribe_attempts", "Attempts that ended, by cause.", labels=["queue", "cause"])
+    for (queue, cause), number in sorted(figures.ended.items()):
+        ended.add_metric([queue, cause], number)
+    yield ended
+    for name, what, hours in (
+        ("rayscribe_gpu_hours", "GPUs", figures.gpu_hours),
+        ("rayscribe_cpu_hours", "CPUs", figures.cpu_hours),
+    ):
+        family = CounterMetricFamily(name, f"Hours of {what} that attempts have held.", labels=["queue", "user"])
+        for (queue, user), value in sorted(hours.items()):
+            family.add_metric([queue, user], value)
+        yield family

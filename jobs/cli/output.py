@@ -1,0 +1,116 @@
+"""How runs, attempts, events and hours look on a terminal, and as JSON."""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+import yaml
+from pydantic import BaseModel
+
+from jobs.model import Attempt, AttemptState, Event, Run
+from trainers.distributed.console import format_duration
+
+LONGEST_REASON = 100
+
+
+def as_json(content: Any) -> None:
+    """Prints one JSON document; models by their fields, times as seconds since 1970."""
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=_plain))
+
+
+def as_yaml(content: Any) -> None:
+    """Prints one YAML document, in the order of its keys."""
+    typer.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000), nl=False)
+
+
+def runs_table(runs: Sequence[Run]) -> None:
+    """One line a run."""
+    now_s = time.time()
+    rows = [
+        (
+            run.id,
+            run.state.value,
+            run.queue,
+            str(run.priority),
+            run.user,
+            format_duration((run.ended_s or now_s) - run.submitted_s),
+            _short(run.reason),
+        )
+        for run in runs
+    ]
+    _table(("RUN", "STATE", "QUEUE", "PRIORITY", "USER", "AGE", "REASON"), rows)
+
+
+def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
+    """What is known of one run."""
+    typer.echo(f"{run.id}: {run.state} · {run.reason}")
+    total = ", ".join(f"{value:g} {name}" for name, value in run.gang.total.items())
+    lines = {
+        "submitted": f"{clock(run.submitted_s)} by {run.user}, queue {run.queue}, priority {run.priority}",
+        "cluster": run.address,
+        "gang": f"{run.gang.num_workers} workers, {total} in all",
+        "run folder": run.run_folder,
+    }
+    if run.depends_on:
+        lines["depends on"] = ", ".join(run.depends_on)
+    if run.tags:
+        lines["tags"] = ", ".join(run.tags)
+    if run.exit_code is not None:
+        lines["exit code"] = str(run.exit_code)
+    for name, text in lines.items():
+        typer.echo(f"  {name:<11}{text}")
+    for attempt in attempts:
+        typer.echo(f"  {attempt_line(attempt)}")
+
+
+def attempt_line(attempt: Attempt) -> str:
+    """`attempt 2: NODE_LOST after 3 min 20 s, from checkpoint-…`."""
+    begin = f"from {attempt.resume_from}" if attempt.resume_from else "from the beginning"
+    took = format_duration(attempt.duration_s(time.time()))
+    live = "being submitted" if attempt.state == AttemptState.SUBMITTING else "with Ray"
+    end = f"{attempt.cause} after {took}" if attempt.cause else f"{live}, {took} so far"
+    code = f", exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
+    message = f" · {_short(attempt.message)}" if attempt.message else ""
+    return f"attempt {attempt.number}: {end}{code}, {begin}{message}"
+
+
+def event_line(event: Event) -> str:
+    """`2026-11-20 21:16:03  QUEUED → SETTING_UP  attempt 1 starts from the beginning`."""
+    move = event.state.value if event.before in (None, event.state) else f"{event.before} → {event.state}"
+    return f"{clock(event.at_s)}  {move:<36}  {event.text}"
+
+
+def clock(at_s: float) -> str:
+    """A time of this machine's clock, to the second, UTC."""
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def usage_table(by: str, rows: Iterable[Any]) -> None:
+    """One line a key."""
+    _table(
+        (by.upper(), "ATTEMPTS", "HOURS", "CPU-HOURS", "GPU-HOURS"),
+        [
+            (row.key, str(row.attempts), f"{row.wall_hours:.2f}", f"{row.cpu_hours:.2f}", f"{row.gpu_hours:.2f}")
+            for row in rows
+        ],
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    for row in [head, *rows]:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _short(text: str) -> str:
+    line = text.replace("\n", " ")
+    return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, BaseModel):
+        return item.model_dump(mode="json")
+    raise TypeError(f"{type(item).__name__} has no JSON form")

@@ -1,0 +1,144 @@
+"""rayscribe serve, token: the service, and who may talk to it."""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.cli.connect import JsonOption
+from jobs.cli.output import as_json, clock
+from jobs.paths import default_database, home
+from trainers.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+PORT = 8470
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="RAYSCRIBE_DATABASE", metavar="URL", help="sqlite:////path/ledger.db or postgresql://… Default: a file."
+    ),
+]
+tokens = typer.Typer(help="Tokens of the service's users.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def serve(
+    database: DatabaseOption = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any.")] = PORT,
+    address: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="RAY_API_SERVER_ADDRESS", help="URL of a cluster's dashboard; repeatable, the first is the default."
+        ),
+    ] = None,
+    queues: Annotated[Path | None, typer.Option(metavar="FILE", help="queues.yaml with the caps of queues.")] = None,
+    grows_to: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=NUMBER[@URL]",
+            help="What a cluster's autoscaler may grow it to, the first one's without @URL; repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token; on loopback only.")] = False,
+) -> None:
+    """Run the service: a queue that outlives terminals, with an API over HTTP.
+
+    Example: rayscribe serve --address http://127.0.0.1:8265 --queues queues.yaml
+    Example: rayscribe serve --database postgresql://rayscribe@db/rayscribe --host 0.0.0.0 --grows-to GPU=16
+    Example: rayscribe serve --address http://a:8265 --address http://b:8265 --grows-to GPU=64@http://b:8265
+    """
+    from jobs.api.server.process import DEFAULT_ADDRESS, ServeSettings  # noqa: PLC0415
+    from jobs.api.server.process import serve as run_service  # noqa: PLC0415
+
+    growth = growth_of(grows_to, address or [DEFAULT_ADDRESS])
+    run_service(
+        ServeSettings(
+            database=database or default_database(),
+            host=host,
+            port=port,
+            addresses=tuple(address or ()),
+            queues_file=queues,
+            grows_to=growth,
+            no_auth=no_auth,
+            packages=home() / "packages",
+        )
+    )
+
+
+def growth_of(texts: Sequence[str], addresses: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Reads `GPU=16` and `GPU=16@http://b:8265`, by address.
+
+    Raises:
+        ConfigError: one is not written so, or names a cluster that is not served.
+    """
+    served = [address.rstrip("/") for address in addresses]
+    growth: dict[str, dict[str, float]] = {}
+    for text in texts:
+        amount, _, url = text.partition("@")
+        name, _, value = (part.strip() for part in amount.partition("="))
+        try:
+            most = float(value)
+        except ValueError:
+            most = math.nan
+        if not name or not 0 <= most < math.inf:
+            raise ConfigError(f"--grows-to {text}: write it as NAME=NUMBER or NAME=NUMBER@URL, e.g. --grows-to GPU=16")
+        where = url.rstrip("/") or served[0]
+        if where not in served:
+            raise ConfigError(f"--grows-to {text}: {url} is not one of the clusters {', '.join(served)} (--address)")
+        growth.setdefault(where, {})[name] = most
+    return growth
+
+
+@tokens.command("add")
+def add_token(
+    name: Annotated[str, typer.Argument(help="Who it is for; runs submitted with it are this user's.")],
+    database: DatabaseOption = None,
+) -> None:
+    """Make a token and show it, this once.
+
+    Example: rayscribe token add ana
+    """
+    from jobs.ledger import Ledger  # noqa: PLC0415
+
+    ledger = Ledger.open(database or default_database())
+    typer.echo(ledger.add_token(name, time.time()))
+    typer.echo(f"token of {name}; it is not shown again. Use: export RAYSCRIBE_TOKEN=…", err=True)
+    ledger.close()
+
+
+@tokens.command("list")
+def list_tokens(database: DatabaseOption = None, json_output: JsonOption = False) -> None:
+    """List whose tokens there are; never the tokens themselves.
+
+    Example: rayscribe token list
+    """
+    from jobs.ledger import Ledger  # noqa: PLC0415
+
+    ledger = Ledger.open(database or default_database())
+    found = ledger.tokens()
+    ledger.close()
+    if json_output:
+        as_json(found)
+        return
+    for item in found:
+        typer.echo(f"{item.name}  made {clock(item.created_s)}")
+
+
+@tokens.command("revoke")
+def revoke_token(
+    name: Annotated[str, typer.Argument(help="Whose token ends to be one.")], database: DatabaseOption = None
+) -> None:
+    """End a user's tokens, at once.
+
+    Example: rayscribe token revoke ana
+    """
+    from jobs.ledger import Ledger  # noqa: PLC0415
+
+    ledger = Ledger.open(database or default_database())
+    ledger.revoke(name)
+    ledger.close()
+    typer.echo(f"tokens of {name} are revoked")

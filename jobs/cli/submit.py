@@ -1,0 +1,241 @@
+"""rayscribe submit, resume, preflight: from a recipe to a run in the queue."""
+
+import os
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobs.cli.connect import JsonOption, ServiceOption, Session, opened
+from jobs.cli.follow import Follower, Teller, exit_code_of, print_text, tell_line
+from jobs.cli.output import as_json, as_yaml
+from jobs.cli.train import Overrides, Spec
+from jobs.errors import NotFoundError, PreflightError
+from jobs.model import Run
+from jobs.paths import user_here
+from jobs.submission.branch import branch
+from jobs.submission.job_spec import JobPart, JobSpec, load_spec
+from trainers.config.schema import is_absolute
+
+if TYPE_CHECKING:
+    from jobs.preflight.finding import Finding
+    from jobs.submission.assemble import Bundle
+
+AddressOption = Annotated[
+    str | None,
+    typer.Option(help="URL of the cluster's dashboard, e.g. http://127.0.0.1:8265. Default: the service's own."),
+]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", "-f", help="Show states and logs until the end; give its exit code back.")
+]
+UNNAMED_ADDRESS = "<the service's own>"
+SIGNS = {"ok": "✓", "warning": "!", "fault": "✗", "skipped": "-"}
+
+
+def submit(  # noqa: PLR0913, PLR0917 -- a command has as many as it has options
+    spec: Spec,
+    overrides: Overrides = [],  # noqa: B006
+    priority: Annotated[int | None, typer.Option(help="Larger goes first within the queue; short for --set.")] = None,
+    address: AddressOption = None,
+    follow: FollowOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the whole request, and ask for nothing.")] = False,
+    skip_preflight: Annotated[bool, typer.Option("--no-preflight", help="Submit without the checks.")] = False,
+    service: ServiceOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Check a recipe, freeze its code, and queue it; --follow stays with it.
+
+    Without a service this command drives the run: to its end with --follow, otherwise until Ray has its first attempt.
+
+    Example: rayscribe submit jobs/specs/whisper_digits.yaml --set training.max_steps=200 --priority 10 --follow
+    """
+    # Only now: leaving out what Ray leaves out takes Ray's own code, which other commands need not load.
+    from jobs.submission.assemble import gather, pack_bundle, ticket_of  # noqa: PLC0415
+
+    found = load_spec(spec, _sets(overrides, priority, address), now=datetime.now(UTC))
+    bundle = gather(found, Path.cwd())
+    if dry_run:
+        _dry_run(found, bundle, service, json_output)
+        return
+    if not skip_preflight:
+        _check(found, bundle.root)
+    with opened(service) as session:
+        package = pack_bundle(bundle, session.packages)
+        if not session.front.has_package(package.sha256):
+            session.front.put_package(package.sha256, package.path)
+        run = session.front.submit(ticket_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
+        _stay(session, run, follow, json_output)
+
+
+def resume(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Name of a failed or stopped run.")],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="CHECKPOINT", help="Begin a new run from this checkpoint: a name in RUN, or a folder."
+        ),
+    ] = None,
+    follow: FollowOption = False,
+    service: ServiceOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Continue a run from its last whole checkpoint; with --from, begin a new run from another one.
+
+    Example: rayscribe resume whisper-sr --follow
+    Example: rayscribe resume whisper-sr --from checkpoint-4000-a1-3f9c2e
+    """
+    with opened(service) as session:
+        if checkpoint is None:
+            run = session.front.resume(run_id)
+        else:
+            begun = session.front.run(run_id)
+            _refuse_unknown_checkpoint(begun, checkpoint)
+            ticket = branch(begun, checkpoint, lambda name: _is_taken(session, name))
+            run = session.front.submit(ticket, idempotency_key=uuid.uuid4().hex)
+        _stay(session, run, follow, json_output)
+
+
+def preflight(
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC]", help="Recipe. Without one: this machine and the cluster.")
+    ] = None,
+    overrides: Overrides = [],  # noqa: B006
+    address: AddressOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Look for all faults that can be found before a job runs: config, data, model, storage, package, cluster.
+
+    Exit code 26 where there is a fault.
+
+    Example: rayscribe preflight jobs/specs/whisper_digits.yaml --address http://127.0.0.1:8265
+    """
+    if spec is None:
+        findings = _findings(None, None, address, deep=True)
+    else:
+        from jobs.submission.assemble import gather  # noqa: PLC0415
+
+        found = load_spec(spec, _sets(overrides, None, address), now=datetime.now(UTC))
+        findings = _findings(found, gather(found, Path.cwd()).root, found.job.address, deep=True)
+    if json_output:
+        as_json([finding.model_dump(mode="json") for finding in findings])
+    else:
+        for finding in findings:
+            typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}")
+    _refuse_faults(findings)
+
+
+def _sets(overrides: list[str], priority: int | None, address: str | None) -> list[str]:
+    sets = list(overrides)
+    if priority is not None:
+        sets.append(f"job.priority={priority}")
+    if address is not None:
+        sets.append(f"job.address={address}")
+    return sets
+
+
+def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: bool) -> None:
+    from jobs.service.run_folders import RunFolders  # noqa: PLC0415
+    from jobs.submission.assemble import pack_bundle, preview, ticket_of  # noqa: PLC0415
+
+    with TemporaryDirectory(prefix="rayscribe-") as folder:
+        package = pack_bundle(bundle, Path(folder))
+    ticket = ticket_of(spec, bundle, package.sha256)
+    request = preview(
+        ticket,
+        address_of=lambda job: _address_of(job, service),
+        user=user_here(),
+        resume=RunFolders(deadline_s=60.0).resume_words,
+    )
+    made = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
+    content = {**request.content(), "package": made}
+    if json_output:
+        as_json(content)
+    else:
+        as_yaml(content)
+
+
+def _address_of(job: JobPart, service: str | None) -> str:
+    return job.address or (None if service else os.environ.get("RAY_API_SERVER_ADDRESS")) or UNNAMED_ADDRESS
+
+
+def _stay(session: Session, run: Run, follow: bool, json_output: bool) -> None:
+    """Stays with a run for as long as was asked for."""
+    if not json_output:
+        typer.echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
+    try:
+        if follow:
+            show = tell_line if json_output else print_text
+            run = Follower(session, run.id, source="driver", show=show).run_to_end(states=True)
+        elif session.alone:
+            run = _first_attempt(session, run.id)
+    except KeyboardInterrupt:
+        hint = " (nobody drives it while no command of yours runs)" if session.alone else ""
+        typer.echo(
+            f"\n{run.id} stays in the ledger: rayscribe wait {run.id}{hint}, or rayscribe stop {run.id}", err=True
+        )
+        raise typer.Exit(130) from None
+    if json_output:
+        as_json(run)
+    elif not follow:
+        typer.echo(f"{run.id}: {run.state} · {run.reason}")
+        if session.alone and not run.state.ended:
+            typer.echo(f"without a service nobody drives it on but you: rayscribe wait {run.id}")
+    if follow or run.state.ended:
+        raise typer.Exit(exit_code_of(run))
+
+
+def _first_attempt(session: Session, run_id: str) -> Run:
+    teller = Teller()
+
+    def submitted() -> bool:
+        run = session.front.run(run_id)
+        teller.tell(run)
+        attempts = session.front.attempts(run_id)
+        return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None)
+
+    session.drive(submitted)
+    return session.front.run(run_id)
+
+
+def _refuse_unknown_checkpoint(run: Run, checkpoint: str) -> None:
+    """Where the run folder is seen from here; otherwise the nodes find out."""
+    from jobs.service.run_folders import RunFolders  # noqa: PLC0415
+
+    names = RunFolders().checkpoints(run)
+    if names and not is_absolute(checkpoint) and checkpoint not in names:
+        raise NotFoundError(f"run {run.id} has no checkpoint {checkpoint}: it has {', '.join(names)}")
+
+
+def _is_taken(session: Session, name: str) -> bool:
+    try:
+        session.front.run(name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, deep: bool) -> "list[Finding]":
+    from jobs.clusters.registry import Clusters  # noqa: PLC0415
+    from jobs.preflight.runner import run_preflight  # noqa: PLC0415
+
+    known = address or os.environ.get("RAY_API_SERVER_ADDRESS")
+    clusters = Clusters() if known is not None else None
+    return run_preflight(spec, root=root, clusters=clusters, address=known, deep=deep)
+
+
+def _check(spec: JobSpec, root: Path) -> None:
+    findings = _findings(spec, root, spec.job.address, deep=False)
+    for finding in findings:
+        if finding.level in ("warning", "fault"):
+            typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}", err=True)
+    _refuse_faults(findings)
+
+
+def _refuse_faults(findings: "list[Finding]") -> None:
+    faults = sum(finding.level == "fault" for finding in findings)
+    if faults:
+        count = "1 fault" if faults == 1 else f"{faults} faults"
+        raise PreflightError(f"preflight found {count}; mend what is marked {SIGNS['fault']}, or say --no-preflight")

@@ -1,0 +1,62 @@
+"""The commands that run in this process: train, prepare, evaluate."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainers.main import main as run_task
+
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="Recipe, e.g. jobs/specs/whisper_micro.yaml.")]
+Overrides = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. training.max_steps=200; repeatable."),
+]
+Address = Annotated[
+    str | None, typer.Option(help="Address of a Ray cluster. Default: RAY_ADDRESS, or a Ray that is started here.")
+]
+WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Run in this process, without Ray.")]
+
+
+def train(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
+    """Prepare, train, score and export here; the same command continues an interrupted run.
+
+    Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
+    """
+    _run("train", spec, overrides, address, no_ray)
+
+
+def prepare(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
+    """Decode and store all splits, or find them stored, and print the counts.
+
+    Example: rayscribe prepare my.yaml --set data.train=s3://bucket/train.csv
+    """
+    _run("prepare", spec, overrides, address, no_ray)
+
+
+def evaluate(
+    spec: Spec,
+    model: Annotated[str, typer.Option(metavar="RUN_OR_FOLDER", help="Run folder, folder with a model, or Hub id.")],
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    overrides: Overrides = [],  # noqa: B006
+    address: Address = None,
+    no_ray: WithoutRay = False,
+) -> None:
+    """Score a finished model on a split, into a folder of its own.
+
+    Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv
+    """
+    _run("evaluate", spec, overrides, address, no_ray, ["--model", model, "--split", split])
+
+
+def _run(
+    verb: str, spec: Path, overrides: list[str], address: str | None, no_ray: bool, extra: list[str] | None = None
+) -> None:
+    arguments = ["--verb", verb, "--config", str(spec), *(extra or [])]
+    for override in overrides:
+        arguments += ["--set", override]
+    if address is not None:
+        arguments += ["--address", address]
+    if no_ray:
+        arguments.append("--no-ray")
+    raise typer.Exit(run_task(arguments))

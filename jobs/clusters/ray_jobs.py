@@ -1,0 +1,264 @@
+"""The only module that talks to Ray's Jobs API, and to the state API beside it."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import ray
+import requests
+from ray.dashboard.modules.dashboard_sdk import SubmissionClient
+from ray.exceptions import RayError
+from ray.job_submission import JobDetails, JobSubmissionClient
+from ray.util.state import StateApiClient
+from ray.util.state.common import ListApiOptions, StateResource
+from ray.util.state.exception import RayStateApiException
+
+from jobs.clusters.job_info import JobSight
+from jobs.clusters.timeouts import NoAnswerError, within
+from jobs.errors import ClusterError, ConflictError, RefusedError
+from jobs.scheduler.policy import Capacity
+from jobs.submission.ray_request import METADATA_UID, SubmitRequest
+
+Answer = TypeVar("Answer")
+
+# A cluster that has just started answers so until the agent that takes jobs has come up.
+NO_AGENT = "No available agent to submit job"
+TAKEN = "already exists"
+NOT_THERE = "does not exist"
+START_DEADLINE_S = 60.0
+# Ray's client waits without end for a dashboard that hangs, also between two pieces of an answer.
+ANSWER_DEADLINE_S = 30.0
+# Uploading the working directory is part of submitting.
+SUBMIT_DEADLINE_S = 300.0
+POLL_S = 0.5
+# The most that Ray's state API gives.
+MOST_ROWS = 10_000
+
+# They tell of every file that is left out of an upload, and of the connection that closes after a job's last line.
+TALKATIVE = (
+    "ray.dashboard.modules.job.sdk",
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray._private.runtime_env.packaging",
+    "ray._private.runtime_env.working_dir",
+)
+# HTTP's words for a request that is wrong in itself: bad request, too large, unprocessable. 404 is not among them:
+# a proxy in front of a head that is being replaced says it too.
+REFUSALS = (400, 413, 422)
+UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
+
+
+class _JobsClient(JobSubmissionClient):
+    """Ray's client, bent at two places: it asks the cluster that it was given, and its requests end.
+
+    Ray's own puts RAY_API_SERVER_ADDRESS, or RAY_ADDRESS, above the address that it is given. And one that hung for
+    ever would keep its thread for ever.
+    """
+
+    def __init__(self, address: str):
+        SubmissionClient.__init__(self, address=address)
+        self._client_ray_version = ray.__version__
+        self._check_connection_and_version("2.0", f"{address} runs a Ray before 2.0, which has no jobs: update it")
+
+    def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
+        options.setdefault("timeout", ANSWER_DEADLINE_S)
+        return super()._do_request(method, endpoint, **options)
+
+
+class _StateClient(StateApiClient):
+    """Ray's client of its state API, for the cluster that it was given; see `_JobsClient`."""
+
+    def __init__(self, address: str):
+        SubmissionClient.__init__(self, address=address, headers={"Content-Type": "application/json"})
+
+    def all(self, kind: StateResource, *, detail: bool = False) -> list[Any]:
+        """All that there are of a kind, without a filter: for ray 2.60 one on its side truncates the answer."""
+        options = ListApiOptions(limit=MOST_ROWS, timeout=math.ceil(ANSWER_DEADLINE_S), detail=detail)
+        return self.list(kind, options=options, raise_on_missing_output=True)
+
+
+class RayJobs:
+    """The jobs of one cluster."""
+
+    def __init__(self, address: str):
+        """Connects.
+
+        Args:
+            address: URL of the dashboard, e.g. http://127.0.0.1:8265.
+
+        Raises:
+            ClusterError: it does not answer, or refuses.
+        """
+        self.address = address
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._client = self._ask(lambda: _JobsClient(address))
+        self._state = _StateClient(address)
+
+    @classmethod
+    def when_ready(cls, address: str) -> "RayJobs":
+        """Connects to a cluster that is starting.
+
+        Raises:
+            ClusterError: it has not come up in time.
+        """
+        end = time.monotonic() + START_DEADLINE_S
+        while True:
+            try:
+                jobs = cls(address)
+                jobs.capacity({})
+                return jobs
+            except ClusterError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(POLL_S)
+
+    def submit(self, request: SubmitRequest) -> bool:
+        """Uploads the package and starts the entrypoint, unless the cluster has this very submission already.
+
+        Safe to call again whatever became of an earlier call: the submission id is derived from run and attempt, and
+        Ray takes each id once.
+
+        Returns:
+            Whether this call started it.
+
+        Raises:
+            ClusterError: the cluster does not answer, or refuses the request.
+            ConflictError: another ledger's run has this submission id.
+        """
+        end = time.monotonic() + START_DEADLINE_S
+        while True:
+            try:
+                self._ask(lambda: self._start(request), deadline_s=SUBMIT_DEADLINE_S)
+                return True
+            except ClusterError as error:
+                if TAKEN in str(error):
+                    self._check_ours(request)
+                    return False
+                if NO_AGENT not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(POLL_S)
+
+    def sight(self, submission_id: str) -> JobSight:
+        """What Ray knows of a job now; `known` is False where it knows nothing.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+        """
+        try:
+            details: JobDetails = self._ask(lambda: self._client.get_job_info(submission_id))
+        except ClusterError as error:
+            if NOT_THERE in str(error):
+                return JobSight.unknown()
+            raise
+        return _sight_of(details)
+
+    def sights(self) -> dict[str, JobSight]:
+        """What Ray knows of all submitted jobs, by submission id.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+        """
+        every: list[JobDetails] = self._ask(self._client.list_jobs)
+        return {item.submission_id: _sight_of(item) for item in every if item.submission_id is not None}
+
+    def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
+        """Logical resources of the nodes that live now.
+
+        Args:
+            grows_to: What the cluster's autoscaler may make of it, as its owner says; Ray has no public call for it.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+        """
+        every = self._ask(lambda: self._state.all(StateResource.NODES))
+        nodes = [node for node in every if node.state == "ALIVE"]
+        if not nodes:
+            raise ClusterError(f"{self.address}: no node has joined it yet; wait for its head to come up")
+        each = tuple(_resources_of(node.resources_total or {}) for node in nodes)
+        names = sorted({name for node in each for name in node})
+        total = {name: sum(node.get(name, 0.0) for node in each) for name in names}
+        largest = {name: max(total.get(name, 0.0), grows_to.get(name, 0.0)) for name in {*total, *grows_to}}
+        return Capacity(total=total, can_grow_to=largest, nodes=each)
+
+    def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
+        """What a job's placement groups wait for; empty where nothing waits.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+        """
+        groups = self._ask(lambda: self._state.all(StateResource.PLACEMENT_GROUPS, detail=True))
+        mine = [group for group in groups if group.creator_job_id == ray_job_id and group.state == "PENDING"]
+        bundles = [bundle for group in mine for bundle in group.bundles or []]
+        return [dict(bundle.get("unit_resources", {})) for bundle in bundles]
+
+    def log(self, submission_id: str) -> bytes:
+        """All that the job's entrypoint has printed so far, as UTF-8.
+
+        Raises:
+            ClusterError: the cluster does not answer, or has forgotten the job.
+        """
+        text: str = self._ask(lambda: self._client.get_job_logs(submission_id))
+        return text.encode()
+
+    def stop(self, submission_id: str) -> None:
+        """Asks a job to stop; asking again changes nothing. A pending one stops as soon as its entrypoint starts.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+        """
+        self._ask(lambda: self._client.stop_job(submission_id))
+
+    def _start(self, request: SubmitRequest) -> None:
+        self._client.submit_job(
+            entrypoint=request.entrypoint,
+            submission_id=request.submission_id,
+            runtime_env=dict(request.runtime_env),
+            metadata=dict(request.metadata),
+        )
+
+    def _check_ours(self, request: SubmitRequest) -> None:
+        details: JobDetails = self._ask(lambda: self._client.get_job_info(request.submission_id))
+        if (details.metadata or {}).get(METADATA_UID) != request.metadata.get(METADATA_UID):
+            raise ConflictError(
+                f"{self.address} has a job {request.submission_id} that this ledger did not submit: "
+                "give the run another name (--set run.name=…)"
+            )
+
+    def _ask(self, question: Callable[[], Answer], deadline_s: float = ANSWER_DEADLINE_S) -> Answer:
+        try:
+            return within(question, deadline_s)
+        except NoAnswerError as error:
+            raise ClusterError(
+                f"{self.address}: no answer in {deadline_s:.0f} s; is the cluster's head alive?"
+            ) from error
+        except UNREACHABLE as error:
+            if any(f"status code {code}" in str(error) for code in REFUSALS):
+                raise RefusedError(f"{self.address} refuses: {_last_line(error)}") from error
+            raise ClusterError(
+                f"{self.address}: {_last_line(error)}; check the address, that the cluster is up, and its token "
+                "(RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH)"
+            ) from error
+
+
+def _sight_of(details: JobDetails) -> JobSight:
+    return JobSight(
+        known=True,
+        status=str(details.status.value),
+        exit_code=details.driver_exit_code,
+        message=details.message or "",
+        error_type=str(details.error_type or ""),
+        ray_job_id=details.job_id or "",
+        uid=(details.metadata or {}).get(METADATA_UID, ""),
+    )
+
+
+def _resources_of(raw: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in raw.items() if not name.startswith("node:")}
+
+
+def _last_line(error: BaseException) -> str:
+    """What was wrong: a refused request quotes a traceback of the dashboard, and Ray's client adds a full stop."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
+    return lines[-1][:500].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,108 @@
+"""The clusters of a controller: connected when first needed, asked once a round, left alone while they are down."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from jobs.clusters.job_info import JobSight
+from jobs.clusters.ray_jobs import RayJobs
+from jobs.errors import ClusterError
+from jobs.scheduler.policy import Capacity
+from jobs.submission.ray_request import SubmitRequest
+
+Answer = TypeVar("Answer")
+
+# A cluster that did not answer is asked again after this long, and one that hung after as many times as long as it
+# hung, so that others need not wait for it.
+PAUSE_S = 5.0
+TIMES_AS_LONG = 4.0
+LONGEST_PAUSE_S = 120.0
+HUNG_S = 5.0
+
+
+class Clusters:
+    """Ray clusters by the URL of their dashboard."""
+
+    def __init__(
+        self,
+        grows_to: Mapping[str, Mapping[str, float]] | None = None,
+        *,
+        connect: Callable[[str], RayJobs] = RayJobs,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Connects to nothing yet.
+
+        Args:
+            grows_to: What each cluster's autoscaler may make of it, by address.
+            connect: Opens a cluster.
+            clock: Seconds from any origin.
+        """
+        self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
+        self._open: dict[str, RayJobs] = {}
+        self._down: dict[str, tuple[float, str]] = {}
+        self._sights: dict[str, dict[str, JobSight]] = {}
+
+    def begin_round(self) -> None:
+        """Forgets what was seen, so that it is asked for anew."""
+        self._sights = {}
+
+    def sight(self, address: str, submission_id: str, uid: str) -> JobSight:
+        """What the cluster knows of a run's job, as of this round; nothing, where another run has its name there.
+
+        Raises:
+            ClusterError: it does not answer.
+        """
+        if address not in self._sights:
+            self._sights[address] = self._ask(address, lambda jobs: jobs.sights(), of_all=True)
+        found = self._sights[address].get(submission_id)
+        return found if found is not None and found.uid == uid else JobSight.unknown()
+
+    def capacity(self, address: str) -> Capacity:
+        """What the cluster has and can grow to.
+
+        Raises:
+            ClusterError: it does not answer.
+        """
+        return self._ask(address, lambda jobs: jobs.capacity(self._grows_to.get(address, {})), of_all=True)
+
+    def submit(self, request: SubmitRequest) -> bool:
+        """Starts an attempt, once however often it is asked for; see `RayJobs.submit`."""
+        return self._ask(request.address, lambda jobs: jobs.submit(request))
+
+    def stop(self, address: str, submission_id: str) -> None:
+        """Asks a job to stop."""
+        self._ask(address, lambda jobs: jobs.stop(submission_id))
+
+    def log(self, address: str, submission_id: str) -> bytes:
+        """The entrypoint's whole output so far."""
+        return self._ask(address, lambda jobs: jobs.log(submission_id))
+
+    def pending_bundles(self, address: str, ray_job_id: str) -> list[dict[str, float]]:
+        """What a job waits for."""
+        return self._ask(address, lambda jobs: jobs.pending_bundles(ray_job_id)) if ray_job_id else []
+
+    def _ask(self, address: str, question: Callable[[RayJobs], Answer], *, of_all: bool = False) -> Answer:
+        """Asks, unless the cluster is being left alone.
+
+        It is left alone after a question about all of it has failed, or any has hung: that one job has no log says
+        nothing of the others.
+        """
+        again_s, words = self._down.get(address, (-math.inf, ""))
+        began_s = self._clock()
+        if began_s < again_s:
+            # A new one each time: an exception that is raised again keeps the frames of all who raised it.
+            raise ClusterError(words)
+        try:
+            if address not in self._open:
+                self._open[address] = self._connect(address)
+            answer = question(self._open[address])
+        except ClusterError as error:
+            now_s = self._clock()
+            took_s = now_s - began_s
+            if of_all or took_s > HUNG_S or address not in self._open:
+                pause_s = max(PAUSE_S, min(LONGEST_PAUSE_S, TIMES_AS_LONG * took_s))
+                self._down[address] = (now_s + pause_s, str(error))
+            raise
+        self._down.pop(address, None)
+        return answer

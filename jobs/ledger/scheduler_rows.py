@@ -1,0 +1,96 @@
+"""What the queue policy needs to know of runs, without their configs: ten thousand are read in a moment."""
+
+import json
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Connection, Select, Text, func, select, type_coerce
+
+from jobs.ledger import schema
+from jobs.ledger.transitions import HOLDING
+from jobs.model import WAITING, Gang, RunState
+from jobs.scheduler.policy import Holding, Waiting
+
+# SQLite takes 32,766 values in a statement.
+_IDS_AT_ONCE = 5_000
+
+Amounts = Mapping[str, float]
+
+
+def waiting(connection: Connection) -> list[Waiting]:
+    """Runs that wait to be admitted, in no order."""
+    runs = schema.runs
+    depends_on = type_coerce(runs.c.depends_on, Text)
+    statement = _select(runs.c.queued_s, depends_on, runs.c.not_before_s).where(runs.c.state.in_(WAITING))
+    found = []
+    for id_, queue, user, priority, address, gang, queued_s, depends, not_before_s in connection.execute(statement):
+        need, per_worker, num_workers = _gang(gang)
+        found.append(
+            Waiting(
+                id=id_,
+                queue=queue,
+                user=user,
+                priority=priority,
+                queued_s=queued_s,
+                address=address,
+                need=need,
+                per_worker=per_worker,
+                num_workers=num_workers,
+                depends_on=_names(depends),
+                not_before_s=not_before_s,
+            )
+        )
+    return found
+
+
+def holding(connection: Connection) -> list[Holding]:
+    """Runs that hold their gang, in no order."""
+    statement = _select(schema.runs.c.queued_s).where(schema.runs.c.state.in_(HOLDING))
+    return [
+        Holding(
+            id=id_,
+            queue=queue,
+            user=user,
+            priority=priority,
+            queued_s=queued_s,
+            address=address,
+            need=_gang(gang)[0],
+        )
+        for id_, queue, user, priority, address, gang, queued_s in connection.execute(statement)
+    ]
+
+
+def states_of(connection: Connection, ids: Collection[str]) -> dict[str, RunState]:
+    """The states of these runs; without those that are not there."""
+    runs, names, states = schema.runs, sorted(set(ids)), {}
+    for first in range(0, len(names), _IDS_AT_ONCE):
+        some = names[first : first + _IDS_AT_ONCE]
+        for run_id, state in connection.execute(select(runs.c.id, runs.c.state).where(runs.c.id.in_(some))):
+            states[run_id] = RunState(state)
+    return states
+
+
+def counts(connection: Connection) -> dict[tuple[str, RunState], int]:
+    """How many runs there are, by queue and state; none where there are none."""
+    queue, state = schema.runs.c.queue, schema.runs.c.state
+    found = connection.execute(select(queue, state, func.count()).group_by(queue, state))
+    return {(name, RunState(value)): number for name, value, number in found}
+
+
+def _select(*more: Any) -> Select[Any]:
+    c = schema.runs.c
+    return select(c.id, c.queue, c.user, c.priority, c.address, type_coerce(c.gang, Text), *more)
+
+
+@lru_cache(maxsize=4096)
+def _gang(text: str) -> tuple[Amounts, Amounts, int]:
+    """Total, each worker's part and number of workers; runs of one recipe share the text, and so the work."""
+    gang = Gang.model_validate_json(text)
+    return MappingProxyType(gang.total), MappingProxyType(gang.resources_per_worker), gang.num_workers
+
+
+@lru_cache(maxsize=4096)
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))

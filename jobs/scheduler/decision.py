@@ -1,0 +1,77 @@
+"""What the queue policy reads and what it says: rows of the ledger in, a decision out."""
+
+from dataclasses import dataclass, field
+
+from jobs.scheduler.fit import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A run that wants to start.
+
+    Attributes:
+        id: The run.
+        queue: Its queue.
+        user: Who submitted it.
+        priority: Larger goes first.
+        queued_s: Since when it waits. Seconds since 1970.
+        address: The cluster that it wants.
+        need: Its whole gang's resources.
+        per_worker: Resources of one training worker.
+        num_workers: Training workers of the gang.
+        depends_on: Runs that must have succeeded before.
+        not_before_s: A retry waits until then. None: at any time.
+    """
+
+    id: str
+    queue: str
+    user: str
+    priority: int
+    queued_s: float
+    address: str
+    need: Resources
+    per_worker: Resources
+    num_workers: int
+    depends_on: tuple[str, ...] = ()
+    not_before_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A run that holds its gang; fields as of Waiting."""
+
+    id: str
+    queue: str
+    user: str
+    priority: int
+    queued_s: float
+    address: str
+    need: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a run does not start now.
+
+    Attributes:
+        position: Its place among the waiting of its queue, from 1.
+        reason: One line: what it needs, which pool has how much, or what else it waits for.
+    """
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with the waiting runs: each is in exactly one of the three.
+
+    Attributes:
+        start: Runs to start, the first first.
+        waits: Run → why it waits.
+        refuse: Run → why it can never start.
+    """
+
+    start: tuple[str, ...] = ()
+    waits: dict[str, Wait] = field(default_factory=dict)
+    refuse: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,214 @@
+"""What a gang can never fit into, with the arithmetic; amounts of resources in words. Pure.
+
+Ray places workers, not we. All that is said here is what no placement could do: more than a queue, a user or the whole
+cluster may hold; a worker larger than every node; more whole workers than the nodes have places for. That totals fit,
+and whole workers do, does not promise that there is a place now: fragments of free nodes may be too small, and then
+the run waits in Ray with its gang counted as held.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from jobs.model import Gang
+from jobs.scheduler.limits import Limits, QueuesConfig
+
+Resources = Mapping[str, float]
+
+# Ray counts resources in ten-thousandths; sums of fractions may be off by far less than that.
+EPSILON = 1e-6
+GIB = 2.0**30
+BYTES = frozenset({"memory", "object_store_memory"})
+# One run at a time is a resource like others, where runs are counted.
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a cluster has. Logical resources in Ray's names.
+
+    Attributes:
+        total: All resources of its nodes now.
+        can_grow_to: The most that its autoscaler may make of it; what is not named here does not grow.
+        nodes: Resources of each node now. Empty: not known.
+    """
+
+    total: Resources
+    can_grow_to: Resources
+    nodes: tuple[Resources, ...] = ()
+
+    @cached_property
+    def size(self) -> dict[str, float]:
+        """The most that there can be of each resource."""
+        names = {*self.total, *self.can_grow_to}
+        return {name: max(self.total.get(name, 0.0), self.can_grow_to.get(name, 0.0)) for name in names}
+
+    @cached_property
+    def growth(self) -> dict[str, float]:
+        """What may still be added to the nodes of now."""
+        return {name: most - self.total.get(name, 0.0) for name, most in self.size.items()}
+
+    def places(self, per_worker: Resources) -> float:
+        """How many such workers the nodes can hold at most, were they empty; infinite where nodes are not known.
+
+        What may still be added counts as one node, since nothing is known of the nodes that it would come in: too many
+        at worst, never too few.
+        """
+        if not self.nodes:
+            return math.inf
+        worker = tuple(per_worker.items())
+        if worker not in self._places:
+            self._places[worker] = sum(_whole(node, per_worker) for node in (*self.nodes, self.growth))
+        return self._places[worker]
+
+    @cached_property
+    def _places(self) -> dict[tuple[tuple[str, float], ...], float]:
+        """What `places` has found; a decision asks for thousands of workers of a few kinds."""
+        return {}
+
+
+def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str) -> str | None:
+    """Why a gang can never be admitted, whatever ends and whoever waits: for a refusal at submission.
+
+    Args:
+        gang: What the run holds at once.
+        queue: The queue that it names.
+        queues: What the queues allow.
+        capacity: What the cluster has and can grow to. None: not known, so nothing is said of it.
+        address: The cluster's URL, for the message.
+
+    Returns:
+        One line with the arithmetic and the fix, or None where it fits.
+    """
+    return misfit(gang.total, gang.resources_per_worker, gang.num_workers, queue, queues, capacity, address)
+
+
+def misfit(
+    need: Resources,
+    per_worker: Resources,
+    num_workers: int,
+    queue: str,
+    queues: QueuesConfig,
+    capacity: Capacity | None,
+    address: str,
+) -> str | None:
+    """As `never_fits`, for a gang in three parts: `need` in total, of which `num_workers` take `per_worker` each."""
+    part = queues.queues.get(queue)
+    if part is None:
+        return f"job.queue {queue} is not one of the queues {', '.join(sorted(queues.queues))}: name one of these"
+    gang = _Gang(need, per_worker, num_workers)
+    other = "or name another queue (job.queue)"
+    return (
+        gang.beyond(caps(part), f"queue {queue} allows", other)
+        or gang.beyond(caps(part.per_user), f"queue {queue} allows each user", other)
+        or (gang.beyond_cluster(capacity, f"the cluster at {address}") if capacity is not None else None)
+    )
+
+
+def caps(limits: Limits) -> dict[str, float]:
+    """The amounts that limits name, by Ray's name of the resource."""
+    named = {"GPU": limits.max_gpus, "CPU": limits.max_cpus}
+    return {name: most for name, most in named.items() if most is not None}
+
+
+@lru_cache(maxsize=4096)
+def amount(name: str, value: float) -> str:
+    """An amount in words: `8 GPU`, `0.5 CPU`, `16 GiB memory`, `1 run`."""
+    return "1 run" if name == RUNS and value == 1 else f"{number(name, value)} {name}"
+
+
+@lru_cache(maxsize=4096)
+def number(name: str, value: float) -> str:
+    """An amount without the resource's name."""
+    if name in BYTES:
+        return f"{round(value / GIB, 2):g} GiB"
+    rounded = round(value, 4)
+    return f"{rounded:.0f}" if rounded == int(rounded) else f"{rounded}"
+
+
+def amounts(resources: Resources) -> str:
+    """Several amounts in words: `8 GPU, 16 CPU`."""
+    return ", ".join(amount(name, value) for name, value in sorted(resources.items(), reverse=True) if value > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gang:
+    """A gang and its arithmetic."""
+
+    need: Resources
+    per_worker: Resources
+    num_workers: int
+
+    def beyond(self, most: Resources, allowed: str, other: str) -> str | None:
+        """Why the total is more than `most`; a resource that is not named there has no limit."""
+        for name in sorted(most, reverse=True):  # GPUs first: they say more
+            if self.need.get(name, 0.0) > most[name] + EPSILON:
+                return (
+                    f"{self._sum(name)}, but {allowed} {amount(name, most[name])}; {self._fix(name, most[name], other)}"
+                )
+        return None
+
+    def beyond_cluster(self, capacity: Capacity, cluster: str) -> str | None:
+        """Why the cluster cannot hold it, as large as it can become."""
+        size, grows = capacity.size, any(value > EPSILON for value in capacity.growth.values())
+        most = {name: size.get(name, 0.0) for name, value in self.need.items() if value > 0}
+        verb = "can grow to" if grows else "has"
+        reason = self.beyond(most, f"{cluster} {verb}", "or name a larger cluster (job.address)")
+        return reason or self._beyond_nodes(capacity, cluster)
+
+    def _beyond_nodes(self, capacity: Capacity, cluster: str) -> str | None:
+        places = capacity.places(self.per_worker)
+        if places >= self.num_workers:
+            return None
+        worker = amounts(self.per_worker)
+        if places:
+            return (
+                f"scaling.num_workers {self.num_workers} × ({worker}): the nodes of {cluster} hold at most "
+                f"{places:.0f} such workers whole; set scaling.num_workers to at most {places:.0f}, or smaller "
+                "scaling.resources_per_worker"
+            )
+        largest = {
+            name: max(node.get(name, 0.0) for node in (*capacity.nodes, capacity.growth)) for name in self.per_worker
+        }
+        for name, value in sorted(self.per_worker.items(), reverse=True):
+            if value > largest[name] + EPSILON:
+                return (
+                    f"one worker needs {amount(name, value)}, but the largest node of {cluster} has "
+                    f"{amount(name, largest[name])}; set scaling.resources_per_worker.{name} to at most "
+                    f"{number(name, largest[name])}, and more scaling.num_workers instead"
+                )
+        return (
+            f"one worker needs {worker} together, but no single node of {cluster} has all of it; set "
+            "scaling.resources_per_worker to what one node has"
+        )
+
+    def _sum(self, name: str) -> str:
+        each, whole = self.per_worker.get(name, 0.0), self.need[name]
+        beside = self._beside(name)
+        if not each:
+            return f"the run needs {amount(name, whole)}"
+        added = f" + {amount(name, beside)} for Ray Data" if beside else ""
+        return f"scaling.num_workers {self.num_workers} × {amount(name, each)}{added} = {amount(name, whole)}"
+
+    def _fix(self, name: str, most: float, other: str) -> str:
+        each, left = self.per_worker.get(name, 0.0), most - self._beside(name)
+        if each and left + EPSILON >= each:
+            return f"set scaling.num_workers to at most {math.floor((left + EPSILON) / each)}, {other}"
+        if each and left > EPSILON:
+            return f"set scaling.resources_per_worker.{name} to at most {number(name, left)}, {other}"
+        if name == "GPU":
+            return f"set scaling.use_gpu: false, {other}"
+        return f"ask for less {name}, {other}"
+
+    def _beside(self, name: str) -> float:
+        beside = self.need[name] - self.num_workers * self.per_worker.get(name, 0.0)
+        return beside if beside > EPSILON else 0.0
+
+
+def _whole(room: Resources, per_worker: Resources) -> float:
+    """How many such workers fit into this room."""
+    wanted = [(name, value) for name, value in per_worker.items() if value > 0]
+    if not wanted:
+        return math.inf
+    return min(max(0, math.floor((room.get(name, 0.0) + EPSILON) / value)) for name, value in wanted)

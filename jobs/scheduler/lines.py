@@ -1,0 +1,122 @@
+"""In which pools a run stands in line, and with what. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from jobs.scheduler.decision import Holding, Waiting
+from jobs.scheduler.fit import RUNS, Capacity, Resources, caps, misfit
+from jobs.scheduler.limits import Limits, QueuesConfig
+from jobs.scheduler.pools import Demand, Pool
+
+# A run's pools, the narrowest first, and what it takes of each.
+Places = tuple[tuple[Pool, Demand], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What runs of the same queue, cluster and gang have in common.
+
+    Attributes:
+        hopeless: Why none could start even if nobody else were there; None where they could.
+        own: What each takes of its user's part of the queue. None: users have no limits.
+        shared: What each takes of its queue and its cluster.
+    """
+
+    hopeless: str | None
+    own: Demand | None
+    shared: Places
+
+
+class Lines:
+    """The pools of one decision: clusters, queues with limits, and users' parts of queues that limit users.
+
+    What runs of one kind have in common is found once; there may be thousands of them.
+    """
+
+    def __init__(self, capacity: Mapping[str, Capacity], queues: QueuesConfig, always: Collection[str] = ()):
+        """Empty pools.
+
+        Args:
+            capacity: Clusters that answer, by address.
+            queues: What the queues allow.
+            always: Resources of which every run needs some.
+        """
+        self._capacity, self._queues = capacity, queues
+        self._counted = {*always} & {"CPU", "GPU"} | {RUNS}
+        self._clusters = {address: Pool("the cluster", item.size, always=always) for address, item in capacity.items()}
+        # With several clusters, a queue that one of them holds up still goes on at another.
+        self._only = next(iter(self._clusters.values())) if len(self._clusters) == 1 else None
+        self._shared = {
+            name: Pool(f"queue {name}", sizes, "it allows", always=self._counted, within=self._only)
+            for name, part in queues.queues.items()
+            if (sizes := _sizes(part))
+        }
+        self._own: dict[tuple[str, str], Pool] = {}
+        self._own_sizes = {name: _sizes(part.per_user) for name, part in queues.queues.items()}
+        self._kinds: dict[object, Kind] = {}
+        self._known: dict[object, Demand] = {}
+
+    def standing(self, run: Waiting) -> str | Places:
+        """What a run takes of each of its pools, or why it could not start even if nobody else were there."""
+        # The ledger gives runs of one recipe the same objects, which live as long as this decision.
+        key = (run.queue, run.address, run.num_workers, id(run.need), id(run.per_worker))
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = self._kind(run)
+        return kind.hopeless or self._with_own(run, kind.own, kind.shared)
+
+    def places(self, run: Waiting | Holding) -> Places:
+        """What a run takes of each of its pools, the narrowest first; pools without limits are left out."""
+        return self._with_own(run, *self._demands(run))
+
+    def _with_own(self, run: Waiting | Holding, own: Demand | None, shared: Places) -> Places:
+        if own is None:
+            return shared
+        pool = self._own.get((run.queue, run.user))
+        if pool is None:
+            name, by = f"user {run.user} in queue {run.queue}", f"queue {run.queue} allows each user"
+            pool = self._own[run.queue, run.user] = Pool(
+                name,
+                self._own_sizes[run.queue],
+                by,
+                always=self._counted,
+                within=self._shared.get(run.queue, self._only),
+            )
+        return ((pool, own), *shared)
+
+    def _demands(self, run: Waiting | Holding) -> tuple[Demand | None, Places]:
+        counted = {"GPU": run.need.get("GPU", 0.0), "CPU": run.need.get("CPU", 0.0), RUNS: 1.0}
+        own, queue = self._own_sizes.get(run.queue), self._shared.get(run.queue)
+        cluster = self._clusters.get(run.address)
+        shared = ((queue, counted), (cluster, run.need))
+        return (
+            self._demand(counted, own) if own else None,
+            tuple((pool, self._demand(need, pool.size)) for pool, need in shared if pool is not None),
+        )
+
+    def _demand(self, need: Resources, size: Mapping[str, float]) -> Demand:
+        items = tuple((name, value) for name, value in sorted(need.items()) if value > 0 and name in size)
+        if items not in self._known:
+            self._known[items] = Demand(items)
+        return self._known[items]
+
+    def _kind(self, run: Waiting) -> Kind:
+        own, shared = self._demands(run)
+        return Kind(self._why_hopeless(run), own, shared)
+
+    def _why_hopeless(self, run: Waiting) -> str | None:
+        capacity = self._capacity.get(run.address)
+        part = self._queues.queues.get(run.queue)
+        if part is not None and part.max_running == 0:
+            return f"queue {run.queue} is paused (max_running: 0)"
+        if part is not None and part.per_user.max_running == 0:
+            return f"queue {run.queue} is paused for every user (per_user.max_running: 0)"
+        if capacity is None:
+            return f"waits for the cluster at {run.address}, which does not answer"
+        return misfit(run.need, run.per_worker, run.num_workers, run.queue, self._queues, capacity, run.address)
+
+
+def _sizes(limits: Limits) -> dict[str, float]:
+    """The pool that limits make; empty where there are none."""
+    running = {} if limits.max_running is None else {RUNS: float(limits.max_running)}
+    return {**caps(limits), **running}

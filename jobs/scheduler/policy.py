@@ -1,0 +1,162 @@
+"""Who starts now: a pure function of the ledger's rows, what the clusters have, and what the queues allow.
+
+The rules, in plain words:
+
+1. **Rank.** A larger priority goes first; among equals, who has waited longer; then the name, so that the same rows
+   always give the same decision. A run that has waited longer than `patience_s` goes before all that have not, whatever
+   their priorities; among such, who has waited longest. The rank is one for all queues: where two queues share a
+   cluster, it decides between them.
+2. **All or nothing.** A run starts when its whole gang fits into each of its pools: its user's part of the queue, its
+   queue, its cluster with what that can still grow to.
+3. **Waiting runs are not overtaken to their harm.** Whoever ranks lower starts ahead of a waiting run only where that
+   could not delay it, however long anybody runs (`pools` has the rule). A run stands in the line of a pool when
+   the narrower ones have room for it: one that its user's limit holds back keeps nothing of the queue or the cluster,
+   where others may take what it could not have used.
+4. **Who cannot start anyway stands in nobody's way**: who waits for another run, for the time of its retry, for a
+   cluster that does not answer, in a queue that is paused, or for more than there can be now.
+
+What follows from them, and is tested:
+
+- A run that stands in the line of its cluster starts no later than if from then on nobody were started ahead of
+  anybody, as long as none that ranks higher comes into that line later. Without limits of queues and users, and with
+  equal priorities, that is every run, always: back-filling delays nobody at all.
+- Whatever comes later, the lower ones that were started while a run stood in line never alone keep it waiting. It waits
+  for those that rank higher, and for what was running when it came into the line.
+- Nobody waits for ever. After `patience_s` only those that were queued earlier rank higher, finitely many. The first of
+  them waits for what runs when it comes into the line of its user, of its queue and of its cluster: at most three times
+  the length of the longest run, or once where there are no limits. Each overdue run that was queued before another
+  adds as much again, and its own length.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
+
+from jobs.model import RunState
+from jobs.scheduler.decision import Decision, Holding, Wait, Waiting
+from jobs.scheduler.fit import Capacity, never_fits
+from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
+from jobs.scheduler.lines import Lines, Places
+from jobs.scheduler.pools import Obstacle
+
+__all__ = [
+    "Capacity",
+    "Decision",
+    "Holding",
+    "Limits",
+    "QueuePart",
+    "QueuesConfig",
+    "Wait",
+    "Waiting",
+    "decide",
+    "never_fits",
+]
+
+
+def decide(
+    waiting: Collection[Waiting],
+    holding: Iterable[Holding],
+    capacity: Mapping[str, Capacity],
+    queues: QueuesConfig,
+    dependencies: Mapping[str, RunState],
+    now_s: float,
+) -> Decision:
+    """Says of each waiting run whether it starts now, waits, or can never start.
+
+    Args:
+        waiting: Runs that want to start, in any order.
+        holding: Runs that hold their gang.
+        capacity: Clusters that answer, by address.
+        queues: Limits and patience.
+        dependencies: States of the runs that others depend on.
+        now_s: The time. Seconds since 1970.
+    """
+    lines = Lines(capacity, queues, _needed_by_all(waiting))
+    for held in holding:
+        for pool, demand in lines.places(held):
+            pool.hold(demand)
+    start: list[str] = []
+    refuse: dict[str, str] = {}
+    stuck: list[tuple[Waiting, str | Obstacle]] = []
+    for run in ranked(waiting, queues.patience_s, now_s):
+        failed = _failed_dependency(run, dependencies) if run.depends_on else None
+        if failed is not None:
+            refuse[run.id] = failed
+            continue
+        obstacle = _not_yet(run, dependencies, now_s) or _enter(run, lines.standing(run))
+        if obstacle is None:
+            start.append(run.id)
+        else:
+            stuck.append((run, obstacle))
+    return Decision(tuple(start), _waits(stuck), refuse)
+
+
+def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[Waiting]:
+    """Who goes first: the overdue by their time, then the others by priority, time and name."""
+    by_time = sorted(waiting, key=attrgetter("queued_s", "id"))
+    since_s = now_s - patience_s
+    overdue = [run for run in by_time if run.queued_s < since_s]
+    patient = [run for run in by_time if run.queued_s >= since_s]
+    return overdue + sorted(patient, key=attrgetter("priority"), reverse=True)  # equals keep their order
+
+
+def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
+    """Resources of which every run needs some."""
+    # Runs of one recipe have the same object.
+    needs = {id(run.need): run.need for run in waiting}.values()
+    return (
+        set.intersection(*({name for name, value in need.items() if value > 0} for need in needs)) if needs else set()
+    )
+
+
+def _not_yet(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> str | None:
+    """What has to happen elsewhere before the run may start."""
+    for name in run.depends_on:
+        state = dependencies.get(name)
+        if state is None:
+            return f"waits for run {name}, which this ledger does not know: stop this run, or submit {name}"
+        if state != RunState.SUCCEEDED:
+            return f"waits for run {name} ({state})"
+    if run.not_before_s is not None and run.not_before_s > now_s:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(math.ceil(run.not_before_s)))
+        return f"tries again at {at} UTC"
+    return None
+
+
+def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> str | None:
+    for name in run.depends_on:
+        state = dependencies.get(name)
+        if state in (RunState.FAILED, RunState.STOPPED):
+            return f"depends on run {name}, which is {state}: resume {name} first, then this run"
+    return None
+
+
+def _enter(run: Waiting, standing: str | Places) -> str | Obstacle | None:
+    """Starts the run, or has room kept for it in each pool whose line it stands in; None where it starts."""
+    if isinstance(standing, str):
+        return standing
+    for line, (pool, demand) in enumerate(standing, start=1):
+        obstacle = pool.obstacle(demand)
+        if obstacle is not None:
+            for narrow, its_demand in standing[:line]:
+                narrow.keep_for(run.id, its_demand)
+            return obstacle
+    for pool, demand in standing:
+        pool.hold(demand)
+    return None
+
+
+def _waits(stuck: Sequence[tuple[Waiting, str | Obstacle]]) -> dict[str, Wait]:
+    """Positions and reasons, said after all have started, so that what is called free is free."""
+    positions: Counter[str] = Counter()
+    texts: dict[str | Obstacle, str] = {}  # thousands are told the same
+    waits = {}
+    for run, obstacle in stuck:
+        text = texts.get(obstacle)
+        if text is None:
+            text = texts[obstacle] = obstacle if isinstance(obstacle, str) else obstacle.text()
+        positions[run.queue] += 1
+        waits[run.id] = Wait(positions[run.queue], text)
+    return waits

@@ -1,0 +1,225 @@
+"""Pools: what may be held at once of something, and what is kept free there for runs that wait. Pure.
+
+A cluster is a pool, a queue with limits is one, and a user's part of a queue is one. A run starts only when its whole
+gang fits into each of its pools, and when nobody ahead of it who waits could be delayed by it.
+
+**Keeping room.** How long runs will run is not known, so a later run j may start ahead of a waiting run h only if it
+could run for ever and h would still start as early. When h's turn comes, some of those ahead of j are running: holders
+of now that have not ended, and runs ranked above h that have started meanwhile. Which ones, nobody knows, but together
+with h they fit into the pool. So j is harmless if whatever fits into the pool together with h still fits with j added:
+
+    room(h) = size − need(h) − what all those take that are ahead of h and fit beside it
+    j starts only if need(j) ≤ room(h), for each waiting h that ranks above it
+
+What does not fit beside h, like the large run that h waits for, must have ended before h starts, and leaves its place:
+that is the room for back-filling. Everything else may still be there. What starts is subtracted from the room, so that
+many small runs together do no more harm than one.
+
+This is conservative back-filling, in which every waiting run is protected and not only the first, with unknown lengths
+in the place of users' estimates. Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995; Mu'alem and Feitelson,
+Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling, IEEE TPDS
+12(6), 2001.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from jobs.scheduler.fit import EPSILON, RUNS, amount, number
+
+# Nobody starts ahead of more runs than this that wait for one pool: what a decision costs stays bounded. Other
+# schedulers know such a depth too (Slurm's bf_max_job_test).
+MOST_WAITING = 200
+
+
+class Demand:
+    """What a run takes of a pool. Equal ones are one object, so that thousands of runs are compared quickly.
+
+    Attributes:
+        items: Names and amounts, none of them zero.
+        amounts: The same, to be looked up by name.
+    """
+
+    __slots__ = ("amounts", "items")
+
+    def __init__(self, items: tuple[tuple[str, float], ...]):
+        """Takes names and amounts."""
+        self.items, self.amounts = items, dict(items)
+
+
+class Kept(NamedTuple):
+    """Room that is kept for a waiting run, or, with no id, for as many as are looked past."""
+
+    run_id: str | None
+    name: str
+    value: float
+
+
+class Obstacle(NamedTuple):
+    """Why a demand does not get into a pool.
+
+    Attributes:
+        pool: The pool.
+        demand: What was asked of it.
+        kept: For whom room is kept; None where there is no room at all.
+    """
+
+    pool: "Pool"
+    demand: Demand
+    kept: Kept | None
+
+    def text(self) -> str:
+        """One line: what is needed, the pool, and what is free there at the end of the pass."""
+        if self.kept is None:
+            short = self.pool.short(self.demand)
+            return _needs(self.demand, short) + self.pool.shortage(short)
+        needs = _needs(self.demand, [self.kept.name])
+        if self.kept.run_id is None:
+            return f"{needs}behind {MOST_WAITING} runs that wait for {self.pool.name}"
+        kept, verb = amount(self.kept.name, self.kept.value), "is" if self.kept.value == 1 else "are"
+        return f"{needs}behind {self.kept.run_id}, for which {kept} of {self.pool.name} {verb} kept free"
+
+
+class Pool:
+    """What may be held at once, what is held, and what is kept free, in one pass over the waiting runs.
+
+    Both what is free and what is spare only shrink during a pass, so that what was refused once is refused again, for
+    the same reason.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_allowed_by",
+        "_always",
+        "_closed",
+        "_free",
+        "_kept_for",
+        "_refused",
+        "_spare",
+        "_waiting",
+        "_within",
+        "name",
+        "size",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        size: Mapping[str, float],
+        allowed_by: str | None = None,
+        *,
+        always: Collection[str] = (),
+        within: "Pool | None" = None,
+    ):
+        """An empty pool.
+
+        Args:
+            name: As messages name it, e.g. `queue research`.
+            size: The most of each resource that may be held. Demands name no others.
+            allowed_by: Who says so, for the limits of a queue or a user; None for a cluster.
+            always: Resources of which every demand takes some.
+            within: A wider pool that whoever gets into this one has to get into, too.
+        """
+        self.name, self.size, self._allowed_by, self._within = name, size, allowed_by, within
+        self._always = [resource for resource in always if resource in size]
+        self._free = dict(size)
+        self._spare = dict.fromkeys(size, math.inf)
+        self._kept_for: dict[str, Kept] = {}
+        self._ahead: dict[Demand, int] = {}
+        self._refused: dict[Demand, Obstacle] = {}
+        self._waiting = 0
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody else gets in during this pass."""
+        return self._closed or (self._within is not None and self._within.closed)
+
+    def obstacle(self, demand: Demand) -> Obstacle | None:
+        """Why a run that ranks below all that were shown before cannot have this much now; None where it can."""
+        known = self._refused.get(demand)
+        if known is not None:
+            return known
+        free, spare = self._free, self._spare
+        kept = None
+        for name, value in demand.items:
+            if value > free[name] + EPSILON:
+                self._refused[demand] = found = Obstacle(self, demand, None)
+                return found
+            if kept is None and value > spare[name] + EPSILON:
+                kept = self._kept_for[name]
+        if kept is None:
+            return None
+        self._refused[demand] = found = Obstacle(self, demand, kept)
+        return found
+
+    def hold(self, demand: Demand) -> None:
+        """Takes what a run holds, or starts to hold now."""
+        self._ahead[demand] = self._ahead.get(demand, 0) + 1
+        for name, value in demand.items:
+            self._free[name] -= value
+            self._spare[name] -= value
+        self._note_whether_closed()
+
+    def keep_for(self, run_id: str, demand: Demand) -> None:
+        """Keeps room for a run that waits, against all that are shown later."""
+        spare = self._spare
+        if self.closed or all(spare[name] <= EPSILON for name in demand.amounts):
+            return  # nobody gets any of it, nor of what it would be used with
+        self._waiting += 1
+        if self._waiting > MOST_WAITING:
+            self._close()
+            return
+        for (name, value), room in zip(demand.items, self._rooms(demand), strict=True):
+            if room < spare[name]:
+                spare[name] = room
+                self._kept_for[name] = Kept(run_id, name, value)
+        self._ahead[demand] = self._ahead.get(demand, 0) + 1
+        self._note_whether_closed()
+
+    def short(self, demand: Demand) -> list[str]:
+        """Of which resources less is free than the demand."""
+        return [name for name, value in demand.items if value > self._free[name] + EPSILON]
+
+    def shortage(self, names: Collection[str]) -> str:
+        """How much of these is free, or held."""
+        free = {name: max(0.0, self._free[name]) for name in names}
+        if self._allowed_by is None:
+            return f"{self.name} has {self._of_size(free)} free"
+        held = {name: self.size[name] - self._free[name] for name in names}
+        return f"{self.name} holds {self._of_size(held)} that {self._allowed_by}"
+
+    def _of_size(self, values: Mapping[str, float]) -> str:
+        return " and ".join(
+            f"{number(name, value)} of {amount(name, self.size[name])}" for name, value in values.items()
+        )
+
+    def _rooms(self, demand: Demand) -> list[float]:
+        """What of each resource is left beside this demand and all those ahead that fit beside it."""
+        size, mine = self.size, demand.amounts
+        taken = dict.fromkeys(mine, 0.0)
+        for other, count in self._ahead.items():
+            for name, value in other.items:
+                if name in mine and value + mine[name] > size[name] + EPSILON:
+                    break  # it must have ended before
+            else:
+                for name, value in other.items:
+                    if name in taken:
+                        taken[name] += count * value
+        return [size[name] - value - taken[name] for name, value in demand.items]
+
+    def _note_whether_closed(self) -> None:
+        for name in self._always:
+            if self._free[name] <= EPSILON or self._spare[name] <= EPSILON:
+                self._closed = True
+
+    def _close(self) -> None:
+        self._closed = True
+        for name in self.size:
+            self._spare[name] = 0.0
+            self._kept_for[name] = Kept(None, name, 0.0)
+
+
+def _needs(demand: Demand, names: Collection[str]) -> str:
+    asked = [amount(name, demand.amounts[name]) for name in names if name != RUNS]
+    return f"needs {', '.join(asked)}; " if asked else ""

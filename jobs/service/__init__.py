@@ -1,0 +1,1 @@
+"""The operations on runs, and the controller that carries them out."""

@@ -1,0 +1,137 @@
+"""Why a job ended: from what Ray's Jobs API says of it, the exit code first. Pure.
+
+Texts and types are those of ray 2.60: dashboard/modules/job/job_manager.py and job_supervisor.py, and, behind
+`Job supervisor actor died:`, those of its GCS and raylet. The tests hold real ones.
+"""
+
+import re
+import signal
+
+from jobs.clusters.job_info import JobSight
+from jobs.model import Cause
+from runtime_env.credentials import masked
+from runtime_env.install_script import EXIT_CODE as SCRIPT_COULD_NOT_INSTALL
+from trainers.errors import (
+    ConfigError,
+    DataError,
+    FencedError,
+    LostNodeError,
+    LostWorkerError,
+    MemoryExhaustedError,
+    ResourceError,
+    ResumeError,
+    ScoringError,
+    StorageError,
+)
+
+# What the entrypoint gives back itself. 126 and 127 are the shell's: a command that may not be run, or is not there.
+EXIT_CODES = {
+    ConfigError.exit_code: Cause.USER_ERROR,
+    DataError.exit_code: Cause.USER_ERROR,
+    StorageError.exit_code: Cause.STORAGE,
+    ResumeError.exit_code: Cause.USER_ERROR,
+    ResourceError.exit_code: Cause.USER_ERROR,
+    ScoringError.exit_code: Cause.USER_ERROR,
+    LostWorkerError.exit_code: Cause.WORKER_LOST,
+    MemoryExhaustedError.exit_code: Cause.OUT_OF_MEMORY,
+    FencedError.exit_code: Cause.FENCED,
+    LostNodeError.exit_code: Cause.NODE_LOST,
+    SCRIPT_COULD_NOT_INSTALL: Cause.ENVIRONMENT,
+    126: Cause.ENVIRONMENT,
+    127: Cause.ENVIRONMENT,
+}
+
+# Where the exit code says nothing, the last lines of the log may: a script of the user's own knows none of our codes.
+LOG_WORDS = (
+    ("CUDA out of memory", Cause.OUT_OF_MEMORY),
+    ("OutOfMemoryError", Cause.OUT_OF_MEMORY),
+    ("can't allocate memory", Cause.OUT_OF_MEMORY),
+    ("low on memory", Cause.OUT_OF_MEMORY),
+    ("its node has died", Cause.NODE_LOST),
+    ("NodeDiedError", Cause.NODE_LOST),
+    ("ModuleNotFoundError: No module named", Cause.ENVIRONMENT),
+)
+
+# Ray's JobErrorType and words of its message, for jobs whose entrypoint gave nothing back. The first that fits is it.
+ERROR_TYPES = (
+    ("RUNTIME_ENV_SETUP_FAILURE", "", Cause.ENVIRONMENT),
+    # The supervisor is the entrypoint's parent and dies with the entrypoint's node.
+    ("JOB_SUPERVISOR_ACTOR_DIED", "its node has died", Cause.NODE_LOST),
+    ("JOB_SUPERVISOR_ACTOR_DIED", "low on memory", Cause.OUT_OF_MEMORY),
+    ("JOB_SUPERVISOR_ACTOR_DIED", "", Cause.DRIVER_KILLED),
+    ("JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", "", Cause.NODE_LOST),
+    # A head that was started anew finds the job's record, and no supervisor.
+    ("JOB_SUPERVISOR_ACTOR_START_FAILURE", "failed to get job supervisor", Cause.NODE_LOST),
+    ("JOB_SUPERVISOR_ACTOR_START_FAILURE", "", Cause.ENVIRONMENT),
+    ("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", "", Cause.ENVIRONMENT),
+    ("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", "low on memory", Cause.OUT_OF_MEMORY),
+    ("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", "", Cause.DRIVER_KILLED),
+    ("JOB_ENTRYPOINT_COMMAND_START_ERROR", "", Cause.ENVIRONMENT),
+)
+
+# What a runtime environment may fail with that is over in a minute. An index that lacks the package is not among them.
+TRANSIENT = re.compile(
+    r"connection (refused|reset|broken|aborted|error)|ConnectionError|Max retries exceeded|"
+    r"timed out|TimeoutError|ReadTimeout|ConnectTimeout|temporary failure|unreachable|error sending request|"
+    r"Too Many Requests|Bad Gateway|Service Unavailable|Gateway Time-?out|Internal Server Error|failed to start within",
+    re.IGNORECASE,
+)
+WHY_AN_ACTOR_DIED = ("The actor died because", "The actor is dead because")
+# Of a page that Ray's memory monitor writes, with advice on Ray's own settings at its end.
+LOW_ON_MEMORY = "killed due to the node running low on memory"
+MOST_CHARACTERS = 500
+_LAST_LOGS = "last available logs"
+
+
+def cause_of(job: JobSight, *, stop_requested: bool) -> Cause:
+    """Tells why a job ended.
+
+    Args:
+        job: What Ray says of it; it has ended, or is not known any more.
+        stop_requested: Whether a user asked this ledger to stop it.
+    """
+    if not job.known:
+        return Cause.STOPPED if stop_requested else Cause.CLUSTER_LOST
+    if job.status == "SUCCEEDED":
+        return Cause.SUCCEEDED
+    if job.status == "STOPPED":
+        return Cause.STOPPED  # also by another's `ray job stop`: whoever did it meant it
+    if job.exit_code is not None:
+        return _of_exit_code(job.exit_code, job.message, stop_requested)
+    for error_type, words, cause in ERROR_TYPES:
+        if job.error_type == error_type and words in job.message:
+            return cause
+    return Cause.DRIVER_KILLED
+
+
+def line_of(job: JobSight) -> str:
+    """The line of Ray's message that says most, without credentials; "" where there is none.
+
+    It keeps what `is_transient` looks for: pip says last that there is no such package, and before that no index
+    answered.
+    """
+    lines = [line.strip() for line in job.message.splitlines() if line.strip()]
+    if not lines or _LAST_LOGS in lines[-1]:  # and then no logs
+        return ""
+    line = next((text for text in lines if text.startswith(WHY_AN_ACTOR_DIED) or LOW_ON_MEMORY in text), lines[-1])
+    installing = job.error_type == "RUNTIME_ENV_SETUP_FAILURE" or job.exit_code == SCRIPT_COULD_NOT_INSTALL
+    if installing and not is_transient(line):
+        earlier = next((text for text in lines if is_transient(text)), None)
+        line += f" (before that: {earlier})" if earlier is not None else ""
+    return masked(line.partition(" Some common causes")[0])[:MOST_CHARACTERS]
+
+
+def is_transient(message: str) -> bool:
+    """Whether an environment that failed with this may be made a minute later."""
+    return TRANSIENT.search(message) is not None
+
+
+def _of_exit_code(code: int, message: str, stop_requested: bool) -> Cause:
+    # A shell in between gives 128 + signal for what Python gives as −signal.
+    by_signal = -code if code < 0 else code - 128 if code > 128 else 0
+    if by_signal in set(signal.Signals):
+        return Cause.STOPPED if stop_requested else Cause.DRIVER_KILLED
+    if code in EXIT_CODES:
+        return EXIT_CODES[code]
+    log = message.partition(_LAST_LOGS)[2]
+    return next((cause for words, cause in LOG_WORDS if words in log), Cause.ENTRYPOINT)

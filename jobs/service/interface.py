@@ -1,0 +1,46 @@
+"""What the command line asks for, whoever answers: `service.Service` in this process, or `client.Client` over HTTP."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Protocol
+
+from jobs.answers import LogPage, Page, Usage, UsageBy
+from jobs.model import Attempt, Event, Run, RunState
+from jobs.submission.run_request import Ticket
+
+
+class Front(Protocol):
+    """What the command line needs; served here, or over HTTP."""
+
+    def has_package(self, sha256: str) -> bool: ...  # noqa: D102
+
+    def put_package(self, sha256: str, path: Path) -> None: ...  # noqa: D102
+
+    def submit(self, ticket: Ticket, *, idempotency_key: str | None = None) -> Run: ...  # noqa: D102
+
+    def runs(  # noqa: D102
+        self,
+        *,
+        states: Collection[RunState] = (),
+        queue: str | None = None,
+        user: str | None = None,
+        tag: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page: ...
+
+    def run(self, run_id: str) -> Run: ...  # noqa: D102
+
+    def attempts(self, run_id: str) -> list[Attempt]: ...  # noqa: D102
+
+    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]: ...  # noqa: D102
+
+    def stop(self, run_id: str) -> Run: ...  # noqa: D102
+
+    def resume(self, run_id: str) -> Run: ...  # noqa: D102
+
+    def logs(  # noqa: D102
+        self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
+    ) -> LogPage: ...
+
+    def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]: ...  # noqa: D102

@@ -1,0 +1,213 @@
+"""What users can ask for, whoever carries it: the HTTP API, or the command line with a ledger of its own."""
+
+import copy
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection
+from pathlib import Path
+from threading import Lock
+
+from jobs.answers import LogPage, Page, Usage, UsageBy
+from jobs.clusters.registry import Clusters
+from jobs.errors import ClusterError, ConflictError, NotFoundError
+from jobs.ledger import Ledger
+from jobs.model import Attempt, Event, Run, RunState
+from jobs.scheduler.fit import never_fits
+from jobs.scheduler.limits import QueuesConfig
+from jobs.scheduler.policy import Decision
+from jobs.service.admission import look
+from jobs.service.logs import read_logs
+from jobs.service.package_store import PackageStore
+from jobs.service.run_folders import RunFolders
+from jobs.submission.job_spec import JobPart
+from jobs.submission.run_request import Ticket, run_of
+from trainers.errors import ConfigError, ResourceError
+
+# What a queue's policy said is good for so long; a page of a hundred waiting runs asks it once.
+DECISION_S = 2.0
+
+
+class Service:
+    """The verbs, on a ledger. It decides nothing about when runs start; the controller does."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clusters: Clusters,
+        packages: PackageStore,
+        queues: QueuesConfig,
+        *,
+        user: str,
+        addresses: Collection[str] | None,
+        clock: Callable[[], float] = time.time,
+    ):
+        """Takes what it works with.
+
+        Args:
+            ledger: Where everything is written down.
+            clusters: Where runs run.
+            packages: Their code.
+            queues: Caps.
+            user: Who asks.
+            addresses: Clusters that runs may name; the first is for those that name none. None: any may be named.
+            clock: Seconds since 1970.
+        """
+        self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
+        self._user, self._addresses, self._clock = user, list(addresses) if addresses is not None else None, clock
+        self._folders = RunFolders()
+        self._foresight = _Foresight(lambda: look(ledger, clusters, queues, now_s=clock()), clock)
+
+    def as_user(self, user: str) -> "Service":
+        """The same service, asked by another."""
+        other = copy.copy(self)
+        other._user = user
+        return other
+
+    def has_package(self, sha256: str) -> bool:
+        """Whether a package need not be uploaded again."""
+        return self._packages.has(sha256)
+
+    def put_package(self, sha256: str, path: Path) -> None:
+        """Takes in a package; see `PackageStore.put`."""
+        self._packages.put(sha256, path)
+
+    def submit(self, ticket: Ticket, *, idempotency_key: str | None = None) -> Run:
+        """Queues a run.
+
+        Raises:
+            ConfigError: the config, the queue or the cluster is not one that can be.
+            ResourceError: the gang can never fit, with the arithmetic.
+            NotFoundError: the package was not uploaded, or a run it depends on does not exist.
+            ConflictError: the run's name is taken.
+        """
+        run = run_of(ticket, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock())
+        # First of all: a request that is repeated was taken in a world that may have changed since.
+        if idempotency_key is not None and (same := self._ledger.asked_before(run, idempotency_key)) is not None:
+            return same
+        if not self._packages.has(ticket.package):
+            raise NotFoundError(f"package {ticket.package} is not here: upload it first")
+        self._refuse_impossible(run)
+        return self._ledger.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
+
+    def runs(
+        self,
+        *,
+        states: Collection[RunState] = (),
+        queue: str | None = None,
+        user: str | None = None,
+        tag: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """A page of runs, the newest first."""
+        page = self._ledger.runs(states=states, queue=queue, user=user, tag=tag, limit=limit, cursor=cursor)
+        return Page(runs=[self._explained(run) for run in page.runs], next_cursor=page.next_cursor)
+
+    def run(self, run_id: str) -> Run:
+        """One run.
+
+        Raises:
+            NotFoundError: no run has this name.
+        """
+        return self._explained(self._ledger.run(run_id))
+
+    def attempts(self, run_id: str) -> list[Attempt]:
+        """Its attempts, the first first."""
+        self._ledger.run(run_id)
+        return self._ledger.attempts(run_id)
+
+    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """What happened to it, after the event of this number."""
+        self._ledger.run(run_id)
+        return self._ledger.events(run_id, after=after, limit=limit)
+
+    def stop(self, run_id: str) -> Run:
+        """Asks for a stop: of a waiting run at once, of a live one as soon as it has left its last checkpoint."""
+        return self._ledger.request_stop(run_id, by=self._user, at_s=self._clock())
+
+    def resume(self, run_id: str) -> Run:
+        """Queues a failed or stopped run again; its next attempt continues from its last whole checkpoint.
+
+        Raises:
+            ConflictError: the run lives, or has succeeded.
+        """
+        return self._ledger.reopen(run_id, by=self._user, at_s=self._clock())
+
+    def logs(
+        self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
+    ) -> LogPage:
+        """What an attempt printed since the cursor.
+
+        Raises:
+            ConflictError: the run has no attempt yet.
+        """
+        run = self._ledger.run(run_id)
+        number = attempt if attempt is not None else run.attempt
+        if number == 0:
+            raise ConflictError(f"{run_id} has no attempt yet ({run.state}: {self._explained(run).reason})")
+        found = self._ledger.attempt(run_id, number)
+        return read_logs(
+            self._folders,
+            run,
+            found,
+            source=source,
+            cursor=cursor,
+            driver_log=lambda: self._clusters.log(run.address, found.submission_id),
+        )
+
+    def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
+        """GPU-hours and CPU-hours; attempts that live count up to now."""
+        return self._ledger.usage(by=by, now_s=self._clock(), since_s=since_s, run_id=run_id)
+
+    def _address_of(self, job: JobPart) -> str:
+        known = self._addresses
+        if job.address is None:
+            address = known[0] if known else os.environ.get("RAY_API_SERVER_ADDRESS")
+            if address is None:
+                raise ConfigError(
+                    "no Ray cluster is named: give --address http://…:8265, job.address in the recipe, "
+                    "or RAY_API_SERVER_ADDRESS"
+                )
+            return address.rstrip("/")
+        address = job.address.rstrip("/")
+        if known is not None and address not in known:
+            raise ConfigError(f"job.address: {address} is not a cluster of this service, which has {', '.join(known)}")
+        return address
+
+    def _refuse_impossible(self, run: Run) -> None:
+        try:
+            capacity = self._clusters.capacity(run.address)
+        except ClusterError:
+            capacity = None  # it may be down for an hour; the run waits for it, and says so
+        reason = never_fits(run.gang, run.queue, self._queues, capacity, run.address)
+        if reason is not None:
+            raise ResourceError(reason)
+
+    def _explained(self, run: Run) -> Run:
+        """The run with what it waits for in the place of its reason."""
+        if not run.state.waiting:
+            return run
+        wait = self._foresight.decision().waits.get(run.id)
+        if wait is None:
+            return run
+        position = f"position {wait.position} in queue {run.queue}"
+        before = f"{run.reason} · " if run.state != RunState.QUEUED else ""
+        return run.model_copy(update={"reason": f"{before}{position} · {wait.reason}"})
+
+
+class _Foresight:
+    """What the queue's policy would do now, asked again when the answer has aged."""
+
+    def __init__(self, ask: Callable[[], Decision], clock: Callable[[], float]):
+        self._ask, self._clock = ask, clock
+        self._lock = Lock()
+        self._known: tuple[float, Decision] | None = None
+
+    def decision(self) -> Decision:
+        """The newest answer."""
+        with self._lock:
+            now_s = self._clock()
+            if self._known is None or not 0 <= now_s - self._known[0] < DECISION_S:
+                self._known = (now_s, self._ask())
+            return self._known[1]

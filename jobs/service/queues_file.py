@@ -1,0 +1,89 @@
+"""Reads queues.yaml: what a platform team allows.
+
+patience_s: 21600
+queues:
+  default: {}
+  research: {max_gpus: 16, max_running: 8, per_user: {max_gpus: 4}}
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
+from trainers.config.loader import refuse
+from trainers.errors import ConfigError
+
+# As job.queue takes them.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def read_queues(path: Path) -> QueuesConfig:
+    """Reads the limits of all queues.
+
+    Raises:
+        ConfigError: the file is missing or is not YAML, or one message with every fault in it.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; write one, e.g. queues: {{default: {{max_gpus: 8}}}}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
+    return build_queues({} if content is None else content, origin=str(path))
+
+
+def build_queues(content: Any, *, origin: str) -> QueuesConfig:
+    """Validates what a queues.yaml holds; a queue with nothing written under it has no limits.
+
+    Args:
+        content: What the YAML holds.
+        origin: Where it came from, for the message.
+
+    Raises:
+        ConfigError: one message with every fault, each with its key, value and fix.
+    """
+    if not isinstance(content, dict):
+        raise ConfigError(f"{origin}: holds {type(content).__name__}, not the keys {_names(QueuesConfig)}")
+    queues = content.get("queues")
+    faults = []
+    if isinstance(queues, Mapping):
+        content = {**content, "queues": {name: {} if part is None else part for name, part in queues.items()}}
+        faults = [
+            f"queues.{name}: a queue's name is letters, digits and . _ -, at most 100"
+            for name in queues
+            if not (isinstance(name, str) and NAME.fullmatch(name))
+        ]
+    try:
+        config = QueuesConfig.model_validate(content)
+    except ValidationError as error:
+        faults += [text for fault in error.errors() if (text := _describe(fault)) not in faults]
+        refuse(faults, origin)
+        raise AssertionError from error  # there was a fault
+    refuse(faults, origin)
+    return config
+
+
+def _describe(fault: Any) -> str:
+    keys = [str(key) for key in fault["loc"]]
+    name = ".".join(keys)
+    if fault["type"] != "extra_forbidden":
+        return f"{name}: {fault['msg']} (got {fault['input']!r})"
+    part = _part_at(keys[:-1])
+    near = difflib.get_close_matches(keys[-1], part.model_fields, n=1, cutoff=0.5)
+    fix = f"did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else f"the keys here are {_names(part)}"
+    return f"{name}: unknown key; {fix}"
+
+
+def _part_at(keys: list[str]) -> type[BaseModel]:
+    """The part of the config that these keys lead to: the whole, a queue, or the limits of its users."""
+    return (QueuesConfig, QueuesConfig, QueuePart, Limits)[len(keys)]
+
+
+def _names(part: type[BaseModel]) -> str:
+    return ", ".join(part.model_fields)

@@ -1,0 +1,142 @@
+"""What a failed attempt means: again, after how long, or not. Pure; the table is the policy.
+
+Whether an attempt got anywhere is told by the newest whole checkpoint: ends *in a row* are those since it last moved.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from jobs.model import Attempt, Cause, RunState
+from jobs.service.failure_causes import is_transient
+from trainers.distributed.console import format_duration
+
+# Lost nodes cost the user nothing, but a run that ends this often without a step has no bad luck.
+MOST_WITHOUT_A_STEP = 100
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one cause is treated.
+
+    Attributes:
+        what: What happened, in words.
+        retried: Whether the same again may go better.
+        counts: Whether a retry is one of the run's `max_retries`; if not, the run waits as PREEMPTED.
+        first_backoff_s: Pause before the first retry. Doubles with each further end in a row. Seconds.
+        most_backoff_s: The longest pause. Seconds.
+        most_in_a_row: Retries in a row for this cause. None: as many as are left.
+        advice: What a person can do.
+    """
+
+    what: str
+    retried: bool = True
+    counts: bool = True
+    first_backoff_s: float = 10.0
+    most_backoff_s: float = 600.0
+    most_in_a_row: int | None = None
+    advice: str = ""
+
+
+# fmt: off
+RULES: dict[Cause, Rule] = {
+    Cause.NODE_LOST: Rule("a node was lost", counts=False, most_backoff_s=300),
+    Cause.CLUSTER_LOST: Rule("the cluster was started anew, or forgot the job", counts=False, most_backoff_s=300),
+    Cause.WORKER_LOST: Rule("a training worker died", advice="look into the workers' logs"),
+    Cause.DRIVER_KILLED: Rule("the entrypoint was killed", advice="its node may be short of memory"),
+    Cause.STORAGE: Rule("the storage failed", first_backoff_s=30,
+                        advice="check that the storage answers and takes these credentials"),
+    Cause.ENTRYPOINT: Rule("the entrypoint failed", most_in_a_row=1, advice="look into the driver's log"),
+    Cause.ENVIRONMENT: Rule("the runtime environment could not be made", first_backoff_s=30, most_in_a_row=1,
+                            advice="check job.runtime_env, and that the nodes reach the package index"),
+    Cause.OUT_OF_MEMORY: Rule("memory ran out", first_backoff_s=30, most_in_a_row=1,
+                              advice="lower training.per_device_train_batch_size and raise "
+                                     "training.gradient_accumulation_steps by the same factor, or set "
+                                     "training.gradient_checkpointing: true"),
+    Cause.USER_ERROR: Rule("the same again would fail again", retried=False,
+                           advice="mend it, and submit the run under another name; or, where data or cluster were "
+                                  "mended, rayscribe resume"),
+    Cause.FENCED: Rule("a newer attempt has taken the run over", retried=False,
+                       advice="another ledger runs a run of this name into this run folder: stop one of them"),
+    Cause.STOPPED: Rule("stopped", retried=False),
+}
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a run whose attempt has ended.
+
+    Attributes:
+        retry: Whether there is another attempt.
+        state: RETRYING or PREEMPTED with a retry; otherwise SUCCEEDED, FAILED or STOPPED.
+        backoff_s: Pause before the retry. Seconds.
+        reason: One line: what happened, and what comes of it.
+    """
+
+    retry: bool
+    state: RunState
+    backoff_s: float
+    reason: str
+
+
+def judge(attempts: Sequence[Attempt], max_retries: int) -> Verdict:
+    """Judges the newest attempt in the light of those before it.
+
+    Args:
+        attempts: All that have ended since the user last submitted or resumed the run, the newest last.
+        max_retries: How many retries the run may cost, lost nodes not counted.
+    """
+    last = attempts[-1]
+    assert last.cause is not None
+    if last.cause == Cause.SUCCEEDED:
+        return Verdict(False, RunState.SUCCEEDED, 0.0, "succeeded")
+    rule = RULES[last.cause]
+    what = _what_happened(last, rule)
+    row = sum(1 for _ in takewhile(lambda earlier: _alike(earlier, last), _without_a_step(attempts)))
+    counted = sum(_counts(attempt) for attempt in attempts)
+    refusal = _refusal(attempts, rule, row, counted, max_retries)
+    if refusal is not None:
+        state = RunState.STOPPED if last.cause == Cause.STOPPED else RunState.FAILED
+        return Verdict(False, state, 0.0, " · ".join(part for part in (what + refusal, rule.advice) if part))
+    backoff_s = min(rule.first_backoff_s * 2.0 ** (row - 1), rule.most_backoff_s)
+    state = RunState.RETRYING if rule.counts else RunState.PREEMPTED
+    left = f"retry {counted} of {max_retries}" if rule.counts else "not counted as a retry"
+    return Verdict(True, state, backoff_s, f"{what}; again in {format_duration(backoff_s)}, {left}")
+
+
+def _refusal(attempts: Sequence[Attempt], rule: Rule, row: int, counted: int, max_retries: int) -> str | None:
+    """Why there is no other attempt; None where there is one."""
+    last = attempts[-1]
+    if not rule.retried:
+        return ""
+    if last.cause == Cause.ENVIRONMENT and not is_transient(last.message):
+        return ", and would not be another time"
+    if rule.most_in_a_row is not None and row > rule.most_in_a_row:
+        return f", {row} times in the same way and at the same place"
+    if rule.counts and counted > max_retries:
+        return f"; job.max_retries {max_retries} are used up"
+    idle = sum(1 for _ in _without_a_step(attempts))
+    if idle > MOST_WITHOUT_A_STEP:
+        return f", and {idle} attempts came no step further"
+    return None
+
+
+def _without_a_step(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
+    """The newest attempts, the newest first, as far back as the newest checkpoint is the same."""
+    last = attempts[-1]
+    return takewhile(lambda attempt: (attempt.last_step or 0) >= (last.last_step or 0), reversed(attempts))
+
+
+def _alike(one: Attempt, other: Attempt) -> bool:
+    """Whether two ended in the same way; of our own exit codes each has one cause, of others each is its own."""
+    return one.cause == other.cause and (one.cause != Cause.ENTRYPOINT or one.exit_code == other.exit_code)
+
+
+def _counts(attempt: Attempt) -> bool:
+    return attempt.cause in RULES and RULES[attempt.cause].counts
+
+
+def _what_happened(attempt: Attempt, rule: Rule) -> str:
+    code = f" with exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
+    return f"{rule.what}{code}" + (f": {attempt.message}" if attempt.message else "")

@@ -1,0 +1,32 @@
+"""A new run that begins from a checkpoint of another. Pure."""
+
+import re
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from jobs.model import Run
+from jobs.submission.run_request import Ticket
+from trainers.config.loader import override_of
+from trainers.config.schema import is_absolute
+from trainers.run_folder.layout import CHECKPOINTS
+
+
+def branch(run: Run, checkpoint: str, is_taken: Callable[[str], bool]) -> Ticket:
+    """Asks for a run like another one that begins from one of its checkpoints.
+
+    It has a name and a folder of its own, so that nothing that the other run made later is overwritten.
+
+    Args:
+        run: The run to begin from.
+        checkpoint: Name of one of its checkpoints, or the absolute folder or URL of any.
+        is_taken: Whether a run has this name.
+    """
+    source = checkpoint if is_absolute(checkpoint) else f"{run.run_folder}/{CHECKPOINTS}/{checkpoint}"
+    stem = re.sub(r"-from-\d+$", "", run.id)
+    name = next(name for name in (f"{stem}-from-{number}" for number in count(1)) if not is_taken(name))
+    resume = f"from:{source}"
+    config: dict[str, Any] = {**run.config, "run": {**run.config["run"], "name": name, "resume": resume}}
+    config["job"] = {**config["job"], "depends_on": [], "address": run.address}
+    overrides = [*run.overrides, f"run.name={name}", override_of("run.resume", resume), "job.depends_on=[]"]
+    return Ticket(config=config, spec_path=run.spec_path, overrides=overrides, package=run.package)

@@ -1,0 +1,92 @@
+"""Run → SubmitRequest: all that Ray will be asked for one attempt. Pure and printable; nothing acts here."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.model import Gang, Run, submission_id_of
+from jobs.submission.job_spec import JobPart
+from runtime_env.build import build_runtime_env
+from runtime_env.install_script import wrap_entrypoint
+
+METADATA_UID = "rayscribe_run_uid"
+
+
+@dataclass(frozen=True)
+class SubmitRequest:
+    """One attempt, as Ray's Jobs API takes it.
+
+    Attributes:
+        submission_id: Derived from run and attempt, so that asking twice starts it once.
+        address: URL of the cluster's dashboard.
+        entrypoint: Command line that the cluster runs.
+        runtime_env: Code, packages and variables; secrets only as references.
+        metadata: Whose job this is.
+        gang: What the run holds while it runs.
+        run_folder: Where everything that it makes goes.
+        resume: What it starts from, in words.
+    """
+
+    submission_id: str
+    address: str
+    entrypoint: str
+    runtime_env: Mapping[str, Any]
+    metadata: Mapping[str, str]
+    gang: Gang
+    run_folder: str
+    resume: str
+
+    def content(self) -> dict[str, Any]:
+        """The whole request, for people and programs."""
+        return {
+            "submission_id": self.submission_id,
+            "address": self.address,
+            "entrypoint": self.entrypoint,
+            "runtime_env": dict(self.runtime_env),
+            "metadata": dict(self.metadata),
+            "resources": {
+                "num_workers": self.gang.num_workers,
+                "resources_per_worker": self.gang.resources_per_worker,
+                "beside_the_workers": self.gang.extra,
+                "gang": self.gang.total,
+            },
+            "storage": {"run_folder": self.run_folder},
+            "resume": self.resume,
+        }
+
+
+def build_request(run: Run, attempt: int, *, package: str, resume: str) -> SubmitRequest:
+    """Builds what Ray is asked for an attempt.
+
+    Args:
+        run: The run.
+        attempt: Number of the attempt.
+        package: Path of the zip with the working directory.
+        resume: What the attempt starts from, in words.
+    """
+    job = JobPart.model_validate(run.config["job"])
+    words = ["python", "task.py", "--config", run.spec_path, "--attempt", str(attempt)]
+    for override in run.overrides:
+        words += ["--set", override]
+    return SubmitRequest(
+        submission_id=submission_id_of(run.id, attempt),
+        address=run.address,
+        entrypoint=wrap_entrypoint(job.runtime_env, shlex.join(words)),
+        runtime_env=build_runtime_env(
+            job.runtime_env,
+            package=package,
+            stop_grace_s=job.stop_grace_s,
+            # Ray would answer the very same environment with a failure that it remembers.
+            environment={"RAYSCRIBE_ATTEMPT": str(attempt)},
+        ),
+        metadata={
+            "rayscribe_run": run.id,
+            METADATA_UID: run.uid,
+            "rayscribe_attempt": str(attempt),
+            "rayscribe_user": run.user,
+        },
+        gang=run.gang,
+        run_folder=run.run_folder,
+        resume=resume,
+    )

@@ -1,0 +1,337 @@
+"""The client against a service that is really served: the same verbs, records and errors as the service itself."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from jobs.api.client import Client, find_token
+from jobs.api.server.app import make_app
+from jobs.errors import AuthError, ConflictError, NotFoundError, ServiceError
+from jobs.model import RunState
+from jobs.service.interface import Front
+from jobs.service.operations import Service
+from jobs.submission.run_request import Ticket
+from tests.jobs.api.house import House, a_house, config_of, make_package, served
+from tests.jobs.ledger.making import DEADLINE_S
+from trainers.errors import ConfigError, RayscribeError, ResourceError
+from trainers.run_folder.attempt_status import driver_log_key
+
+ENDS = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with a_house(tmp_path) as house:
+        house.fill()
+        yield house
+
+
+@pytest.fixture
+def client(house: House) -> Iterator[Client]:
+    with served(make_app(house.backend)) as url, Client(url, house.token, patience_s=0.0) as client:
+        yield client
+
+
+@pytest.fixture
+def direct(house: House) -> Service:
+    """The service that the client talks to, as Ana, without HTTP between."""
+    return house.backend.service.as_user("ana")
+
+
+def ticket(front: Front, folder: Path, name: str, **job: object) -> Ticket:
+    """A submission whose package is there."""
+    sha256 = make_package(folder / "package.zip")
+    if not front.has_package(sha256):
+        front.put_package(sha256, folder / "package.zip")
+    return Ticket(config=config_of(name, **job), spec_path="a.yaml", overrides=[f"run.name={name}"], package=sha256)
+
+
+def test_reading_gives_what_the_service_gives(client: Client, direct: Service, house: House) -> None:
+    log = Path(house.ledger.run("run-failed").run_folder) / driver_log_key(1)
+    log.parent.mkdir(parents=True)
+    log.write_text("grüß\nGott\n")
+    questions: list[Callable[[Front], object]] = [
+        lambda front: front.runs(),
+        lambda front: front.runs(states=[RunState.FAILED, RunState.STOPPED], tag="every", limit=1),
+        lambda front: front.runs(limit=2, cursor=front.runs(limit=2).next_cursor),
+        lambda front: front.runs(user="nobody", queue="nothing"),
+        lambda front: front.run("run-queued"),
+        lambda front: front.attempts("run-failed"),
+        lambda front: front.events("run-failed"),
+        lambda front: front.events("run-failed", after=3, limit=1),
+        lambda front: front.logs("run-failed"),
+        lambda front: front.logs("run-failed", attempt=1, source="driver", cursor=front.logs("run-failed").cursor),
+        lambda front: front.usage("run", run_id="run-failed"),
+        lambda front: front.usage("tag", run_id="run-failed", since_s=1000.0),
+        lambda front: front.has_package("0" * 64),
+    ]
+    for number, question in enumerate(questions):
+        assert question(client) == question(direct), f"question {number}"
+
+
+def test_asking_for_things_happens_there(client: Client, house: House, tmp_path: Path) -> None:
+    asked = ticket(client, tmp_path, "new")
+    assert client.has_package(asked.package)
+    run = client.submit(asked)
+    assert run == house.ledger.run("new").model_copy(update={"reason": run.reason})
+    assert client.stop("new").state == RunState.STOPPED
+    assert client.resume("new").state == RunState.QUEUED
+    assert house.ledger.run("new").state == RunState.QUEUED
+    assert client.health()["status"] == "ok"
+    assert client.queues()["queues"][0]["name"] == "default"
+
+
+def test_errors_are_those_of_the_service_itself(client: Client, direct: Service, tmp_path: Path) -> None:
+    taken, large = ticket(direct, tmp_path, "run-failed"), config_of("large", queue="small")
+    large["scaling"]["num_workers"] = 99
+    faulty = {**config_of("faulty"), "training": {"max_steps": "many", "max_stepz": 1}}
+    cases: list[tuple[type[RayscribeError], Callable[[Front], object]]] = [
+        (NotFoundError, lambda front: front.run("run-faild")),
+        (NotFoundError, lambda front: front.run("räksmörgås")),
+        (NotFoundError, lambda front: front.run("a b?c#d%2F")),
+        (NotFoundError, lambda front: front.attempts("nothing")),
+        (NotFoundError, lambda front: front.events("nothing")),
+        (NotFoundError, lambda front: front.stop("nothing")),
+        (NotFoundError, lambda front: front.usage("run", run_id="nothing")),
+        (NotFoundError, lambda front: front.logs("run-failed", attempt=9)),
+        (NotFoundError, lambda front: front.submit(taken.model_copy(update={"package": "0" * 64}))),
+        (ConflictError, lambda front: front.resume("run-training")),
+        (ConflictError, lambda front: front.logs("run-queued")),
+        (ConflictError, lambda front: front.submit(taken)),
+        (ConfigError, lambda front: front.runs(cursor="bm9uc2Vuc2U")),
+        (ConfigError, lambda front: front.has_package("x")),
+        (ConfigError, lambda front: front.submit(taken.model_copy(update={"config": faulty}))),
+        (ResourceError, lambda front: front.submit(taken.model_copy(update={"config": large}))),
+    ]
+    for number, (kind, question) in enumerate(cases):
+        with pytest.raises(kind) as here:
+            question(direct)
+        with pytest.raises(kind) as there:
+            question(client)
+        assert type(there.value) is type(here.value), f"case {number}"
+        assert there.value.exit_code == here.value.exit_code
+        if number != 13:
+            assert str(there.value) == str(here.value)
+
+
+def test_what_cannot_travel_is_refused_before_it_does(client: Client, tmp_path: Path) -> None:
+    asked = ticket(client, tmp_path, "odd")
+    for odd in ({"overrides": ["run.name=\udcff"]}, {"config": {"training": {"learning_rate": float("nan")}}}):
+        with pytest.raises(ConfigError, match="not finite, or a text that is not UTF-8"):
+            client.submit(asked.model_copy(update=odd))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../packages"])
+def test_a_name_that_would_be_another_path_is_not_found(client: Client, name: str) -> None:
+    for question in (client.run, client.attempts, client.events, client.logs, client.stop, client.resume):
+        with pytest.raises(NotFoundError, match="no run is named"):
+            question(name)
+
+
+def test_a_token_that_is_not_known_is_an_error_of_its_own(house: House) -> None:
+    with served(make_app(house.backend)) as url:
+        for token in ("rsk_unknown", ""):
+            with Client(url, token) as client:
+                with pytest.raises(AuthError, match="RAYSCRIBE_TOKEN"):
+                    client.runs()
+                with pytest.raises(AuthError, match="RAYSCRIBE_TOKEN"):
+                    client.has_package("0" * 64)
+
+
+def test_a_package_that_the_service_refuses_is_a_config_error(client: Client, tmp_path: Path) -> None:
+    make_package(tmp_path / "package.zip")
+    with pytest.raises(ConfigError, match="SHA-256"):
+        client.put_package("0" * 64, tmp_path / "package.zip")
+
+
+# Where the service is not there.
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_a_service_that_never_answered_is_given_up_soon_with_the_fix() -> None:
+    waited: list[float] = []
+    with (
+        Client(f"http://127.0.0.1:{free_port()}", "rsk_x", sleep=waited.append) as client,
+        pytest.raises(ServiceError, match="rayscribe serve"),
+    ):
+        client.runs()
+    assert sum(waited) < 1000
+
+
+@contextmanager
+def answering(answers: list[bytes]) -> Iterator[str]:
+    """Something else than a service: takes one request a connection, and gives these bytes, one after another."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def work() -> None:
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_another_server_is_told_from_a_service() -> None:
+    with answering([ENDS, ENDS.replace(b"200 OK", b"404 Not Found")]) as url, Client(url, "rsk_x") as client:
+        for _ in range(2):
+            with pytest.raises(ServiceError, match="does not answer as this version's Rayscribe service"):
+                client.run("a")
+
+
+def test_a_service_that_does_not_answer_in_time_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        with Client(url, "rsk_x", read_s=0.1, patience_s=0.0) as client, pytest.raises(ServiceError, match="timed out"):
+            client.runs()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8470", "ftp://x", "http://", "http://x:99999", "http://x:0", "http://a:b@x", "http://[::1"]
+)
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="http://host:8470"):
+        Client(url, "rsk_x")
+
+
+# Where it comes back.
+
+
+class Flaky:
+    """A door in front of a house that shuts in the middle of answers when it is told to."""
+
+    def __init__(self, house: House):
+        self._app = make_app(house.backend)
+        self.lose = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves; of answers that are to be lost only the head goes out."""
+        if scope["type"] != "http" or self.lose == 0:
+            await self._app(scope, receive, send)
+            return
+        self.lose -= 1
+
+        async def cut_off(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+
+        await self._app(scope, receive, cut_off)
+
+
+def test_a_submission_whose_answer_is_lost_is_repeated_and_makes_one_run(house: House, tmp_path: Path) -> None:
+    door = Flaky(house)
+    with served(door) as url, Client(url, house.token) as client:
+        asked = ticket(client, tmp_path, "once")
+        door.lose = 2
+        run = client.submit(asked)
+    assert door.lose == 0
+    assert run.id == "once"
+    assert [event.cause for event in house.ledger.events("once")] == ["submitted"]
+
+
+def test_a_resume_whose_answer_is_lost_is_not_repeated(house: House) -> None:
+    door = Flaky(house)
+    with served(door) as url, Client(url, house.token) as client:
+        client.health()
+        door.lose = 1
+        with pytest.raises(ServiceError):
+            client.resume("run-failed")
+        assert client.run("run-failed").state == RunState.QUEUED
+
+
+def test_a_service_that_restarts_in_the_middle_is_waited_for(house: House, tmp_path: Path) -> None:
+    port = free_port()
+    with served(make_app(house.backend), port) as url:
+        client = Client(url, house.token)
+        asked = ticket(client, tmp_path, "across")
+    outcome: list[object] = []
+    thread = threading.Thread(target=lambda: outcome.append(client.submit(asked)), daemon=True)
+    thread.start()
+    with served(make_app(house.backend), port):
+        thread.join(DEADLINE_S)
+    client.close()
+    assert [run.id for run in outcome] == ["across"]  # type: ignore[attr-defined]
+    assert len(house.ledger.events("across")) == 1
+
+
+def test_a_database_that_comes_back_is_waited_for() -> None:
+    error = b'{"error": {"type": "ServiceError", "message": "the ledger does not answer", "exit_code": 24}}'
+    silent = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n%s" % (len(error), error)
+    proxy = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad"
+    good = b'HTTP/1.1 200 OK\r\nContent-Length: 34\r\n\r\n{"runs": [],   "next_cursor": null}'
+    good = good.replace(b"34", str(len(good.partition(b"\r\n\r\n")[2])).encode())
+    with answering([silent, proxy, good]) as url, Client(url, "rsk_x") as client:
+        assert client.runs().runs == []
+
+
+def test_an_answer_that_a_cluster_is_down_is_an_answer() -> None:
+    error = b'{"error": {"type": "ClusterError", "message": "http://head: no answer", "exit_code": 23}}'
+    down = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: %d\r\n\r\n%s" % (len(error), error)
+    with (
+        answering([down]) as url,
+        Client(url, "rsk_x") as client,
+        pytest.raises(RayscribeError, match="http://head: no answer") as raised,
+    ):
+        client.run("a")
+    assert raised.value.exit_code == 23
+
+
+# Whose token.
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without a token, and no variables."""
+    for name in ("RAYSCRIBE_TOKEN", "RAYSCRIBE_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_token_is_found_where_it_is_nearest(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_token() is None
+    (places / "token").write_text("rsk_home\n")
+    assert find_token() == "rsk_home"
+    (places / "named").write_text("rsk_named")
+    monkeypatch.setenv("RAYSCRIBE_TOKEN_FILE", str(places / "named"))
+    assert find_token() == "rsk_named"
+    monkeypatch.setenv("RAYSCRIBE_TOKEN", "rsk_env")
+    assert find_token() == "rsk_env"
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", "rsk_ü".encode(), b"\xff\xfe", b"a\nb"])
+def test_a_file_that_holds_no_token_is_refused_without_showing_it(places: Path, content: bytes) -> None:
+    (places / "token").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"token holds no token") as raised:
+        find_token()
+    assert "words" not in str(raised.value)
+
+
+def test_a_token_file_that_is_not_there_is_named(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSCRIBE_TOKEN_FILE", str(places / "missing"))
+    with pytest.raises(ConfigError, match="missing"):
+        find_token()
+    monkeypatch.setenv("RAYSCRIBE_TOKEN_FILE", str(places))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_token()
+
+
+def test_the_client_uses_the_token_that_it_finds(house: House, places: Path) -> None:
+    (places / "token").write_text(house.token)
+    with served(make_app(house.backend)) as url, Client(url) as client:
+        assert client.runs().runs

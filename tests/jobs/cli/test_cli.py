@@ -1,0 +1,185 @@
+"""The `rayscribe` command, as somebody meets it who has never used it."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+from jobs.cli.app import app, main
+from jobs.cli.serve import growth_of
+from jobs.ledger import Ledger
+from jobs.model import Attempt, Event, Run, RunState
+from jobs.service import standalone
+from tests.jobs.sample import CONTENT, sample_run
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+COMMAND = [sys.executable, "-c", "import sys; from jobs.cli import main; sys.exit(main())"]
+GROUP = get_command(app)
+NAMES = sorted(GROUP.commands)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """The ledger of a user who has a run in the queue and one that ended."""
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+    for name in ("RAYSCRIBE_SERVICE", "RAYSCRIBE_DATABASE", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'home/ledger.db'}")
+    # Nothing listens there.
+    ledger.add_run(sample_run(address="http://127.0.0.1:9", tags=["serbian"]), text="submitted by ana")
+    ended = ledger.add_run(sample_run(id="old", uid="1" * 32, address="http://127.0.0.1:9"), text="submitted by ana")
+    ledger.request_stop(ended.id, by="ana", at_s=2000.0)
+    return ledger
+
+
+def run(*words: str) -> Result:
+    """Runs a command in this process."""
+    return CliRunner().invoke(app, list(words))
+
+
+def failing(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Runs a command that fails, and gives its exit code and its one message."""
+    code = main(words)
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "token"])
+def test_each_command_s_help_says_what_it_does_and_has_an_example(name: str) -> None:
+    answer = run(name, "--help")
+    assert answer.exit_code == 0
+    text = " ".join(answer.output.split())
+    assert f"Example: rayscribe {name}" in text
+    for option in re.findall(r"--[a-z][a-z-]+", text.split("Example:")[1].split("Arguments:")[0].split("Options:")[0]):
+        assert text.count(option) > 1, f"the example's {option} is an option"
+
+
+@pytest.mark.parametrize("name", ["add", "list", "revoke"])
+def test_each_command_of_tokens_has_an_example(name: str) -> None:
+    assert f"Example: rayscribe token {name}" in " ".join(run("token", name, "--help").output.split())
+
+
+def test_a_list_has_a_line_for_each_run_with_its_reason(ledger: Ledger) -> None:
+    lines = run("list").output.splitlines()
+    assert lines[0].split() == ["RUN", "STATE", "QUEUE", "PRIORITY", "USER", "AGE", "REASON"]
+    assert any("position 1 in queue default · waits for the cluster at http://127.0.0.1:9" in line for line in lines)
+    assert any(line.startswith("old") and "STOPPED" in line for line in lines)
+    assert "old" not in run("list", "--state", "queued").output
+    assert "old" not in run("list", "--tag", "serbian").output
+
+
+def test_a_list_does_not_wait_for_a_cluster_that_hangs(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(standalone, "LOOK_S", 0.3)
+    monkeypatch.setattr(standalone, "SIZE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        ledger.add_run(sample_run(id="hangs", uid="2" * 32, address=address), text="submitted by ana")
+        assert main(["list"]) == 0
+        shown = capsys.readouterr()
+    assert "a cluster or a storage does not answer; this is what was known before" in shown.err
+    assert any(line.startswith("hangs") and "QUEUED" in line for line in shown.out.splitlines())
+
+
+def test_json_has_the_fields_of_the_models(ledger: Ledger) -> None:
+    page = json.loads(run("list", "--json").output)
+    assert set(page) == {"runs", "next_cursor"}
+    assert {item["id"] for item in page["runs"]} == {"sr", "old"}
+    assert Run.model_validate(page["runs"][0])
+    status: dict[str, Any] = json.loads(run("status", "old", "--json").output)
+    assert set(status) == {"run", "attempts"}
+    assert Run.model_validate(status["run"]).state == RunState.STOPPED
+    assert [Attempt.model_validate(item) for item in status["attempts"]] == []
+    events = [Event.model_validate(item) for item in json.loads(run("events", "old", "--json").output)]
+    assert [event.cause for event in events] == ["submitted", "stop_requested"]
+    assert json.loads(run("usage", "--json").output) == []
+
+
+def test_a_waiting_run_is_stopped_at_once_and_its_exit_code_comes_through_wait(ledger: Ledger) -> None:
+    answer = run("stop", "sr")
+    assert answer.exit_code == 0
+    assert answer.output.startswith("sr: STOPPED · stopped by ")
+    assert run("stop", "sr").output.startswith("sr: had ended already")
+    assert run("wait", "sr").exit_code == 143
+
+
+def test_a_stopped_run_is_queued_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.reopen("old", by="ana", at_s=3000.0)
+    assert ledger.run("old").state == RunState.QUEUED
+    assert (
+        run("events", "old")
+        .output.splitlines()[-1]
+        .endswith("STOPPED → QUEUED                      ana asked to resume it")
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["status", "srr"], 21, "no run is named srr: did you mean sr?"),
+        (["status", "nothing-like-it"], 21, "no run is named nothing-like-it: `rayscribe list` shows all"),
+        (["logs", "old"], 22, "old has no attempt yet"),
+        (["resume", "sr"], 22, "stop it first: `rayscribe stop sr`"),
+        (["submit", "nowhere.yaml"], 2, "nowhere.yaml: no such file; name a recipe"),
+        (["list", "--cursor", "nonsense"], 2, "cursor"),
+        (["list", "--service", "http://127.0.0.1:9"], 24, "http://127.0.0.1:9"),
+        (["serve", "--host", "0.0.0.0", "--no-auth"], 2, "--no-auth"),
+        (["serve", "--grows-to", "GPU"], 2, "--grows-to GPU: write it as NAME=NUMBER"),
+        (["serve", "--grows-to", "GPU=nan"], 2, "--grows-to GPU=nan: write it as NAME=NUMBER"),
+        (["serve", "--grows-to", "GPU=8@http://b:1"], 2, "http://b:1 is not one of the clusters"),
+        (["token", "revoke", "nobody"], 21, "nobody"),
+    ],
+)
+def test_errors_name_the_thing_and_the_fix_and_have_their_own_exit_code(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+) -> None:
+    given, message = failing(capsys, *words)
+    assert (given, message.startswith("error: ")) == (code, True), message
+    assert said in message
+    assert "Traceback" not in message
+
+
+def test_no_task_py_and_no_cluster_are_told_before_anything_is_asked(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tmp_path / "sr.yaml"
+    recipe.write_text(yaml.safe_dump(CONTENT | {"run": {"name": "new", "storage_path": str(tmp_path / "runs")}}))
+    monkeypatch.chdir(tmp_path)
+    code, message = failing(capsys, "submit", str(recipe))
+    assert (code, "no task.py in" in message) == (2, True)
+    (tmp_path / "task.py").write_text("")
+    code, message = failing(capsys, "submit", str(recipe), "--no-preflight")
+    assert (code, "no Ray cluster is named: give --address" in message) == (2, True)
+    assert {item.id for item in ledger.runs().runs} == {"sr", "old"}
+
+
+def test_the_shell_completes_commands_and_states() -> None:
+    environment = {
+        **os.environ,
+        "_RAYSCRIBE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "rayscribe st",
+        "COMP_CWORD": "1",
+    }
+    answer = subprocess.run(COMMAND, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    assert set(answer.stdout.split()) == {"status", "stop"}
+    shown = subprocess.run(
+        [*COMMAND, "--show-completion", "bash"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert "_RAYSCRIBE_COMPLETE=complete_bash" in shown.stdout + shown.stderr
+
+
+def test_growth_is_each_cluster_s_own() -> None:
+    clusters = ["http://a:8265", "http://b:8265/"]
+    assert growth_of(["GPU=16", "CPU=64", "GPU=8@http://b:8265"], clusters) == {
+        "http://a:8265": {"GPU": 16.0, "CPU": 64.0},
+        "http://b:8265": {"GPU": 8.0},
+    }

@@ -1,0 +1,78 @@
+"""`rayscribe submit --dry-run`: the whole request as text, held by golden files.
+
+`REGENERATE_GOLDEN=1 pytest tests/jobs/cli/test_dry_run.py` writes them anew; read the difference before you commit it.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from jobs.cli.app import app
+from tests.jobs.sample import CONTENT
+
+GOLDEN = Path(__file__).parent / "golden"
+RUNTIME_ENV = {
+    "pip": "requirements.txt",
+    "index_url": "https://${INDEX_USER}:${INDEX_PASSWORD}@pypi.example.org/simple",
+    "env_vars": {"WANDB_PROJECT": "sr"},
+    "secrets": {"HF_TOKEN": {"file": "/run/secrets/hf"}, "WANDB_API_KEY": {"env": "TEAM_WANDB_API_KEY"}},
+}
+CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "plain": ({}, []),
+    "whole": (
+        {
+            "queue": "research",
+            "depends_on": ["prepared"],
+            "tags": ["serbian", "team:speech"],
+            "address": "http://10.0.0.1:8265",
+            "stop_grace_s": 300,
+            "runtime_env": RUNTIME_ENV,
+        },
+        ["--set", "training.max_steps=200", "--priority", "10"],
+    ),
+    "uv": ({"runtime_env": {**RUNTIME_ENV, "pip": None, "uv": ["jiwer==4.0.0"]}}, []),
+    "script": ({"runtime_env": {**RUNTIME_ENV, "install": "script"}}, []),
+    "resumed": ({}, ["--set", "run.resume=from:s3://bucket/runs/old/checkpoints/checkpoint-40-a1-abc"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_request_is_printed_whole(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, arguments = CASES[name]
+    root = tmp_path / "repository"
+    (root / "specs").mkdir(parents=True)
+    (root / "task.py").write_text("print('trains')\n")
+    (root / "requirements.txt").write_text("jiwer==4.0.0\nnum2words==0.5.14\n")
+    (root / "specs/sr.yaml").write_text(yaml.safe_dump({**CONTENT, "job": job}))
+    for secret in ("INDEX_PASSWORD", "HF_TOKEN", "TEAM_WANDB_API_KEY"):
+        monkeypatch.setenv(secret, "never-to-be-printed")
+    monkeypatch.setenv("LOGNAME", "ana")
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(root)
+    answer = CliRunner().invoke(app, ["submit", "specs/sr.yaml", "--dry-run", *arguments])
+    assert answer.exit_code == 0, answer.output
+    assert "never-to-be-printed" not in answer.output
+    assert not (tmp_path / "home").exists(), "nothing is written"
+    printed = answer.stdout.replace(str(tmp_path), "/tmp/here")
+    sha256 = yaml.safe_load(printed)["runtime_env"]["working_dir"].removeprefix("<packages>/").removesuffix(".zip")
+    printed = printed.replace(sha256, "<sha256>")
+    printed = re.sub(r"zip_bytes: \d+", "zip_bytes: <depends on zlib>", printed)
+    path = GOLDEN / f"submit-{name}.yaml"
+    if os.environ.get("REGENERATE_GOLDEN"):
+        path.write_text(printed)
+    assert printed == path.read_text()
+
+
+def test_a_program_reads_the_same_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "task.py").write_text("print('trains')\n")
+    (tmp_path / "sr.yaml").write_text(yaml.safe_dump(CONTENT))
+    monkeypatch.chdir(tmp_path)
+    answers = [CliRunner().invoke(app, ["submit", "sr.yaml", "--dry-run", *more]) for more in ([], ["--json"])]
+    assert json.loads(answers[1].stdout) == yaml.safe_load(answers[0].stdout)

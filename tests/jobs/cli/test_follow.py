@@ -1,0 +1,109 @@
+"""Following a run to its end, and the exit code that a command gives back for it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from jobs.answers import LogLine, LogPage
+from jobs.cli import connect as sessions
+from jobs.cli.connect import Session
+from jobs.cli.follow import PATIENCE_S, Follower, exit_code_of
+from jobs.errors import ServiceError
+from jobs.model import Run, RunState
+from tests.jobs.sample import sample_run
+from trainers.errors import StorageError
+
+
+class Story:
+    """A front door behind which one run lives; each look brings it on by one."""
+
+    def __init__(self, runs: list[Run | Exception], logs: dict[int, list[LogPage | Exception]]):
+        self.runs, self.logs_of = runs, logs
+
+    def run(self, run_id: str) -> Run:
+        found = self.runs[0]
+        if len(self.runs) > 1:
+            self.runs.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def logs(self, run_id: str, *, attempt: int | None, source: str | None, cursor: str | None) -> LogPage:
+        assert attempt is not None
+        pages = self.logs_of[attempt]
+        found = pages[0]
+        if len(pages) > 1:
+            pages.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def page(attempt: int, *texts: str, ended: bool = False) -> LogPage:
+    lines = [LogLine(source="driver", text=text) for text in texts]
+    return LogPage(attempt=attempt, lines=lines, cursor="c", ended=ended)
+
+
+def follow(story: Story, clock: Callable[[], float] = lambda: 0.0) -> list[str]:
+    session = Session(cast(Any, story), Path(), lambda: None, sessions._wait, alone=False)
+    shown: list[str] = []
+    Follower(session, "sr", source=None, show=lambda line: shown.append(line.text), clock=clock).run_to_end(states=True)
+    return shown
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "POLL_S", 0.0)
+
+
+def test_a_service_that_restarts_is_waited_for_without_gap_or_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    live, over = sample_run(state=RunState.TRAINING, attempt=1), sample_run(state=RunState.SUCCEEDED, attempt=2)
+    gone = ServiceError("the service does not answer")
+    logs: dict[int, list[LogPage | Exception]] = {
+        1: [page(1, "one"), gone, gone, page(1), page(1, "two", ended=True)],
+        2: [page(2, "three"), page(2, ended=True)],
+    }
+    assert follow(Story([live, live, gone, live, live, over], logs)) == ["one", "two", "three"]
+    assert "waiting for it" in capsys.readouterr().err
+
+
+def test_a_service_that_never_answered_is_not_waited_for() -> None:
+    with pytest.raises(ServiceError):
+        follow(Story([ServiceError("nobody there")], {}))
+
+
+def test_logs_that_cannot_be_read_are_waited_for_and_given_up_after_the_run_s_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    live, over = sample_run(state=RunState.TRAINING, attempt=1), sample_run(state=RunState.FAILED, attempt=1)
+    now_s = iter(range(0, 100_000, 30))
+    broken = StorageError("s3://bucket: no answer")
+    assert follow(Story([live] * 20 + [over], {1: [page(1, "one"), page(1), broken]}), lambda: next(now_s)) == ["one"]
+    said = capsys.readouterr().err
+    assert said.count("logs: s3://bucket: no answer; waiting for them") == 1
+    assert "later: rayscribe logs sr" in said
+    assert next(now_s) > PATIENCE_S
+
+
+def test_where_nothing_was_printed_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story([sample_run(state=RunState.FAILED, attempt=1)], {1: [page(1, ended=True)]})
+    session = Session(cast(Any, story), Path(), lambda: None, sessions._wait, alone=False)
+    Follower(session, "sr", source="rank-9", attempt=1).show_new()
+    assert capsys.readouterr().err == "nothing of rank-9 in attempt 1 of sr\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "given"),
+    [
+        (RunState.SUCCEEDED, 0, 0),
+        (RunState.FAILED, 7, 7),
+        (RunState.FAILED, -9, 137),
+        (RunState.FAILED, None, 1),
+        (RunState.STOPPED, None, 143),
+        (RunState.STOPPED, 143, 143),
+    ],
+)
+def test_the_entrypoint_s_own_exit_code_is_given_back(state: RunState, code: int | None, given: int) -> None:
+    assert exit_code_of(sample_run(state=state, exit_code=code)) == given

@@ -1,0 +1,182 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from jobs.clusters.ray_jobs import RayJobs
+from jobs.clusters.registry import Clusters
+from jobs.errors import ClusterError
+from jobs.preflight import cluster_checks as checks
+from jobs.preflight import dashboard as asking
+from jobs.preflight.runner import run_check, run_preflight
+from tests.jobs.preflight.surroundings import (
+    VERSIONS,
+    case_of,
+    clusters_of,
+    dashboard_at,
+    named,
+    the_one,
+)
+
+CLUSTER = named(checks.CHECKS, "cluster")
+OPEN_DASHBOARD = named(checks.CHECKS, "open_dashboard")
+VERSION = named(checks.CHECKS, "versions")
+GANG = named(checks.CHECKS, "gang")
+DATA_CPUS = named(checks.CHECKS, "data_cpus")
+NOBODY = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token here, as Ray would send it."""
+    # Ray reads its own environment once in a process.
+    monkeypatch.setattr(
+        asking, "get_auth_headers_if_auth_enabled", lambda headers: {"Authorization": "Bearer the-right-one"}
+    )
+
+
+def test_a_cluster_that_answers_is_sound_in_every_way(tmp_path: Path) -> None:
+    with dashboard_at() as dashboard:
+        case = case_of(tmp_path, address=dashboard.url)
+        findings = [finding for check in checks.CHECKS for finding in run_check(check, case)]
+    assert {finding.level for finding in findings} == {"ok"}, findings
+
+
+class TestCluster:
+    def test_one_that_is_down_delays_a_run_and_is_a_fault_to_a_question_about_it(self, tmp_path: Path) -> None:
+        quick, deep = (case_of(tmp_path, address=NOBODY, deep=deep) for deep in (False, True))
+        assert the_one(CLUSTER, quick).level == "warning"
+        finding = the_one(CLUSTER, deep)
+        assert finding.level == "fault"
+        assert f"{NOBODY} does not answer (ConnectionError): check the address" in finding.text
+        others = [finding for check in checks.CHECKS[1:] for finding in run_check(check, quick)]
+        assert {finding.level for finding in others} == {"skipped"}
+
+    def test_one_that_asks_for_a_token(self, tmp_path: Path) -> None:
+        with dashboard_at() as dashboard:
+            dashboard.token = "the-right-one"
+            finding = the_one(CLUSTER, case_of(tmp_path, address=dashboard.url))
+        assert finding.level == "fault"
+        assert f"{dashboard.url} asks for a token (401): set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in finding.text
+
+    def test_one_that_refuses_our_token_does_not_see_it_in_the_message(self, tmp_path: Path, token: None) -> None:
+        with dashboard_at() as dashboard:
+            dashboard.token = "another"
+            finding = the_one(CLUSTER, case_of(tmp_path, address=dashboard.url))
+        assert finding.level == "fault"
+        assert "refuses the token that was found here (403)" in finding.text
+        assert "the-right-one" not in finding.text
+
+    def test_one_that_takes_our_token(self, tmp_path: Path, token: None) -> None:
+        with dashboard_at() as dashboard:
+            dashboard.token = "the-right-one"
+            case = case_of(tmp_path, address=dashboard.url)
+            assert the_one(CLUSTER, case).level == "ok"
+            assert the_one(OPEN_DASHBOARD, case).text == f"{dashboard.url} asks for a token"
+
+    def test_something_that_is_no_dashboard(self, tmp_path: Path) -> None:
+        with dashboard_at() as dashboard:
+            dashboard.broken = True
+            finding = the_one(CLUSTER, case_of(tmp_path, address=dashboard.url))
+        assert finding.level == "fault"
+        assert "answers 200, but not as a Ray dashboard" in finding.text
+
+
+class TestOpenDashboard:
+    def test_one_on_loopback_is_its_own_machine_s(self, tmp_path: Path) -> None:
+        with dashboard_at("127.0.0.1") as dashboard:
+            finding = the_one(OPEN_DASHBOARD, case_of(tmp_path, address=dashboard.url))
+        assert finding.level == "ok"
+        assert "reached from its own machine only" in finding.text
+
+    def test_one_on_all_interfaces_is_found_through_loopback_too(self, tmp_path: Path) -> None:
+        with dashboard_at("0.0.0.0") as dashboard:
+            outside = asking.seen_from_outside(dashboard.url)
+            assert outside is not None, "this machine has no address but loopback"
+            for address in (dashboard.url, outside):
+                finding = the_one(OPEN_DASHBOARD, case_of(tmp_path, address=address))
+                assert finding.level == "warning"
+                assert f"{outside} lets anybody who reaches it run code on the cluster" in finding.text
+                assert "RAY_AUTH_MODE=token" in finding.text
+
+
+class TestVersions:
+    @pytest.mark.parametrize(
+        ("changed", "level", "words"),
+        [
+            ({}, "ok", f"Ray {ray.__version__}"),
+            ({"rayVersion": "2.9.3"}, "fault", f"Ray is 2.9.3 on the cluster and {ray.__version__} here"),
+            ({"rayVersion": f"{ray.__version__}.post1"}, "warning", "install the same on both"),
+            ({"pythonVersion": "3.9.18"}, "fault", "Python is 3.9.18 on the cluster, and Rayscribe needs 3.11 or 3.12"),
+        ],
+    )
+    def test_the_cluster_s_own_are_compared(
+        self, tmp_path: Path, changed: dict[str, Any], level: str, words: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checks.platform, "python_version", lambda: "3.11.4")
+        with dashboard_at() as dashboard:
+            dashboard.data = {**VERSIONS, **changed}
+            finding = the_one(VERSION, case_of(tmp_path, address=dashboard.url))
+        assert (finding.level, words in finding.text) == (level, True), finding
+
+    def test_another_python_may_not_take_our_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(checks.platform, "python_version", lambda: "3.12.1")
+        with dashboard_at() as dashboard:
+            finding = the_one(VERSION, case_of(tmp_path, address=dashboard.url))
+        assert finding.level == "warning"
+        assert "Python is 3.11.9 on the cluster and 3.12.1 here" in finding.text
+
+
+class TestResources:
+    def test_more_gpus_than_the_cluster_can_ever_have(self, tmp_path: Path) -> None:
+        with dashboard_at() as dashboard:
+            clusters = clusters_of({"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0}, grows_to={"GPU": 3.0})
+            changes = {"scaling.num_workers": 4, "scaling.use_gpu": True}
+            finding = the_one(GANG, case_of(tmp_path, changes, address=dashboard.url, clusters=clusters))
+        assert finding.level == "fault"
+        assert "4 GPU" in finding.text
+        assert dashboard.url in finding.text
+
+    def test_what_the_autoscaler_can_add_counts(self, tmp_path: Path) -> None:
+        with dashboard_at() as dashboard:
+            clusters = clusters_of({"CPU": 8.0}, grows_to={"CPU": 64.0, "GPU": 4.0})
+            changes = {"scaling.num_workers": 4, "scaling.use_gpu": True}
+            assert the_one(GANG, case_of(tmp_path, changes, address=dashboard.url, clusters=clusters)).level == "ok"
+
+    @pytest.mark.parametrize(("workers", "level"), [(7, "ok"), (8, "fault"), (9, "skipped")])
+    def test_workers_that_leave_no_cpu_for_ray_data(self, tmp_path: Path, workers: int, level: str) -> None:
+        with dashboard_at() as dashboard:
+            case = case_of(tmp_path, {"scaling.num_workers": workers}, address=dashboard.url)
+            finding, gang = the_one(DATA_CPUS, case), the_one(GANG, case)
+        assert finding.level == level
+        if level == "fault":
+            assert (
+                "scaling.num_workers 8 × 1 CPU = 8 of the cluster's 8 CPU leaves less than 1 for Ray Data, which would "
+                "wait for ever: set scaling.num_workers to at most 7"
+            ) in finding.text
+        assert gang.level == {7: "ok", 8: "skipped", 9: "fault"}[workers], "each fault is told of once"
+
+
+def test_without_a_recipe_only_the_cluster_is_looked_at() -> None:
+    with dashboard_at() as dashboard:
+        findings = run_preflight(None, root=None, clusters=clusters_of({"CPU": 8.0}), address=dashboard.url, deep=True)
+    assert [finding.check for finding in findings] == ["cluster", "open_dashboard", "versions"]
+
+
+def test_without_a_cluster_its_checks_are_skipped(tmp_path: Path) -> None:
+    case = case_of(tmp_path)
+    findings = [finding for check in checks.CHECKS for finding in run_check(check, case)]
+    assert {finding.level for finding in findings} == {"skipped"}
+    assert "give --address http://<head>:8265" in findings[0].text
+
+
+def test_of_a_cluster_that_does_not_tell_its_resources_nothing_is_claimed(tmp_path: Path) -> None:
+    def refuse(address: str) -> RayJobs:
+        raise ClusterError(f"{address}: the state API is off")
+
+    with dashboard_at() as dashboard:
+        case = case_of(tmp_path, address=dashboard.url, clusters=Clusters(connect=refuse))
+        for check in (GANG, DATA_CPUS):
+            finding = the_one(check, case)
+            assert (finding.level, finding.text) == ("skipped", "the cluster does not say what it has")

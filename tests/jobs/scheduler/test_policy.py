@@ -1,0 +1,457 @@
+"""Who starts now, and what the others are told."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from jobs.model import Gang, RunState
+from jobs.scheduler.policy import (
+    Capacity,
+    Decision,
+    Holding,
+    Limits,
+    QueuePart,
+    QueuesConfig,
+    Waiting,
+    decide,
+    never_fits,
+)
+from jobs.scheduler.pools import MOST_WAITING
+
+HERE = "http://head:8265"
+NOW_S = 100_000.0
+HOUR_S = 3600.0
+
+
+def cluster(gpus: float = 0.0, cpus: float = 1000.0, *, grows_to: float | None = None, nodes: Any = ()) -> Capacity:
+    """A cluster with so many GPUs and CPUs."""
+    total = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+    grown = total | ({"GPU": grows_to} if grows_to is not None else {})
+    return Capacity(total=total, can_grow_to=grown, nodes=tuple(nodes))
+
+
+def run(id_: str, gpus: float = 0.0, cpus: float = 0.0, *, workers: int = 1, **fields: Any) -> Waiting:
+    """A run that wants to start; those with a smaller `queued_s` came earlier."""
+    need = {name: value for name, value in {"GPU": gpus, "CPU": cpus, **fields.pop("need", {})}.items() if value}
+    row: dict[str, Any] = {"queue": "default", "user": "ana", "priority": 0, "queued_s": NOW_S - 60, "address": HERE}
+    each = {name: value / workers for name, value in need.items()}
+    return Waiting(id=id_, need=need, per_worker=each, num_workers=workers, **{**row, **fields})
+
+
+def held(*args: Any, **fields: Any) -> Holding:
+    """A run that holds its gang."""
+    row = run(*args, **fields)
+    return Holding(row.id, row.queue, row.user, row.priority, row.queued_s, row.address, row.need)
+
+
+def queues(patience_s: float = 6 * HOUR_S, **parts: QueuePart) -> QueuesConfig:
+    """Queues with limits."""
+    return QueuesConfig(patience_s=patience_s, queues=dict(parts))
+
+
+def decided(
+    *waiting: Waiting,
+    holding: tuple[Holding, ...] = (),
+    on: Capacity | Mapping[str, Capacity] | None = None,
+    queues: QueuesConfig | None = None,
+    dependencies: Mapping[str, RunState] | None = None,
+) -> Decision:
+    """What the policy says."""
+    clusters = {HERE: on or cluster(16)} if not isinstance(on, Mapping) else on
+    return decide(waiting, holding, clusters, queues or QueuesConfig(), dependencies or {}, NOW_S)
+
+
+def reason(decision: Decision, run_id: str) -> str:
+    """What a waiting run is told."""
+    return decision.waits[run_id].reason
+
+
+class TestRank:
+    """Who goes first."""
+
+    def test_a_larger_priority_goes_first(self) -> None:
+        decision = decided(run("low", 12), run("high", 12, priority=5, queued_s=NOW_S - 1))
+        assert decision.start == ("high",)
+
+    def test_among_equals_who_came_first_goes_first(self) -> None:
+        decision = decided(run("later", 12, queued_s=NOW_S - 1), run("earlier", 12, queued_s=NOW_S - 2))
+        assert decision.start == ("earlier",)
+
+    def test_of_two_that_came_at_once_the_name_decides(self) -> None:
+        assert decided(run("b", 12), run("a", 12)).start == ("a",)
+
+    def test_who_has_waited_too_long_goes_before_any_priority(self) -> None:
+        old = run("old", 12, queued_s=NOW_S - 7 * HOUR_S)
+        older = run("older", 12, queued_s=NOW_S - 8 * HOUR_S, priority=-5)
+        young = run("young", 12, priority=1000)
+        decision = decided(young, old, older)
+        assert decision.start == ("older",)
+        assert [decision.waits[name].position for name in ("old", "young")] == [1, 2]
+
+    def test_positions_are_counted_in_each_queue_without_those_that_start(self) -> None:
+        parts = queues(a=QueuePart(), b=QueuePart())
+        waiting = [run(f"{queue}{n}", 10, queue=queue, queued_s=NOW_S - 60 + n) for n in range(3) for queue in "ab"]
+        decision = decided(*waiting, queues=parts)
+        assert decision.start == ("a0",)
+        positions = {name: wait.position for name, wait in decision.waits.items()}
+        assert positions == {"a1": 1, "a2": 2, "b0": 1, "b1": 2, "b2": 3}
+
+
+class TestGangs:
+    """All or nothing."""
+
+    def test_a_gang_that_fits_starts_whole(self) -> None:
+        assert decided(run("one", 16, workers=16)).start == ("one",)
+
+    def test_a_gang_that_does_not_fit_whole_waits(self) -> None:
+        decision = decided(run("one", 8), holding=(held("other", 12),))
+        assert decision.start == ()
+        assert reason(decision, "one") == "needs 8 GPU; the cluster has 4 of 16 GPU free"
+
+    def test_everything_that_is_short_is_named(self) -> None:
+        decision = decided(run("one", 8, 100), holding=(held("other", 12, 950),))
+        assert reason(decision, "one") == ("needs 100 CPU, 8 GPU; the cluster has 50 of 1000 CPU and 4 of 16 GPU free")
+
+    def test_what_the_cluster_can_grow_to_is_there(self) -> None:
+        assert decided(run("one", 12), on=cluster(4, grows_to=16)).start == ("one",)
+
+    def test_resources_of_any_name_are_counted(self) -> None:
+        on = Capacity(total={"license": 2.0}, can_grow_to={"license": 2.0})
+        waiting = [run(f"run-{n}", need={"license": 1.0}) for n in range(3)]
+        decision = decided(*waiting, on=on)
+        assert decision.start == ("run-0", "run-1")
+        assert reason(decision, "run-2") == "needs 1 license; the cluster has 0 of 2 license free"
+
+    def test_memory_is_told_in_gibibytes(self) -> None:
+        on = Capacity(total={"memory": 8 * 2.0**30}, can_grow_to={})
+        waiting = [run(name, need={"memory": 5 * 2.0**30}) for name in ("a", "b")]
+        assert reason(decided(*waiting, on=on), "b") == "needs 5 GiB memory; the cluster has 3 GiB of 8 GiB memory free"
+
+    def test_fractions_add_up(self) -> None:
+        waiting = [run(f"run-{n}", 0.1) for n in range(10)]
+        assert len(decided(*waiting, on=cluster(1)).start) == 10
+
+    def test_what_is_called_free_is_what_is_left_after_the_decision(self) -> None:
+        waiting = [run("large", 12, user="bob", priority=1), run("small", 1, 1)]
+        decision = decided(*waiting, holding=(held("other", 14),), on=cluster(16))
+        assert reason(decision, "large") == "needs 12 GPU; the cluster has 1 of 16 GPU free"
+
+
+class TestLimits:
+    """What a queue and its users may hold."""
+
+    def test_a_queue_holds_no_more_gpus_than_it_may(self) -> None:
+        parts = queues(research=QueuePart(max_gpus=8))
+        decision = decided(run("one", 4, queue="research"), holding=(held("other", 6, queue="research"),), queues=parts)
+        assert reason(decision, "one") == "needs 4 GPU; queue research holds 6 of 8 GPU that it allows"
+
+    def test_a_user_holds_no_more_than_each_may(self) -> None:
+        parts = queues(research=QueuePart(per_user=Limits(max_gpus=4)))
+        waiting = [run("anas", 2, queue="research"), run("bobs", 2, queue="research", user="bob")]
+        decision = decided(*waiting, holding=(held("other", 4, queue="research"),), queues=parts)
+        assert decision.start == ("bobs",)
+        assert reason(decision, "anas") == (
+            "needs 2 GPU; user ana in queue research holds 4 of 4 GPU that queue research allows each user"
+        )
+
+    def test_a_users_limits_are_those_of_the_queue(self) -> None:
+        parts = queues(a=QueuePart(per_user=Limits(max_gpus=4)), b=QueuePart(per_user=Limits(max_gpus=4)))
+        assert decided(run("one", 4, queue="b"), holding=(held("other", 4, queue="a"),), queues=parts).start == ("one",)
+
+    def test_cpus_are_limited_alike(self) -> None:
+        parts = queues(default=QueuePart(max_cpus=8))
+        assert reason(decided(run("one", 0, 6), holding=(held("other", 0, 4),), queues=parts), "one") == (
+            "needs 6 CPU; queue default holds 4 of 8 CPU that it allows"
+        )
+
+    def test_so_many_runs_at_a_time_and_no_more(self) -> None:
+        parts = queues(default=QueuePart(max_running=3, per_user=Limits(max_running=2)))
+        waiting = [run(f"run-{n}", 1) for n in range(3)] + [run(f"bobs-{n}", 1, user="bob") for n in range(2)]
+        decision = decided(*waiting, queues=parts)
+        assert decision.start == ("bobs-0", "bobs-1", "run-0")
+        assert reason(decision, "run-1") == "queue default holds 3 of 3 runs that it allows"
+
+    def test_limits_hold_over_all_clusters(self) -> None:
+        parts = queues(default=QueuePart(max_running=1))
+        other = "http://other:8265"
+        decision = decided(
+            run("one", 1), holding=(held("there", 1, address=other),), queues=parts, on={HERE: cluster(16)}
+        )
+        assert reason(decision, "one") == "queue default holds 1 of 1 run that it allows"
+
+    def test_a_paused_queue_starts_nothing_and_says_so(self) -> None:
+        parts = queues(night=QueuePart(max_running=0))
+        decision = decided(run("one", 1, queue="night"), run("two", 1), queues=parts)
+        assert decision.start == ("two",)
+        assert reason(decision, "one") == "queue night is paused (max_running: 0)"
+
+    def test_a_queue_may_be_paused_for_its_users(self) -> None:
+        parts = queues(night=QueuePart(per_user=Limits(max_running=0)))
+        assert "paused for every user" in reason(decided(run("one", 1, queue="night"), queues=parts), "one")
+
+
+class TestOvertaking:
+    """Lower ones start ahead of a waiting run exactly where that cannot delay it."""
+
+    def test_a_small_run_fills_the_place_that_a_waiting_large_one_cannot_use(self) -> None:
+        """12 of 16 run; the large one needs those 12 to end, and then 8 of 16: another 8 are nobody's."""
+        waiting = [run("large", 8, priority=1), run("small", 4)]
+        assert decided(*waiting, holding=(held("running", 12),)).start == ("small",)
+
+    def test_but_no_more_than_the_large_one_leaves(self) -> None:
+        waiting = [run("large", 14, priority=1), *[run(f"small-{n}", 1) for n in range(4)]]
+        decision = decided(*waiting, holding=(held("running", 12),))
+        assert decision.start == ("small-0", "small-1")
+        assert reason(decision, "small-2") == "needs 1 GPU; behind large, for which 14 GPU of the cluster are kept free"
+
+    def test_not_where_the_large_one_may_start_when_only_some_have_ended(self) -> None:
+        """10 fit as soon as the first 4 end; with the small ones in between, both would have to."""
+        waiting = [run("large", 10, priority=1), run("small", 4)]
+        running = (held("one", 4), held("two", 4))
+        decision = decided(*waiting, holding=running)
+        assert decision.start == ()
+        assert "behind large" in reason(decision, "small")
+
+    def test_not_where_two_waiting_ones_fill_the_place_together(self) -> None:
+        waiting = [run("first", 8, priority=2), run("second", 8, priority=1), run("small", 4)]
+        decision = decided(*waiting, holding=(held("running", 12),))
+        assert decision.start == ()
+        assert reason(decision, "small") == "needs 4 GPU; behind second, for which 8 GPU of the cluster are kept free"
+
+    def test_two_that_never_fit_together_keep_the_place_of_one(self) -> None:
+        waiting = [run("first", 10, priority=2), run("second", 10, priority=1), run("small", 4)]
+        assert decided(*waiting, holding=(held("running", 12),)).start == ("small",)
+
+    def test_runs_without_gpus_pass_those_that_wait_for_gpus(self) -> None:
+        waiting = [run("gpus", 8, 8, priority=1), run("cpus", 0, 8)]
+        assert decided(*waiting, holding=(held("running", 16, 16),), on=cluster(16, 64)).start == ("cpus",)
+
+    def test_but_not_with_cpus_that_those_need(self) -> None:
+        waiting = [run("gpus", 8, 40, priority=1), run("cpus", 0, 30)]
+        decision = decided(*waiting, holding=(held("running", 12, 16),), on=cluster(16, 64))
+        assert decision.start == ()
+        assert reason(decision, "cpus") == "needs 30 CPU; behind gpus, for which 40 CPU of the cluster are kept free"
+
+    def test_nor_with_cpus_that_the_second_of_those_needs(self) -> None:
+        waiting = [run("first", 16, 8, priority=2), run("second", 16, 40, priority=1), run("cpus", 0, 30)]
+        decision = decided(*waiting, holding=(held("running", 16),), on=cluster(16, 64))
+        assert reason(decision, "cpus") == "needs 30 CPU; behind second, for which 40 CPU of the cluster are kept free"
+
+    def test_another_cluster_is_another_line(self) -> None:
+        other = "http://other:8265"
+        waiting = [run("large", 16, priority=1), run("there", 4, address=other)]
+        on = {HERE: cluster(16), other: cluster(4)}
+        assert decided(*waiting, holding=(held("running", 1),), on=on).start == ("there",)
+
+    def test_who_waits_for_the_own_limit_stands_in_nobody_elses_way(self) -> None:
+        parts = queues(default=QueuePart(per_user=Limits(max_gpus=8)))
+        waiting = [run(f"anas-{n}", 8, priority=1) for n in range(5)] + [run("bobs", 8, user="bob")]
+        decision = decided(*waiting, holding=(held("running", 8),), queues=parts)
+        assert decision.start == ("bobs",)
+
+    def test_but_in_the_way_of_the_same_users_lower_ones(self) -> None:
+        parts = queues(default=QueuePart(per_user=Limits(max_gpus=8)))
+        waiting = [run("anas", 8, priority=1), run("anas-small", 4)]
+        decision = decided(*waiting, holding=(held("running", 4),), queues=parts)
+        assert reason(decision, "anas-small") == (
+            "needs 4 GPU; behind anas, for which 8 GPU of user ana in queue default are kept free"
+        )
+
+    def test_a_run_that_waits_for_the_cluster_keeps_its_place_in_the_queue(self) -> None:
+        parts = queues(default=QueuePart(max_running=2))
+        waiting = [run("gpus", 16, priority=1), run("cpus", 0, 1)]
+        decision = decided(*waiting, holding=(held("running", 8),), queues=parts)
+        assert decision.start == ()
+        assert reason(decision, "cpus") == "behind gpus, for which 1 run of queue default is kept free"
+
+    def test_a_run_that_waits_for_the_cluster_keeps_its_place_among_its_users(self) -> None:
+        parts = queues(default=QueuePart(per_user=Limits(max_cpus=8)))
+        waiting = [run("gpus", 16, 6, priority=1), run("cpus", 0, 4), run("bobs", 0, 4, user="bob")]
+        decision = decided(*waiting, holding=(held("running", 8, user="bob"),), queues=parts)
+        assert decision.start == ("bobs",)
+        assert reason(decision, "cpus") == (
+            "needs 4 CPU; behind gpus, for which 6 CPU of user ana in queue default are kept free"
+        )
+
+    def test_nobody_passes_more_than_so_many(self) -> None:
+        waiting = [run(f"large-{n:03}", 10, priority=1) for n in range(MOST_WAITING)] + [run("small", 4)]
+        one_more = run("one-more", 10, priority=1)
+        running = (held("running", 12),)
+        assert decided(*waiting, holding=running).start == ("small",)
+        decision = decided(*waiting, one_more, holding=running)
+        assert decision.start == ()
+        assert reason(decision, "small") == f"needs 4 GPU; behind {MOST_WAITING} runs that wait for the cluster"
+
+
+class TestElsewhere:
+    """Runs that wait for something else stand in nobody's way."""
+
+    def test_a_run_waits_for_anothers_success(self) -> None:
+        waiting = [run("one", 16, priority=1, depends_on=("prep-1",)), run("two", 16)]
+        decision = decided(*waiting, dependencies={"prep-1": RunState.TRAINING})
+        assert decision.start == ("two",)
+        assert reason(decision, "one") == "waits for run prep-1 (TRAINING)"
+        assert decided(*waiting, dependencies={"prep-1": RunState.SUCCEEDED}).start == ("one",)
+
+    def test_all_of_them_must_have_succeeded(self) -> None:
+        """A diamond: the last waits for both that wait for the first."""
+        last = run("last", 1, depends_on=("left", "right"))
+        states = {"left": RunState.SUCCEEDED, "right": RunState.QUEUED}
+        assert reason(decided(last, dependencies=states), "last") == "waits for run right (QUEUED)"
+        assert decided(last, dependencies=dict.fromkeys(("left", "right"), RunState.SUCCEEDED)).start == ("last",)
+
+    def test_a_chain_waits_link_by_link(self) -> None:
+        chain = [run("b", 1, depends_on=("a",)), run("c", 1, depends_on=("b",))]
+        decision = decided(*chain, dependencies={"a": RunState.SUCCEEDED, "b": RunState.QUEUED})
+        assert decision.start == ("b",)
+        assert reason(decision, "c") == "waits for run b (QUEUED)"
+
+    @pytest.mark.parametrize("state", [RunState.FAILED, RunState.STOPPED])
+    def test_a_run_whose_dependency_failed_can_never_start(self, state: RunState) -> None:
+        one = run("one", 1, depends_on=("fine", "bad"))
+        decision = decided(one, dependencies={"fine": RunState.QUEUED, "bad": state})
+        assert (decision.start, decision.waits) == ((), {})
+        assert decision.refuse == {"one": f"depends on run bad, which is {state}: resume bad first, then this run"}
+
+    def test_a_dependency_that_is_not_known_is_waited_for(self) -> None:
+        assert "waits for run ghost, which this ledger does not know" in reason(
+            decided(run("one", 1, depends_on=("ghost",))), "one"
+        )
+
+    def test_a_retry_waits_for_its_time(self) -> None:
+        waiting = [run("one", 16, priority=1, not_before_s=NOW_S + 30), run("two", 16)]
+        decision = decided(*waiting)
+        assert decision.start == ("two",)
+        assert reason(decision, "one") == "tries again at 1970-01-02 03:47:10 UTC"
+        assert decided(run("one", 16, not_before_s=NOW_S)).start == ("one",)
+
+    def test_a_cluster_that_does_not_answer_holds_back_its_own_runs_only(self) -> None:
+        waiting = [run("there", 16, priority=1, address="http://gone:8265"), run("here", 16)]
+        decision = decided(*waiting)
+        assert decision.start == ("here",)
+        assert reason(decision, "there") == "waits for the cluster at http://gone:8265, which does not answer"
+
+    def test_what_does_not_fit_even_an_empty_cluster_keeps_no_room(self) -> None:
+        waiting = [run("large", 32, workers=16, priority=1), run("small", 16)]
+        decision = decided(*waiting)
+        assert decision.start == ("small",)
+        assert reason(decision, "large").startswith(
+            f"scaling.num_workers 16 × 2 GPU = 32 GPU, but the cluster at {HERE} has 16 GPU"
+        )
+
+    def test_a_run_of_a_queue_that_is_gone_waits_and_says_so(self) -> None:
+        decision = decided(run("one", 1, queue="gone"), queues=queues(night=QueuePart()))
+        assert "job.queue gone is not one of the queues default, night" in reason(decision, "one")
+
+    def test_more_that_runs_than_may_is_left_alone(self) -> None:
+        """A node was lost, or a limit lowered: nothing is free, and nothing is negative."""
+        decision = decided(run("one", 1), holding=(held("running", 24),))
+        assert reason(decision, "one") == "needs 1 GPU; the cluster has 0 of 16 GPU free"
+
+    def test_nothing_waits_and_nothing_happens(self) -> None:
+        assert decided() == Decision()
+
+
+class TestNeverFits:
+    """What is refused at submission, with the arithmetic."""
+
+    @staticmethod
+    def said(
+        workers: int,
+        each: dict[str, float],
+        on: Capacity | None = None,
+        *,
+        extra: dict[str, float] | None = None,
+        part: QueuePart | None = None,
+    ) -> str | None:
+        """What is said of a gang."""
+        gang = Gang(num_workers=workers, resources_per_worker=each, extra=extra or {})
+        return never_fits(gang, "research", queues(research=part or QueuePart()), on, HERE)
+
+    def test_what_fits_is_not_refused(self) -> None:
+        assert self.said(4, {"GPU": 4}, cluster(16)) is None
+
+    def test_more_than_the_cluster_can_grow_to(self) -> None:
+        assert self.said(4, {"GPU": 2}, cluster(2, grows_to=4)) == (
+            f"scaling.num_workers 4 × 2 GPU = 8 GPU, but the cluster at {HERE} can grow to 4 GPU; set "
+            "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
+        )
+
+    def test_what_is_beside_the_workers_is_in_the_sum(self) -> None:
+        assert self.said(3, {"CPU": 3}, cluster(cpus=9), extra={"CPU": 1}) == (
+            f"scaling.num_workers 3 × 3 CPU + 1 CPU for Ray Data = 10 CPU, but the cluster at {HERE} has 9 CPU; set "
+            "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
+        )
+
+    def test_a_cluster_without_gpus(self) -> None:
+        assert self.said(1, {"GPU": 1, "CPU": 1}, cluster()) == (
+            f"scaling.num_workers 1 × 1 GPU = 1 GPU, but the cluster at {HERE} has 0 GPU; set scaling.use_gpu: false, "
+            "or name a larger cluster (job.address)"
+        )
+
+    def test_one_worker_that_is_more_than_there_is(self) -> None:
+        said = self.said(1, {"CPU": 8}, cluster(cpus=5), extra={"CPU": 1})
+        assert said is not None
+        assert "set scaling.resources_per_worker.CPU to at most 4" in said
+
+    def test_more_than_a_queue_allows(self) -> None:
+        said = self.said(4, {"GPU": 2}, cluster(16), part=QueuePart(max_gpus=4))
+        assert said == (
+            "scaling.num_workers 4 × 2 GPU = 8 GPU, but queue research allows 4 GPU; set scaling.num_workers to at "
+            "most 2, or name another queue (job.queue)"
+        )
+
+    def test_more_than_each_user_may(self) -> None:
+        said = self.said(4, {"GPU": 2}, cluster(16), part=QueuePart(per_user=Limits(max_gpus=4)))
+        assert said is not None
+        assert "but queue research allows each user 4 GPU; set scaling.num_workers to at most 2" in said
+
+    def test_a_queue_without_gpus(self) -> None:
+        said = self.said(1, {"GPU": 1}, cluster(16), part=QueuePart(max_gpus=0))
+        assert said is not None
+        assert "queue research allows 0 GPU; set scaling.use_gpu: false" in said
+
+    def test_a_paused_queue_is_no_reason_to_refuse(self) -> None:
+        assert self.said(1, {"GPU": 1}, cluster(16), part=QueuePart(max_running=0)) is None
+
+    def test_a_queue_that_is_not_there(self) -> None:
+        gang = Gang(num_workers=1, resources_per_worker={"CPU": 1})
+        assert never_fits(gang, "nihgt", queues(night=QueuePart()), None, HERE) == (
+            "job.queue nihgt is not one of the queues default, night: name one of these"
+        )
+
+    def test_a_cluster_that_does_not_answer_refuses_nothing(self) -> None:
+        assert self.said(100, {"GPU": 8}) is None
+
+    def test_a_worker_larger_than_every_node(self) -> None:
+        on = cluster(16, nodes=[{"GPU": 4, "CPU": 32}] * 4)
+        assert self.said(2, {"GPU": 8}, on) == (
+            f"one worker needs 8 GPU, but the largest node of the cluster at {HERE} has 4 GPU; set "
+            "scaling.resources_per_worker.GPU to at most 4, and more scaling.num_workers instead"
+        )
+
+    def test_a_worker_that_no_single_node_has_all_of(self) -> None:
+        on = cluster(8, nodes=[{"GPU": 8, "CPU": 4}, {"CPU": 64}])
+        assert self.said(1, {"GPU": 1, "CPU": 16}, on) == (
+            f"one worker needs 1 GPU, 16 CPU together, but no single node of the cluster at {HERE} has all of it; set "
+            "scaling.resources_per_worker to what one node has"
+        )
+
+    def test_more_whole_workers_than_the_nodes_have_places(self) -> None:
+        on = cluster(9, nodes=[{"GPU": 3}] * 3)
+        assert self.said(4, {"GPU": 2}, on) == (
+            f"scaling.num_workers 4 × (2 GPU): the nodes of the cluster at {HERE} hold at most 3 such workers whole; "
+            "set scaling.num_workers to at most 3, or smaller scaling.resources_per_worker"
+        )
+
+    def test_a_node_that_may_be_added_may_hold_all_that_is_added(self) -> None:
+        on = cluster(4, grows_to=12, nodes=[{"GPU": 4, "CPU": 500}, {"CPU": 500}])
+        assert self.said(1, {"GPU": 8}, on) is None
+        assert self.said(2, {"GPU": 6}, on) is not None
+
+    def test_what_no_node_holds_does_not_start_because_totals_fit(self) -> None:
+        on = cluster(16, nodes=[{"GPU": 4}] * 4)
+        decision = decided(run("one", 8, priority=1), run("two", 8, workers=2), on=on)
+        assert decision.start == ("two",)
+        assert "one worker needs 8 GPU, but the largest node" in reason(decision, "one")

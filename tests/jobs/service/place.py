@@ -1,0 +1,85 @@
+"""A ledger, a cluster at the seam where Ray begins, and controllers to drive them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobs.clusters.registry import Clusters
+from jobs.ledger import Ledger
+from jobs.model import Run
+from jobs.scheduler.limits import QueuesConfig
+from jobs.service.controller import Controller
+from jobs.service.package_store import PackageStore
+from tests.integration.story import check_each_run
+from tests.jobs.clusters.fake_cluster import FakeCluster
+from tests.jobs.sample import sample_run
+
+ADDRESS = "http://127.0.0.1:8265"
+MOST_ROUNDS = 60
+
+
+@dataclass
+class Place:
+    """A ledger, a cluster, and a clock that goes on by a minute a round."""
+
+    folder: Path
+    ledger: Ledger
+    cluster: FakeCluster
+    package: str
+    now_s: float = 1_000_000.0
+    points: list[str] = field(default_factory=list)
+
+    def submit(self, name: str, **fields: object) -> Run:
+        """Queues a run."""
+        run = sample_run(
+            **{
+                "id": name,
+                "uid": name.rjust(32, "0"),
+                "address": ADDRESS,
+                "package": self.package,
+                "run_folder": str(self.folder / "runs" / name),
+                "gang": sample_run().gang.model_copy(update={"resources_per_worker": {"CPU": 1.0}}),
+                "submitted_s": self.now_s,
+                "queued_s": self.now_s,
+                "updated_s": self.now_s,
+                **fields,
+            }
+        )
+        return self.ledger.add_run(run, text="submitted")
+
+    def controller(self, at: Callable[[str], None] | None = None) -> Controller:
+        """A new controller, as a service that starts has it."""
+        lease = self.ledger.lease("test", ttl_s=0.0)
+        clusters = Clusters(connect=lambda _: self.cluster, clock=lambda: self.now_s)  # type: ignore[arg-type, return-value]
+        packages = PackageStore(self.folder / "packages")
+        return Controller(
+            self.ledger,
+            clusters,
+            packages,
+            QueuesConfig(),
+            lease=lease,
+            clock=lambda: self.now_s,
+            at=at or self.points.append,
+        )
+
+    def drive(self, controller: Controller, until: Callable[[], bool] | None = None) -> None:
+        """Rounds until all runs have ended, or the condition holds."""
+        condition = until or self.all_ended
+        for _ in range(MOST_ROUNDS):
+            controller.round()
+            self.now_s += 60.0
+            if condition():
+                return
+        raise AssertionError([(run.id, run.state, run.reason) for run in self.ledger.runs(limit=500).runs])
+
+    def all_ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(run.state.ended for run in self.ledger.runs(limit=500).runs)
+
+    def check_story(self) -> None:
+        """The events agree with each other, with the attempts and with what the cluster saw."""
+        runs = self.ledger.runs(limit=500).runs
+        attempts = {run.id: self.ledger.attempts(run.id) for run in runs}
+        check_each_run(runs, self.ledger.events(None, limit=10_000), attempts)
+        expected = [item.submission_id for items in attempts.values() for item in items]
+        assert sorted(self.cluster.jobs) == sorted(expected)

@@ -1,0 +1,106 @@
+"""queues.yaml: what is taken, and what is said of faults."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.scheduler.limits import PATIENCE_S, Limits, QueuePart, QueuesConfig
+from jobs.service.queues_file import read_queues
+from trainers.errors import ConfigError
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where the file is."""
+    return tmp_path / "queues.yaml"
+
+
+def fault_of(file: Path, text: str) -> str:
+    """What is said of a file with this text."""
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_queues(file)
+    return str(caught.value)
+
+
+def test_limits_of_a_queue_and_of_each_user_are_read(file: Path) -> None:
+    file.write_text(
+        """
+        patience_s: 3600
+        queues:
+          default: {max_gpus: 8}
+          research: {max_gpus: 16, max_cpus: 64, max_running: 8, per_user: {max_gpus: 4, max_running: 2}}
+        """
+    )
+    config = read_queues(file)
+    assert config.patience_s == 3600
+    assert config.queues["default"] == QueuePart(max_gpus=8)
+    assert config.queues["research"] == QueuePart(
+        max_gpus=16, max_cpus=64, max_running=8, per_user=Limits(max_gpus=4, max_running=2)
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{}", "queues: {}", "queues: {night: }"])
+def test_there_is_always_a_default_queue_without_limits(file: Path, text: str) -> None:
+    file.write_text(text)
+    config = read_queues(file)
+    assert config.queues["default"] == QueuePart()
+    assert config.patience_s == PATIENCE_S
+
+
+def test_a_queue_with_nothing_under_it_has_no_limits(file: Path) -> None:
+    file.write_text("queues: {night: }")
+    assert read_queues(file).queues["night"] == QueuePart()
+
+
+def test_what_is_written_can_be_read_again(file: Path) -> None:
+    config = QueuesConfig(patience_s=60, queues={"night": QueuePart(max_gpus=2.5, per_user=Limits(max_running=1))})
+    file.write_text(config.model_dump_json())
+    assert read_queues(file) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("patience: 5", "patience: unknown key; did you mean patience_s?"),
+        ("limits: 5", "limits: unknown key; the keys here are patience_s, queues"),
+        ("queues: {night: {max_gpu: 2}}", "queues.night.max_gpu: unknown key; did you mean queues.night.max_gpus?"),
+        (
+            "queues: {night: {per_user: {max_run: 2}}}",
+            "queues.night.per_user.max_run: unknown key; did you mean queues.night.per_user.max_running?",
+        ),
+        (
+            "queues: {night: {colour: 2}}",
+            "queues.night.colour: unknown key; the keys here are max_gpus, max_cpus, max_running, per_user",
+        ),
+        (
+            "queues: {night: {max_gpus: -1}}",
+            "queues.night.max_gpus: Input should be greater than or equal to 0 (got -1)",
+        ),
+        ("queues: {night: {max_running: 1.5}}", "queues.night.max_running: "),
+        ("queues: {night: {max_gpus: many}}", "(got 'many')"),
+        ("queues: {night: 8}", "queues.night: Input should be a valid dictionary"),
+        ("queues: [night]", "queues: Input should be a valid dictionary (got ['night'])"),
+        ("patience_s: -1", "patience_s: Input should be greater than or equal to 0 (got -1)"),
+        ('queues: {"late night": {}}', "queues.late night: a queue's name is letters, digits and . _ -"),
+        ("queues: {1: {}}", "queues.1: a queue's name is"),
+        ("[1, 2]", "holds list, not the keys patience_s, queues"),
+        ("queues: {", "cannot be read as YAML"),
+    ],
+)
+def test_a_fault_is_named_with_its_key_value_and_fix(file: Path, text: str, said: str) -> None:
+    message = fault_of(file, text)
+    assert message.startswith(str(file))
+    assert said in message
+
+
+def test_every_fault_is_told_at_once(file: Path) -> None:
+    message = fault_of(file, "patience: 5\nqueues: {night: {max_gpu: 2, max_cpus: -1}, 'late night': {}}")
+    assert "4 faults" in message
+    for said in ("patience_s?", "max_gpus?", "max_cpus", "late night"):
+        assert said in message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such file; write one"):
+        read_queues(tmp_path / "none.yaml")

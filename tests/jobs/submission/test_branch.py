@@ -1,0 +1,27 @@
+"""A new run from a checkpoint of another."""
+
+from jobs.submission.branch import branch
+from tests.jobs.sample import sample_run
+
+
+def test_a_branch_has_a_name_and_a_folder_of_its_own_and_begins_from_the_checkpoint() -> None:
+    ticket = branch(sample_run(), "checkpoint-40-a1-abc", lambda name: name == "sr-from-1")
+    assert ticket.config["run"]["name"] == "sr-from-2"
+    assert ticket.config["run"]["resume"] == "from:/mnt/runs/sr/checkpoints/checkpoint-40-a1-abc"
+    assert ticket.overrides[-3:] == [
+        "run.name=sr-from-2",
+        "run.resume=from:/mnt/runs/sr/checkpoints/checkpoint-40-a1-abc",
+        "job.depends_on=[]",
+    ]
+
+
+def test_a_checkpoint_of_elsewhere_is_named_by_its_whole_address() -> None:
+    ticket = branch(sample_run(), "s3://bucket/other/checkpoints/checkpoint-8-a1-x", lambda _: False)
+    assert ticket.config["run"]["resume"] == "from:s3://bucket/other/checkpoints/checkpoint-8-a1-x"
+
+
+def test_a_branch_of_a_branch_counts_on_instead_of_growing() -> None:
+    assert (
+        branch(sample_run(id="sr-from-1"), "/x/c", lambda name: name == "sr-from-1").config["run"]["name"]
+        == "sr-from-2"
+    )

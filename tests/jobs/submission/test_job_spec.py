@@ -1,0 +1,98 @@
+"""What a user may write for submission, and what is made of it."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.submission.job_spec import JobSpec, load_spec
+from tests.jobs.sample import CONTENT
+from trainers.config.loader import apply_overrides, parse_override
+from trainers.errors import ConfigError
+
+NOW = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
+
+
+def load(folder: Path, *sets: str, environment: dict[str, str] | None = None, **content: Any) -> JobSpec:
+    """Writes the sample recipe with changes, and loads it."""
+    path = folder / "sr.yaml"
+    path.write_text(yaml.safe_dump({**CONTENT, **content}))
+    return load_spec(path, sets, environment=environment or {}, now=NOW)
+
+
+def test_a_run_without_a_name_is_given_one_that_goes_to_the_entrypoint(tmp_path: Path) -> None:
+    spec = load(tmp_path, "run.name=null")
+    assert spec.run_id == "sr-20261120-213000"
+    assert spec.overrides == ("run.name=null", "run.name=sr-20261120-213000")
+
+
+def test_the_overrides_make_the_recipe_the_config(tmp_path: Path) -> None:
+    spec = load(
+        tmp_path,
+        "training.max_steps=7",
+        environment={"SPEECH": "/speech"},
+        data={"train": "${SPEECH}/train.csv", "validation": "/data/valid.csv"},
+    )
+    again = apply_overrides(yaml.safe_load(spec.path.read_text()), [parse_override(item) for item in spec.overrides])
+    assert again["training"]["max_steps"] == spec.config.training.max_steps == 7
+    assert again["data"]["train"] == spec.config.data.train == "/speech/train.csv"
+
+
+def test_the_gang_is_all_workers_and_the_cpu_that_ray_data_needs(tmp_path: Path) -> None:
+    assert load(tmp_path).gang.total == {"CPU": 9.0, "GPU": 2.0}
+
+
+def test_a_variable_of_the_job_is_left_for_the_node(tmp_path: Path) -> None:
+    data = {"train": "${SPEECH}/train.csv", "validation": "/data/valid.csv"}
+    job = {"runtime_env": {"env_vars": {"SPEECH": "/there"}}}
+    spec = load(tmp_path, environment={"SPEECH": "/here"}, data=data, job=job)
+    assert spec.config.data.train == "${SPEECH}/train.csv"
+    assert spec.overrides == ()
+
+
+def test_a_variable_that_nobody_sets_is_named_with_both_fixes(tmp_path: Path) -> None:
+    data = {"train": "${SPEECH}/train.csv", "validation": "/data/valid.csv"}
+    with pytest.raises(
+        ConfigError,
+        match=r"names the variable SPEECH, which is set neither here nor for the job: "
+        r"export SPEECH=…, or give it under job.runtime_env.env_vars",
+    ):
+        load(tmp_path, data=data)
+
+
+def test_all_faults_of_both_halves_come_in_one_message(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, "training.max_step=7", job={"prioritty": 3, "queue": "a b", "runtime_env": {"pipp": []}})
+    message = str(raised.value)
+    assert "4 faults" in message
+    assert "training.max_step: unknown key; did you mean training.max_steps?" in message
+    assert "job.prioritty: unknown key; did you mean job.priority?" in message
+    assert "job.runtime_env.pipp: unknown key; did you mean job.runtime_env.pip?" in message
+    assert "job.queue" in message
+
+
+def test_a_secret_that_was_written_down_is_refused_without_being_repeated(tmp_path: Path) -> None:
+    secret = "hf_" + "x" * 34
+    for part in ({"env_vars": {"HF_TOKEN": secret}}, {"index_url": f"https://ana:{secret}@pypi.example.org/simple"}):
+        with pytest.raises(ConfigError) as raised:
+            load(tmp_path, job={"runtime_env": part})
+        assert secret not in str(raised.value)
+        assert "job.runtime_env" in str(raised.value)
+
+
+def test_a_relative_storage_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run.storage_path is runs, a relative path"):
+        load(tmp_path, "run.storage_path=runs")
+
+
+def test_a_run_does_not_wait_for_itself(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sr depends on itself"):
+        load(tmp_path, job={"depends_on": ["sr"]})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8265", "http://ana:pw@host:8265", "ftp://host"])
+def test_an_address_is_a_url_without_credentials(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ConfigError, match=r"job\.address"):
+        load(tmp_path, job={"address": address})

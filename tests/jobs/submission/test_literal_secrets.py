@@ -1,0 +1,53 @@
+"""Credentials in a recipe, at submission and in what a client sends."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.submission.literal_secrets import written_secrets
+from jobs.submission.run_request import Ticket, run_of
+from tests.jobs.sample import CONTENT, sample_run
+from tests.jobs.submission.test_job_spec import load
+from trainers.config.loader import parse_override
+from trainers.errors import ConfigError
+
+TOKEN = "hf_" + "x" * 34
+PLACES = {
+    "run.s3_endpoint_url": {"run": {**CONTENT["run"], "s3_endpoint_url": f"https://ana:{TOKEN}@minio:9000"}},
+    "training.training_args.hub_token": {
+        "training": {**CONTENT["training"], "training_args": {"hub_token": "a-plain-word"}}
+    },
+    "job.tags.0": {"job": {"tags": [TOKEN]}},
+    "data.train": {"data": {**CONTENT["data"], "train": "https://ana:hunter22@host/train.csv"}},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_credential_is_refused_wherever_it_stands_and_never_repeated(tmp_path: Path, place: str) -> None:
+    content = {**CONTENT, **PLACES[place]}
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, **PLACES[place])
+    ticket = Ticket(config=content, spec_path="recipe.yaml", overrides=[], package="ab" * 32)
+    with pytest.raises(ConfigError) as sent:
+        run_of(ticket, uid="0" * 32, user="ana", address_of=lambda job: "http://head:8265", now_s=0.0)
+    for message in (str(raised.value), str(sent.value)):
+        assert f"{place}: looks like a credential (not shown)" in message
+        assert not any(word in message for word in (TOKEN, "a-plain-word", "hunter22"))
+
+
+def test_a_credential_in_an_override_is_refused_too() -> None:
+    [fault] = written_secrets([f"run.s3_endpoint_url=https://ana:{TOKEN}@minio"], ("overrides",))
+    assert fault.startswith("overrides.0: looks like a credential")
+
+
+def test_a_common_recipe_holds_none() -> None:
+    config = {**sample_run().config, "model": {"special_tokens": ["<|startoftranscript|>"], "unk_token": "[UNK]"}}
+    assert [*written_secrets(config)] == []
+
+
+@pytest.mark.parametrize("value", ["a: b", "true", "0123", "#x", "null", "plain/path", "2026-11-21", "[x]", "é ü"])
+def test_what_a_variable_holds_is_taken_as_text_whatever_yaml_would_make_of_it(tmp_path: Path, value: str) -> None:
+    spec = load(tmp_path, environment={"TRAIN": value}, data={**CONTENT["data"], "train": "${TRAIN}"})
+    assert spec.config.data.train == value
+    [(_, read)] = [parse_override(text) for text in spec.overrides]
+    assert read == value

@@ -1,0 +1,151 @@
+from pathlib import Path
+
+import pytest
+
+from trainers.config.flags import FLAGS, base_of_flags, overrides_of
+from trainers.config.loader import build_config
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError
+from trainers.main import config_of, parser
+
+LONG_KNOWN = (
+    "--model_size tiny --name sr --language Serbian --per_device_train_batch_size 64 --gradient_accumulation_steps 1 "
+    "--learning_rate 1e-5 --max_steps 5000 --per_device_eval_batch_size 8 --save_steps 1000 --logging_steps 25 "
+    "--num-workers 3 --use-gpu"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("BUCKET_URI", raising=False)
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def built(line: str) -> TrainConfig:
+    return config_of(parser().parse_args(line.split()))
+
+
+def test_the_long_known_command_line_gives_exactly_these_fields() -> None:
+    expected = build_config(
+        {
+            "run": {"name": "whisper-tiny-sr"},
+            "data": {
+                "dataset": {"name": "google/fleurs", "config_name": "sr"},
+                "audio_column_name": "audio",
+                "text_column_name": "raw_transcription",
+            },
+            "model": {"init": "pretrained", "name_or_path": "openai/whisper-tiny", "language": "Serbian"},
+            "training": {
+                "max_steps": 5000,
+                "per_device_train_batch_size": 64,
+                "per_device_eval_batch_size": 8,
+                "gradient_accumulation_steps": 1,
+                "learning_rate": 1e-5,
+                "save_steps": 1000,
+                "logging_steps": 25,
+            },
+            "scaling": {"num_workers": 3, "use_gpu": True},
+        },
+        origin="expected",
+    )
+    assert built(LONG_KNOWN) == expected
+
+
+def test_both_spellings_of_a_flag_mean_the_same() -> None:
+    dashes = LONG_KNOWN.replace("--num-workers", "--num_workers").replace("--use-gpu", "--use_gpu")
+    underscores = "--model-size tiny --max-steps 5000 --save-steps 1000"
+    assert built(dashes) == built(LONG_KNOWN)
+    assert built(underscores) == built(underscores.replace("model-size", "model_size").replace("-steps", "_steps"))
+
+
+def test_a_flag_beats_the_file_and_set_beats_the_flag(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text(
+        "{data: {demo: {}}, model: {init: scratch, language: English}, training: {max_steps: 5, save_steps: 7}}"
+    )
+    config = built("--config my.yaml --max_steps 6 --save_steps 8 --set training.save_steps=9")
+    assert (config.training.max_steps, config.training.save_steps) == (6, 9)
+
+
+def test_a_flag_that_is_not_given_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text(
+        "{data: {demo: {}}, model: {init: scratch, language: English}, training: {max_steps: 5}, "
+        "scaling: {use_gpu: true, num_workers: 2}}"
+    )
+    scaling = built("--config my.yaml").scaling
+    assert (scaling.use_gpu, scaling.num_workers) == (True, 2)
+
+
+def test_bucket_uri_is_the_storage_of_flags_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUCKET_URI", "s3://bucket/runs")
+    assert built(LONG_KNOWN).run.storage_path == "s3://bucket/runs"
+
+
+@pytest.mark.parametrize("override", ["--set run.storage_path=s3://other/x", "--storage-path s3://other/x"])
+def test_what_is_asked_for_beats_bucket_uri(monkeypatch: pytest.MonkeyPatch, override: str) -> None:
+    monkeypatch.setenv("BUCKET_URI", "s3://bucket/runs")
+    assert built(f"{LONG_KNOWN} {override}").run.storage_path == "s3://other/x"
+
+
+def test_an_empty_bucket_uri_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUCKET_URI", "")
+    assert built(LONG_KNOWN).run.storage_path is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ("--model_size small", "whisper-small"),
+        ("--model_size large-v3 --name sr_rs", "whisper-large-v3-sr_rs"),
+        ("--model_name_or_path openai/whisper-tiny.en", "whisper-tiny.en"),
+        ("--model_name_or_path my/model@3", "whisper-model-3"),
+        ("--model_size tiny --run-name mine", "mine"),
+    ],
+)
+def test_a_run_without_a_file_is_named_by_its_weights(flags: str, name: str) -> None:
+    assert built(flags).run.name == name
+
+
+def test_another_data_set_brings_the_usual_columns() -> None:
+    data = built("--model_size tiny --dataset my/set").data
+    assert data.dataset is not None
+    assert (data.dataset.name, data.audio_column_name, data.text_column_name) == ("my/set", "audio", "text")
+
+
+def test_a_run_of_a_file_is_named_by_the_file_and_the_time(tmp_path: Path) -> None:
+    (tmp_path / "my recipe (1).yaml").write_text(
+        "{data: {demo: {}}, model: {init: scratch, language: English}, training: {max_steps: 5}}"
+    )
+    name = config_of(parser().parse_args(["--config", "my recipe (1).yaml"])).run.name
+    assert name is not None
+    assert name.startswith("my-recipe-1-2")
+
+
+def test_neither_file_nor_weights_is_refused_with_both() -> None:
+    with pytest.raises(ConfigError, match=r"--config .*--model_size tiny"):
+        built("--max_steps 3")
+
+
+@pytest.mark.parametrize("line", ["--model_size tiny --use", "--model_size tiny --max_step 5"])
+def test_a_shortened_flag_is_not_guessed(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        built(line)
+    assert caught.value.code == 2
+    assert line.split()[2] in capsys.readouterr().err
+
+
+def test_every_flag_sets_a_field_that_exists() -> None:
+    for flag in FLAGS:
+        part, *names = flag.field.split(".")
+        model = TrainConfig.model_fields[part].annotation
+        assert names[0] in model.model_fields, flag.field  # type: ignore[union-attr]
+
+
+def test_a_switch_that_is_off_is_no_override() -> None:
+    assert overrides_of({"use_gpu": False, "max_steps": None}) == []
+
+
+def test_the_base_of_flags_is_valid_once_it_has_weights() -> None:
+    base = base_of_flags({"model_size": "tiny"})
+    base["model"]["name_or_path"] = "openai/whisper-tiny"
+    assert build_config(base, origin="x").training.max_steps == 5000

@@ -1,0 +1,343 @@
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from tests.trainers.synthetic import config, content
+from trainers.config.loader import (
+    apply_overrides,
+    build_config,
+    make_paths_absolute,
+    parse_override,
+    read_yaml,
+    refuse_relative_storage,
+    to_yaml,
+)
+from trainers.config.schema import Part, TrainConfig, is_absolute
+from trainers.errors import ConfigError
+
+SPECS = sorted((Path(__file__).parents[3] / "jobs" / "specs").glob("*.yaml"))
+DEMO = {"data.train": None, "data.validation": None, "data.demo": {}}
+
+
+def refused(changes: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> str:
+    """The message for the smallest recipe with these changes, which must be refused."""
+    with pytest.raises(ConfigError) as caught:
+        build_config(content(changes), origin="my.yaml", environment=environment or {})
+    return str(caught.value)
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        ("key", "suggestion"),
+        [
+            ("training.max_step", "training.max_steps"),
+            ("data.audio_column", "data.audio_column_name"),
+            ("modell", "model"),
+            ("max_steps", "training.max_steps"),
+            ("scaling.max_failures", "run.max_failures"),
+        ],
+    )
+    def test_a_key_close_to_a_known_one_is_refused_with_the_known_one(self, key: str, suggestion: str) -> None:
+        message = refused({key: 1})
+        assert f"{key}: unknown key" in message
+        assert f"did you mean {suggestion}?" in message
+
+    def test_a_key_close_to_none_is_refused_with_the_keys_that_there_are(self) -> None:
+        message = refused({"scaling.zzzz": 1})
+        assert "scaling.zzzz: unknown key; the keys here are num_workers, use_gpu" in message
+
+    def test_job_carries_any_key(self) -> None:
+        assert config({"job.queue": "gpu", "job.anything": [1]}).job == {"queue": "gpu", "anything": [1]}
+
+    def test_an_empty_step_of_a_name_is_an_unknown_key(self) -> None:
+        assert "training.: unknown key" in refused({"training.": 1})
+
+
+class TestFaults:
+    def test_all_faults_are_listed_at_once_with_the_origin_and_their_count(self) -> None:
+        message = refused(
+            {"training.max_step": 3, "training.learning_rate": "fast", "scaling.num_workers": 0, "run.resume": "maybe"}
+        )
+        lines = message.splitlines()
+        assert lines[0] == "my.yaml: 4 faults"
+        assert len(lines) == 5
+        assert any("training.learning_rate" in line and "'fast'" in line for line in lines)
+        assert any("scaling.num_workers" in line and "(got 0)" in line for line in lines)
+        assert any("run.resume" in line and "'maybe'" in line for line in lines)
+
+    def test_an_unset_variable_stands_among_the_other_faults(self) -> None:
+        message = refused({"data.train": "${CORPUS}/train.csv", "training.learning_rate": -1})
+        assert message.startswith("my.yaml: 2 faults")
+        assert "data.train: ${CORPUS}/train.csv names the variable CORPUS" in message
+        assert "export CORPUS=…" in message
+        assert "--set data.train=…" in message
+        assert "training.learning_rate" in message
+
+    def test_a_missing_part_is_named_with_the_fix(self) -> None:
+        with pytest.raises(ConfigError, match=r"model: missing; --set model=…"):
+            build_config({"data": content()["data"], "training": {"max_steps": 1}}, origin="x", environment={})
+
+    @pytest.mark.parametrize("value", [None, 5, "text", [1]])
+    def test_a_part_that_is_no_mapping_is_refused(self, value: Any) -> None:
+        assert "training: " in refused({"training": value})
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"training.num_train_epochs": 3}, "max_steps is 10 and num_train_epochs is 3"),
+            ({"training.max_steps": None}, "give one of them"),
+            (
+                {"training.save_steps": 100, "training.eval_steps": 30},
+                "save_steps 100 must be a multiple of eval_steps",
+            ),
+            ({"training.save_steps": 100, "training.eval_steps": 200}, "save_steps 100 must be a multiple"),
+            ({"training.fp16": True, "training.bf16": True}, "fp16 and bf16 exclude each other"),
+            ({"training.fp16": True}, "training.fp16 needs a GPU"),
+            (
+                {"training.global_batch_size": 32, "training.max_batch_duration_s": 60},
+                "both size the batch: set one of them to null",
+            ),
+            ({"training.global_batch_size": 3, "scaling.num_workers": 4}, "some workers would have nothing to do"),
+            ({"training.full_context_fraction": 0.5, "model.max_context_s": None}, "needs buckets"),
+            ({"data.min_duration_s": 5, "data.max_duration_s": 5}, "must be below max_duration_s"),
+            ({"data.min_duration_s": 4}, "leaves nothing below model.max_context_s 3"),
+            ({"model.max_context_s": 31}, "model.max_context_s"),
+            ({"model.max_context_s": 2.5}, "model.max_context_s"),
+            ({"model.attention_heads": 3}, "d_model 16 must be a multiple of attention_heads 3"),
+            ({"model.language": None}, "a scratch model needs one"),
+            ({"model.name_or_path": "openai/whisper-tiny"}, "init is scratch: set model.init: pretrained"),
+            ({"model.init": "pretrained"}, "name_or_path is missing"),
+            ({"model.max_label_tokens": 449}, "model.max_label_tokens"),
+            ({"run.name": "a/b"}, "run.name"),
+            ({"run.name": "prepared"}, "run.name: is a folder that Rayscribe keeps beside the runs"),
+            ({"run.max_failures": -2}, "run.max_failures"),
+            ({"scaling.num_workers": 10**400}, "scaling.num_workers"),
+            ({"scaling.resources_per_worker": {"CPU": 1e308}}, "scaling.resources_per_worker.CPU"),
+        ],
+    )
+    def test_values_that_cannot_work_are_refused(self, changes: dict[str, Any], words: str) -> None:
+        assert words in refused(changes)
+
+    @pytest.mark.parametrize("value", ["eval_loss", "loss", "wer"])
+    def test_a_loss_ranks_no_checkpoints(self, value: str) -> None:
+        message = refused({"checkpoint.checkpoint_score_attribute": value})
+        assert "checkpoint.checkpoint_score_attribute" in message
+        assert "eval_wer" in message
+
+    def test_a_larger_error_rate_is_never_better(self) -> None:
+        assert "checkpoint.checkpoint_score_order" in refused({"checkpoint.checkpoint_score_order": "max"})
+
+    @pytest.mark.parametrize("value", ["auto", "never", "from:checkpoint-100", "from:s3://bucket/run/checkpoint-5"])
+    def test_resume_takes_its_three_words(self, value: str) -> None:
+        assert config({"run.resume": value}).run.resume == value
+
+    @pytest.mark.parametrize("value", ["always", "from:", "", True, None])
+    def test_resume_takes_no_other(self, value: Any) -> None:
+        assert "run.resume" in refused({"run.resume": value})
+
+    @pytest.mark.parametrize(("eval_steps", "expected"), [(None, 100), (50, 50), (100, 100)])
+    def test_scores_come_as_often_as_checkpoints_unless_said(self, eval_steps: int | None, expected: int) -> None:
+        training = config({"training.save_steps": 100, "training.eval_steps": eval_steps}).training
+        assert training.scoring_steps == expected
+
+
+class TestDoors:
+    @pytest.mark.parametrize(
+        ("changes", "doors"),
+        [
+            ({"data.demo": {}}, "train and demo"),
+            ({"data.dataset": {"name": "x"}}, "train and dataset"),
+            ({**DEMO, "data.dataset": {"name": "x"}}, "demo and dataset"),
+        ],
+    )
+    def test_two_doors_are_refused_by_name(self, changes: dict[str, Any], doors: str) -> None:
+        assert f"names {doors}: keep one" in refused(changes)
+
+    def test_no_door_is_refused_with_the_usual_one(self) -> None:
+        assert "--set data.train=my.csv" in refused({"data.train": None, "data.validation": None})
+
+    @pytest.mark.parametrize("changes", [DEMO, {"data.train": None, "data.dataset": {"name": "google/fleurs"}}])
+    def test_each_door_is_enough_alone(self, changes: dict[str, Any]) -> None:
+        assert config(changes).data.train is None
+
+    def test_a_training_manifest_needs_a_validation_set(self) -> None:
+        assert "--set data.validation=valid.csv" in refused({"data.validation": None})
+
+    @pytest.mark.parametrize("field", ["data.train", "data.validation"])
+    def test_the_test_set_is_neither_trained_on_nor_chooses(self, field: str) -> None:
+        assert "which is also trained on or chooses" in refused(
+            {field: "/data/test.csv", "data.test": "/data/test.csv"}
+        )
+
+    def test_the_validation_set_is_not_trained_on(self) -> None:
+        assert "train and validation are both /data/a.csv" in refused(
+            {"data.train": "/data/a.csv", "data.validation": "/data/a.csv"}
+        )
+
+
+class TestOverrides:
+    @pytest.mark.parametrize(
+        ("text", "path", "value"),
+        [
+            ("training.max_steps=200", ("training", "max_steps"), 200),
+            ("run.name=a=b", ("run", "name"), "a=b"),
+            ("run.name=null", ("run", "name"), None),
+            ("run.name=", ("run", "name"), None),
+            ("training.report_to=[a, b]", ("training", "report_to"), ["a", "b"]),
+            ("scaling.resources_per_worker={CPU: 2}", ("scaling", "resources_per_worker"), {"CPU": 2}),
+            (" scaling.use_gpu =true", ("scaling", "use_gpu"), True),
+            ("training.learning_rate=1e-5", ("training", "learning_rate"), "1e-5"),
+            ("data.train=s3://bucket/a b.csv", ("data", "train"), "s3://bucket/a b.csv"),
+        ],
+    )
+    def test_a_value_is_yaml(self, text: str, path: tuple[str, ...], value: Any) -> None:
+        assert parse_override(text) == (path, value)
+
+    @pytest.mark.parametrize("text", ["training.max_steps", "=3", " = 3", "run.name=[a", "run.name={a: }}"])
+    def test_what_is_no_override_is_refused_with_itself(self, text: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            parse_override(text)
+        assert f"--set {text}" in str(caught.value)
+
+    def test_missing_levels_are_made_and_the_original_stays(self) -> None:
+        original: dict[str, Any] = {"run": {"seed": 1}, "training": None}
+        changed = apply_overrides(original, [(("run", "name"), "x"), (("training", "max_steps"), 1), (("job", "a"), 2)])
+        assert changed == {"run": {"seed": 1, "name": "x"}, "training": {"max_steps": 1}, "job": {"a": 2}}
+        assert original == {"run": {"seed": 1}, "training": None}
+
+    def test_the_last_of_equal_overrides_holds(self) -> None:
+        assert apply_overrides({}, [(("a",), 1), (("a",), 2)]) == {"a": 2}
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001"])
+    def test_every_way_to_write_a_small_number_is_a_float(self, text: str) -> None:
+        written = yaml.safe_load(f"training: {{max_steps: 10, learning_rate: {text}}}")
+        assert build_config({**content(), **written}, origin="x").training.learning_rate == 1e-5
+
+    def test_a_fraction_of_a_step_is_refused(self) -> None:
+        assert "training.max_steps" in refused({"training.max_steps": 10.5})
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_a_learning_rate_is_a_number(self, value: float) -> None:
+        assert "training.learning_rate" in refused({"training.learning_rate": value})
+
+
+class TestPaths:
+    def test_variables_in_paths_are_filled_in(self) -> None:
+        built = build_config(
+            content({"data.train": "${ROOT}/${SET}/train.csv", "run.storage_path": "s3://${BUCKET}/runs"}),
+            origin="x",
+            environment={"ROOT": "/speech", "SET": "sr", "BUCKET": "b"},
+        )
+        assert built.data.train == "/speech/sr/train.csv"
+        assert built.run.storage_path == "s3://b/runs"
+
+    def test_without_an_environment_the_process_s_own_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAYSCRIBE_TEST_ROOT", "/here")
+        assert (
+            build_config(content({"data.train": "${RAYSCRIBE_TEST_ROOT}/a.csv"}), origin="x").data.train
+            == "/here/a.csv"
+        )
+
+    def test_a_home_folder_is_filled_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", "/home/someone")
+        assert config({"run.storage_path": "~/runs"}).run.storage_path == "/home/someone/runs"
+
+    def test_relative_paths_count_from_the_base_and_urls_stay(self, tmp_path: Path) -> None:
+        (tmp_path / "weights").mkdir()
+        built = config(
+            {
+                "data.train": "a/train.csv",
+                "data.validation": "../valid.csv",
+                "data.test": "s3://bucket/x//test.csv",
+                "run.storage_path": "s3://bucket/runs",
+                "data.cache_dir": "cache",
+                "model.init": "pretrained",
+                "model.name_or_path": "weights",
+            }
+        )
+        absolute = make_paths_absolute(built, tmp_path)
+        assert absolute.data.train == str(tmp_path / "a" / "train.csv")
+        assert absolute.data.validation == str(tmp_path.parent / "valid.csv")
+        assert absolute.data.test == "s3://bucket/x//test.csv"
+        assert absolute.run.storage_path == "s3://bucket/runs"
+        assert absolute.data.cache_dir == str(tmp_path / "cache")
+        assert absolute.model.name_or_path == str(tmp_path / "weights")
+        assert built.data.train == "a/train.csv"
+
+    def test_a_hub_id_is_no_path(self, tmp_path: Path) -> None:
+        built = config({"model.init": "pretrained", "model.name_or_path": "openai/whisper-tiny"})
+        assert make_paths_absolute(built, tmp_path).model.name_or_path == "openai/whisper-tiny"
+
+    @pytest.mark.parametrize("field", ["run.storage_path", "data.cache_dir"])
+    def test_inside_a_job_a_relative_place_to_write_is_refused(self, field: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            refuse_relative_storage(config({field: "runs"}))
+        assert f"{field} is runs, a relative path inside a Ray job" in str(caught.value)
+        assert f"--set {field}=" in str(caught.value)
+
+    @pytest.mark.parametrize("path", ["/shared/runs", "s3://bucket/runs", None])
+    def test_inside_a_job_an_absolute_place_to_write_is_taken(self, path: str | None) -> None:
+        refuse_relative_storage(config({"run.storage_path": path}))
+
+    @pytest.mark.parametrize(("path", "expected"), [("/a", True), ("s3://b", True), ("a/b", False), ("./a", False)])
+    def test_what_means_the_same_on_every_node_is_absolute(self, path: str, expected: bool) -> None:
+        assert is_absolute(path) is expected
+
+
+class TestFiles:
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file; name a recipe"):
+            read_yaml(tmp_path / "nowhere.yaml")
+
+    @pytest.mark.parametrize("data", [b"a: [", b"\xff\xfe\x00", b"- a", b"", b"text"])
+    def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, data: bytes) -> None:
+        (tmp_path / "my.yaml").write_bytes(data)
+        with pytest.raises(ConfigError, match=r"my\.yaml: "):
+            read_yaml(tmp_path / "my.yaml")
+
+    def test_a_folder_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="a folder; name the recipe in it"):
+            read_yaml(tmp_path)
+
+    def test_a_config_survives_its_own_yaml(self) -> None:
+        original = config({"run.name": "x", "job.note": "здраво"})
+        assert build_config(yaml.safe_load(to_yaml(original)), origin="x") == original
+
+    def test_a_config_is_frozen(self) -> None:
+        with pytest.raises(ValueError, match="frozen"):
+            config().run.seed = 3  # type: ignore[misc]
+
+    @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+    def test_each_recipe_is_valid(self, path: Path) -> None:
+        names = re.findall(r"\$\{(\w+)\}", path.read_text())
+        built = build_config(read_yaml(path), origin=path.name, environment=dict.fromkeys(names, "/data"))
+        assert is_absolute(built.data.train or "/")
+
+    def test_there_are_recipes(self) -> None:
+        assert SPECS
+
+
+def fields(part: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of the config, by its dotted name."""
+    for name, field in part.model_fields.items():
+        inner = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        parts = [kind for kind in inner if issubclass(kind, Part)]
+        if not parts or field.description is not None:
+            yield f"{prefix}{name}", field
+        for kind in parts:
+            yield from fields(kind, f"{prefix}{name}.")
+
+
+@pytest.mark.parametrize(("name", "field"), list(fields(TrainConfig)), ids=[name for name, _ in fields(TrainConfig)])
+def test_every_field_says_what_it_means(name: str, field: Any) -> None:
+    assert field.description is not None
+    assert field.description.rstrip().endswith((".", ")")), name
+    if type(None) in get_args(field.annotation) and field.default is None and "." in name:
+        assert "null:" in field.description, name

@@ -1,0 +1,90 @@
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from trainers.data.selection import TrainingRows, check_scorable, select_training
+from trainers.errors import DataError
+
+
+def index_of(*clips: tuple[float, str]) -> pa.Table:
+    count = len(clips)
+    return pa.table(
+        {
+            "id": [f"clip-{number}" for number in range(count)],
+            "shard": pa.array([number // 2 for number in range(count)], pa.int64()),
+            "row": pa.array([number % 2 for number in range(count)], pa.int64()),
+            "duration_s": pa.array([duration_s for duration_s, _ in clips], pa.float64()),
+            "text": [text for _, text in clips],
+        }
+    )
+
+
+def selected(index: pa.Table, **bounds: Any) -> TrainingRows:
+    return select_training(index, **{"min_duration_s": 0.1, "max_duration_s": 30.0, "context_s": 30.0, **bounds})
+
+
+class TestTraining:
+    def test_clips_within_the_bounds_stay_at_their_places(self) -> None:
+        rows = selected(index_of((1, "a"), (0.05, "b"), (2, "c"), (31, "d"), (3, "e")))
+        assert rows.selection.rows.tolist() == [0, 2, 4]
+        assert rows.selection.durations_s.tolist() == [1, 2, 3]
+        assert rows.selection.shards.tolist() == [0, 1, 2]
+
+    def test_each_clip_left_out_has_its_reason(self) -> None:
+        index = index_of((1, "a"), (0.05, "b"), (31, "d"), (1, ""), (0.01, ""))
+        assert selected(index).left_out == [
+            {"id": "clip-1", "reason": "shorter than data.min_duration_s 0.1 s"},
+            {"id": "clip-4", "reason": "shorter than data.min_duration_s 0.1 s"},
+            {"id": "clip-2", "reason": "longer than 30 s (data.max_duration_s)"},
+            {"id": "clip-3", "reason": "empty transcript"},
+        ]
+
+    def test_selected_and_left_out_are_everything_once(self) -> None:
+        index = index_of((0.05, ""), (50, ""), (1, "a"), (2, ""), (0.2, "b"))
+        rows = selected(index)
+        ids = [index["id"][int(row)].as_py() for row in rows.selection.rows] + [row["id"] for row in rows.left_out]
+        assert sorted(ids) == index["id"].to_pylist()
+
+    def test_bounds_themselves_are_within(self) -> None:
+        index = index_of((0.1, "a"), (3.0, "b"))
+        assert selected(index, max_duration_s=3.0).selection.rows.tolist() == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("bounds", "reason"),
+        [
+            ({"max_duration_s": 5.0}, "longer than 5 s (data.max_duration_s)"),
+            ({"max_duration_s": 30.0, "context_s": 4.0}, "longer than 4 s (the model)"),
+        ],
+    )
+    def test_the_tighter_bound_is_the_reason(self, bounds: dict[str, float], reason: str) -> None:
+        assert selected(index_of((6, "a"), (1, "b")), **bounds).left_out == [{"id": "clip-0", "reason": reason}]
+
+    def test_nothing_left_is_refused_with_the_counts(self) -> None:
+        with pytest.raises(DataError) as caught:
+            selected(index_of((0.05, "a"), (40, "b"), (41, "c"), (1, "")))
+        message = str(caught.value)
+        assert "none of 4 clips is left to train on" in message
+        assert "1 shorter than data.min_duration_s" in message
+        assert "2 longer than 30 s" in message
+        assert "1 empty transcript" in message
+
+
+class TestScoring:
+    def test_a_clip_longer_than_the_model_is_refused_by_name(self) -> None:
+        with pytest.raises(DataError) as caught:
+            check_scorable(index_of((1, "a"), (3.2, "b")), context_s=3.0, split="test")
+        assert "test: 1 clips are longer than the model's 3 s: clip-1 (3.2 s)" in str(caught.value)
+        assert "cut them" in str(caught.value)
+
+    def test_many_are_named_shortly(self) -> None:
+        with pytest.raises(DataError, match=r"9 clips .*clip-4 \(9\.0 s\), …;"):
+            check_scorable(index_of(*[(9, "a")] * 9), context_s=3.0, split="test")
+
+    def test_one_transcript_is_enough_for_a_score(self) -> None:
+        check_scorable(index_of((1, ""), (1, "a"), (0.01, "")), context_s=3.0, split="test")
+
+    @pytest.mark.parametrize("text", ["", "  "])
+    def test_without_any_there_is_none(self, text: str) -> None:
+        with pytest.raises(DataError, match="all 2 transcripts are empty"):
+            check_scorable(index_of((1, text), (1, "")), context_s=3.0, split="validation")

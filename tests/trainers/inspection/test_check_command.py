@@ -1,0 +1,105 @@
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.trainers.inspection.looking import sound_corpus, subject_of
+from tests.trainers.synthetic import content
+from tests.trainers.test_main import one_message, task
+from trainers.errors import ConfigError, DataError
+from trainers.inspection.check_command import inspect, notes_of, parse_groups
+from trainers.inspection.notes import Check, Note, ok
+from trainers.inspection.subject import Subject
+
+ROOT = Path(__file__).parents[3]
+
+
+def lines_of(subject: Subject, *groups: str) -> list[dict[str, Any]]:
+    """All that a run over some groups says."""
+    lines: list[str] = []
+    inspect(subject, groups, lines.append)
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "my.yaml"
+    path.write_text(yaml.safe_dump(content(sound_corpus(tmp_path))))
+    return path
+
+
+def test_each_group_announces_its_checks_before_their_findings(tmp_path: Path) -> None:
+    lines = lines_of(subject_of(tmp_path), "storage", "data")
+    announced = [line["checks"] for line in lines if "group" in line]
+    assert announced[0] == ["storage"]
+    found = [line["check"] for line in lines if "check" in line]
+    assert list(dict.fromkeys(found)) == [name for names in announced for name in names]
+    assert {tuple(line) for line in lines if "check" in line} == {("check", "level", "text", "seconds")}
+
+
+def test_a_check_that_breaks_says_so_and_keeps_what_it_found(tmp_path: Path) -> None:
+    def breaks(subject: Subject) -> Iterator[Note]:
+        yield ok("so far so good")
+        raise TypeError("a slip")
+
+    notes = notes_of(Check("slip", "", breaks), subject_of(tmp_path))
+    assert [note.level for note in notes] == ["ok", "warning"]
+    assert notes[1].text == "the check itself failed (TypeError: a slip); look at this by hand"
+
+
+def test_an_error_of_ours_is_a_fault_in_its_own_words(tmp_path: Path) -> None:
+    def refuses(subject: Subject) -> Iterator[Note]:
+        raise DataError("a.csv: no rows: add some")
+        yield
+
+    assert notes_of(Check("refuses", "", refuses), subject_of(tmp_path)) == [Note("fault", "a.csv: no rows: add some")]  # type: ignore[arg-type]
+
+
+def test_a_package_that_cannot_be_loaded_is_a_fault_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "trainers.inspection.hardware_checks", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (line,) = lines_of(subject_of(tmp_path), "hardware")
+    assert (line["check"], line["level"]) == ("hardware", "fault")
+    assert "torch" in line["text"]
+    (line,) = lines_of(subject_of(tmp_path, elsewhere=True), "hardware")
+    assert line["level"] == "skipped"
+
+
+def test_unknown_groups_are_named() -> None:
+    assert parse_groups("storage, nodes") == ("storage", "nodes")
+    with pytest.raises(ConfigError, match="--only storage,dta: dta is none of storage, data, model, hardware, nodes"):
+        parse_groups("storage,dta")
+
+
+class TestVerb:
+    def test_a_sound_config_ends_well_and_needs_no_torch_for_its_data(self, recipe: Path) -> None:
+        without = "import sys; sys.modules['torch'] = None; from trainers.main import main; main(sys.argv[1:])"
+        arguments = ["--verb", "check", "--only", "storage,data", "--config", str(recipe)]
+        answer = subprocess.run(
+            [sys.executable, "-c", without, *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        levels = {line["level"] for line in map(json.loads, answer.stdout.splitlines()) if "level" in line}
+        assert levels == {"ok"}
+
+    def test_a_fault_gives_the_exit_code_of_a_bad_config(self, recipe: Path) -> None:
+        arguments = ["--verb", "check", "--only", "data", "--config", str(recipe), "--set", "data.test=nowhere.csv"]
+        answer = task(*arguments, folder=recipe.parent)
+        assert answer.returncode == 2
+        assert "nowhere.csv: no such file" in answer.stdout
+        assert "Traceback" not in answer.stderr
+
+    def test_a_group_that_does_not_exist_is_one_message(self, recipe: Path) -> None:
+        answer = task("--verb", "check", "--only", "dta", "--config", str(recipe), folder=recipe.parent)
+        assert "--only dta: dta is none of" in one_message(answer)

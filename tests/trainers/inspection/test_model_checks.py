@@ -1,0 +1,228 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
+
+from tests.trainers.inspection.looking import levels, said, sound_corpus, subject_of, the_one
+from tests.trainers.synthetic import config, write_rows
+from trainers.inspection.model_checks import (
+    CHECKS,
+    check_arguments,
+    check_generation,
+    check_labels,
+    check_model,
+    check_start_token,
+    check_tokens,
+    open_model,
+)
+from trainers.inspection.notes import Note
+from trainers.inspection.subject import Subject
+from trainers.models.whisper import encode_labels, write_scratch_description
+
+Tampered = Callable[..., Subject]
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny multilingual Whisper, as `save_pretrained` leaves it."""
+    folder = tmp_path_factory.mktemp("whisper")
+    write_scratch_description(folder, ["one two three", "four five"], config({"model.max_context_s": None}).model)
+    network = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(folder))
+    network.generation_config = GenerationConfig.from_pretrained(folder)
+    network.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tampered(whisper: Path, tmp_path: Path) -> Tampered:
+    """Subjects whose model is a copy of the sound one with keys of its files set, or taken out where None."""
+
+    def make(changes: dict[str, dict[str, Any]] | None = None, **fields: Any) -> Subject:
+        folder = tmp_path / "model"
+        shutil.copytree(whisper, folder)
+        for name, keys in (changes or {}).items():
+            content = json.loads((folder / name).read_text())
+            content.update(keys)
+            kept = {key: value for key, value in content.items() if value is not None}
+            (folder / name).write_text(json.dumps(kept))
+        pretrained = {"model.init": "pretrained", "model.name_or_path": str(folder), "model.max_context_s": None}
+        return subject_of(tmp_path, {**pretrained, **fields})
+
+    return make
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_sound_model_is_found_sound(check: Any, tampered: Tampered) -> None:
+    assert levels(check.run, tampered()) == {"ok"}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_new_model_is_found_sound(check: Any, tmp_path: Path) -> None:
+    assert levels(check.run, subject_of(tmp_path)) == {"ok"}
+
+
+class TestModel:
+    def test_a_folder_without_a_model(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        changes = {"model.init": "pretrained", "model.name_or_path": str(tmp_path / "empty")}
+        subject = subject_of(tmp_path, changes, elsewhere=True)
+        assert f"{tmp_path / 'empty'} cannot be opened" in the_one(check_model, subject, "fault")
+        assert said(check_tokens, subject) == [("skipped", "the model could not be opened")]
+
+    def test_a_folder_that_only_the_nodes_have(self, tmp_path: Path) -> None:
+        changes = {"model.init": "pretrained", "model.name_or_path": "/nowhere/model"}
+        assert "/nowhere/model cannot be opened" in the_one(
+            check_model, subject_of(tmp_path, changes, elsewhere=True), "skipped"
+        )
+        assert "/nowhere/model cannot be opened" in the_one(check_model, subject_of(tmp_path, changes), "fault")
+
+    def test_a_folder_without_weights(self, tampered: Tampered) -> None:
+        subject = tampered()
+        (Path(str(subject.config.model.name_or_path)) / "model.safetensors").unlink()
+        assert "holds no weights (model.safetensors)" in the_one(check_model, subject, "fault")
+
+    def test_a_language_that_whisper_does_not_know(self, tmp_path: Path, tampered: Tampered) -> None:
+        assert "no token for 'Klingon'" in the_one(check_model, tampered(**{"model.language": "Klingon"}), "fault")
+        scratch = Subject(config({**sound_corpus(tmp_path), "model.language": "Klingon"}))
+        assert "no token for 'Klingon'" in the_one(check_model, scratch, "fault")
+
+    def test_a_multilingual_model_without_a_language(self, tampered: Tampered) -> None:
+        text = the_one(check_model, tampered(**{"model.language": None}), "fault")
+        assert "is multilingual (--set model.language=English)" in text
+
+    def test_a_vocabulary_needs_the_training_text(self, tmp_path: Path) -> None:
+        subject = subject_of(tmp_path, {"data.train": "/nowhere.csv"}, elsewhere=True)
+        assert "learned from data.train, which is not open here" in the_one(check_model, subject, "skipped")
+
+
+class TestTokens:
+    @pytest.mark.parametrize("token", ["<|transcribe|>", "<|notimestamps|>"])
+    def test_a_token_that_is_missing(self, tampered: Tampered, token: str) -> None:
+        subject = tampered()
+        _rename_token(Path(str(subject.config.model.name_or_path)), token)
+        text = the_one(check_tokens, subject, "fault")
+        assert f"has no token {token}: take a model that knows model.language English and model.task transcribe" in text
+
+    def test_a_language_s_token_that_is_missing(self, tampered: Tampered) -> None:
+        subject = tampered()
+        _rename_token(Path(str(subject.config.model.name_or_path)), "<|en|>")
+        assert "has no token <|en|>" in the_one(check_model, subject, "fault")
+
+
+class TestStartToken:
+    @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+    @pytest.mark.parametrize("found", [5, None])
+    def test_another_start_than_the_tokenizer_s(self, tampered: Tampered, file: str, found: int | None) -> None:
+        subject = tampered({file: {"decoder_start_token_id": found}})
+        text = the_one(check_start_token, subject, "fault")
+        start = open_model(subject).processor.tokenizer.convert_tokens_to_ids("<|startoftranscript|>")  # type: ignore[union-attr]
+        assert f" in {file}, but the tokenizer's <|startoftranscript|> is {start}: write {start} there" in text
+
+
+class TestGeneration:
+    @pytest.mark.parametrize(
+        ("keys", "words"),
+        [
+            ({"lang_to_id": None}, "its lang_to_id has None for <|en|>, the tokenizer "),
+            ({"lang_to_id": {"<|en|>": 3}}, "its lang_to_id has 3 for <|en|>, the tokenizer "),
+            ({"task_to_id": None}, "its task_to_id has None for transcribe, the tokenizer "),
+            ({"no_timestamps_token_id": None}, "has no_timestamps_token_id None, the tokenizer "),
+        ],
+    )
+    def test_an_outdated_generation_config(self, tampered: Tampered, keys: dict[str, Any], words: str) -> None:
+        text = the_one(check_generation, tampered({"generation_config.json": keys}), "fault")
+        assert words in text
+        assert "copy generation_config.json from the released model" in text
+
+    @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+    def test_forced_decoder_ids_of_the_released_models_are_no_fault(self, tampered: Tampered, file: str) -> None:
+        subject = tampered({file: {"forced_decoder_ids": [[1, 50259], [2, 50359]]}})
+        notes = said(check_generation, subject)
+        assert [level for level, _ in notes] == ["ok", "ok"]
+        assert f"{file} has outdated forced_decoder_ids [[1, 50259], [2, 50359]], which are ignored" in notes[0][1]
+
+    def test_suppress_tokens_of_none_in_the_model_config_are_a_warning(self, tampered: Tampered) -> None:
+        subject = tampered({"config.json": {"suppress_tokens": []}})
+        assert "config.json has suppress_tokens [], which is ignored" in the_one(check_generation, subject, "warning")
+
+    def test_an_english_only_model_needs_no_table_of_languages(self, tampered: Tampered) -> None:
+        keys = {"is_multilingual": False, "lang_to_id": None, "task_to_id": None, "language": None, "task": None}
+        subject = tampered({"generation_config.json": keys}, **{"model.language": None})
+        assert levels(check_model, subject) == levels(check_generation, subject) == {"ok"}
+
+
+class TestLabels:
+    def test_a_transcript_longer_than_the_decoder(self, tmp_path: Path) -> None:
+        subject = subject_of(tmp_path, {"model.max_label_tokens": 6, "model.vocab_size": 300})
+        faults = [text for level, text in said(check_labels, subject) if level == "fault"]
+        assert [text.partition(":")[0] for text in faults] == ["train", "validation", "test"]
+        assert "2 transcripts have more label tokens than the model's 6: train/000.wav (" in faults[0]
+
+    def test_a_clip_that_is_left_out_anyway_does_not_count(self, tmp_path: Path) -> None:
+        changes = sound_corpus(tmp_path)
+        path = tmp_path / "long.jsonl"
+        rows = [
+            {"path": "train/000.wav", "text": "one two", "duration": 0.5},
+            {"path": "train/001.wav", "text": "one " * 100, "duration": 29.0},
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert levels(check_labels, Subject(config({**changes, "data.train": str(path)}))) == {"ok"}
+
+    def test_a_reference_longer_than_a_hypothesis_may_be(self, tampered: Tampered) -> None:
+        subject = tampered(**{"training.generation_max_length": 2})
+        texts = [text for level, text in said(check_labels, subject) if level == "warning"]
+        assert [text.partition(":")[0] for text in texts] == ["validation", "test"]
+        assert "raise training.generation_max_length 2 to " in texts[0]
+
+    @pytest.mark.parametrize(
+        "text", ["žžžžžžžžžž" * 5, "a b c d e f " * 9, "one two three " * 20, "\N{GRINNING FACE}" * 14]
+    )
+    @pytest.mark.parametrize("most", [20, 40, 64])
+    def test_all_and_only_the_long_ones_are_found(self, tmp_path: Path, text: str, most: int) -> None:
+        changes = {**sound_corpus(tmp_path), "model.max_label_tokens": most, "training.generation_max_length": most}
+        texts = [text[:length] for length in range(1, len(text))]
+        path = write_rows(tmp_path / "growing.csv", [("train/000.wav", text) for text in texts])
+        subject = Subject(config({**changes, "data.train": str(path)}))
+        opened = open_model(subject)
+        assert not isinstance(opened, Note)
+        (train,) = (split for split in subject.splits if split.name == "train")
+        lengths = [len(labels) for labels in encode_labels(opened.processor.tokenizer, train.texts)]
+        faults = [text for level, text in said(check_labels, subject) if level == "fault" and text.startswith("train")]
+        long = sum(length > most for length in lengths)
+        assert [text.split()[1] for text in faults] == ([str(long)] if long else [])
+
+    def test_punctuation_that_is_removed_does_not_count(self, tmp_path: Path) -> None:
+        changes = sound_corpus(tmp_path)
+        path = write_rows(tmp_path / "dots.csv", [("test/000.wav", "a" + "!" * 200)])
+        subject = Subject(config({**changes, "data.test": str(path), "data.do_remove_punctuation": True}))
+        assert levels(check_labels, subject) == {"ok"}
+        kept = Subject(config({**changes, "data.test": str(path)}))
+        assert "test: 1 transcripts have more label tokens than the model's 64" in the_one(check_labels, kept, "fault")
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"training.training_args": {"metric_for_best_model": "eval_loss"}}, "use checkpoint.checkpoint_score_"),
+            ({"training.training_args": {"learning_rat": 1}}, "did you mean learning_rate?"),
+            ({"training.lr_scheduler_type": "linaer"}, "linaer"),
+        ],
+    )
+    def test_what_the_trainer_would_refuse(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+        assert words in the_one(check_arguments, subject_of(tmp_path, changes), "fault")
+
+    def test_a_recipe_for_gpus_is_taken_on_a_machine_without(self, tmp_path: Path) -> None:
+        subject = subject_of(tmp_path, {"training.fp16": True, "scaling.use_gpu": True})
+        assert levels(check_arguments, subject) == {"ok"}
+
+
+def _rename_token(folder: Path, token: str) -> None:
+    """Takes a token out of a saved tokenizer, its number kept for another."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        path = folder / name
+        path.write_text(path.read_text().replace(json.dumps(token), json.dumps("<|gone|>")))

@@ -1,0 +1,212 @@
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import WhisperForConditionalGeneration, WhisperProcessor
+
+from tests.trainers.synthetic import config, speechlike
+from trainers.errors import ConfigError, DataError
+from trainers.models.whisper import (
+    IGNORED_LABEL,
+    Recogniser,
+    check_label_lengths,
+    encode_labels,
+    input_frames,
+    label_loss,
+    load_recogniser,
+    open_exported,
+    pad_labels,
+    write_scratch_description,
+)
+from trainers.models.whisper_scratch import LANGUAGES, START, language_code
+
+TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]
+MODEL = config({"model.language": "Serbian"}).model
+
+
+@pytest.fixture(scope="module")
+def description(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("description")
+    write_scratch_description(folder, TEXTS, MODEL)
+    return folder
+
+
+@pytest.fixture
+def recogniser(description: Path) -> Recogniser:
+    return load_recogniser(MODEL, description, seed=1)
+
+
+class TestScratch:
+    def test_every_rank_builds_the_same_weights(self, description: Path) -> None:
+        first, second = (load_recogniser(MODEL, description, seed=1).model.state_dict() for _ in range(2))
+        other = load_recogniser(MODEL, description, seed=2).model.state_dict()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        assert any(not torch.equal(first[name], other[name]) for name in first)
+
+    def test_a_description_holds_no_weights(self, description: Path) -> None:
+        assert not [*description.glob("*.safetensors"), *description.glob("*.bin")]
+
+    def test_any_text_comes_back_from_its_tokens(self, recogniser: Recogniser) -> None:
+        tokenizer = recogniser.processor.tokenizer
+        for text in [*TEXTS, "never seen: ß 🎉"]:
+            assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+    def test_the_vocabulary_is_all_that_the_model_knows(self, recogniser: Recogniser) -> None:
+        tokenizer = recogniser.processor.tokenizer
+        assert recogniser.model.config.vocab_size == len(tokenizer)
+        assert tokenizer.pad_token_id == tokenizer.eos_token_id
+        assert recogniser.model.config.decoder_start_token_id == tokenizer.convert_tokens_to_ids(START)
+
+    def test_the_context_is_the_config_s(self, recogniser: Recogniser) -> None:
+        assert recogniser.context_s == 3.0
+        assert recogniser.model.config.max_source_positions == 150
+
+    def test_what_was_saved_opens_as_the_same(self, recogniser: Recogniser, tmp_path: Path) -> None:
+        recogniser.model.save_pretrained(tmp_path)
+        recogniser.processor.save_pretrained(tmp_path)
+        opened = open_exported(tmp_path)
+        assert encode_labels(opened.processor.tokenizer, TEXTS) == encode_labels(recogniser.processor.tokenizer, TEXTS)
+        weights, again = recogniser.model.state_dict(), opened.model.state_dict()
+        assert all(torch.equal(weights[name], again[name]) for name in weights)
+        assert opened.context_s == 3.0
+        assert opened.model.generation_config.language == "serbian"
+
+    def test_a_plain_pipeline_transcribes_with_it(self, recogniser: Recogniser, tmp_path: Path) -> None:
+        recogniser.model.save_pretrained(tmp_path)
+        recogniser.processor.save_pretrained(tmp_path)
+        recognise = transformers.pipeline("automatic-speech-recognition", model=str(tmp_path), device="cpu")
+        samples = speechlike(1.0).astype("float32") / 32768
+        answer = recognise(samples, generate_kwargs={"max_new_tokens": 4})
+        assert isinstance(answer["text"], str)
+
+    def test_plain_classes_open_it(self, recogniser: Recogniser, tmp_path: Path) -> None:
+        recogniser.model.save_pretrained(tmp_path)
+        recogniser.processor.save_pretrained(tmp_path)
+        assert WhisperForConditionalGeneration.from_pretrained(tmp_path).config.d_model == 16
+        prefix = WhisperProcessor.from_pretrained(tmp_path).tokenizer.prefix_tokens
+        assert WhisperProcessor.from_pretrained(tmp_path).tokenizer.convert_ids_to_tokens(prefix) == [
+            START,
+            "<|sr|>",
+            "<|transcribe|>",
+            "<|notimestamps|>",
+        ]
+
+
+class TestLanguages:
+    @pytest.mark.parametrize(
+        ("given", "code"), [("Serbian", "sr"), ("sr", "sr"), ("castilian", "es"), ("ENGLISH", "en")]
+    )
+    def test_names_codes_and_aliases_are_known(self, given: str, code: str) -> None:
+        assert language_code(given) == code
+
+    def test_an_unknown_one_is_refused_with_the_way_out(self) -> None:
+        with pytest.raises(ConfigError, match=r"no token for 'Xhosa'.*borrow"):
+            language_code("Xhosa")
+
+    def test_there_are_whisper_s_hundred(self) -> None:
+        assert len(LANGUAGES) == 100
+
+
+class TestLabels:
+    def test_the_start_token_is_left_to_the_model(self, recogniser: Recogniser) -> None:
+        tokenizer = recogniser.processor.tokenizer
+        start = tokenizer.convert_tokens_to_ids(START)
+        for labels, text in zip(encode_labels(tokenizer, TEXTS), TEXTS, strict=True):
+            assert start not in labels
+            assert tokenizer.convert_ids_to_tokens(labels[:3]) == ["<|sr|>", "<|transcribe|>", "<|notimestamps|>"]
+            assert labels.count(tokenizer.eos_token_id) == 1
+            assert labels[-1] == tokenizer.eos_token_id
+            assert tokenizer.decode(labels, skip_special_tokens=True) == text
+
+    def test_the_decoder_hears_it_once(self, recogniser: Recogniser) -> None:
+        tokenizer = recogniser.processor.tokenizer
+        start = tokenizer.convert_tokens_to_ids(START)
+        _, inputs = pad_labels(encode_labels(tokenizer, TEXTS), start_id=start, pad_id=tokenizer.pad_token_id)
+        assert (inputs[:, 0] == start).all()
+        assert not (inputs[:, 1:] == start).any()
+
+    def test_padding_is_known_by_length_and_not_by_token(self) -> None:
+        end = 7
+        labels, inputs = pad_labels([[1, end], [1, 2, 3, end], [end]], start_id=9, pad_id=end)
+        ignored = IGNORED_LABEL
+        assert labels.tolist() == [[1, end, ignored, ignored], [1, 2, 3, end], [end, ignored, ignored, ignored]]
+        assert inputs.tolist() == [[9, 1, end, end], [9, 1, 2, 3], [9, end, end, end]]
+
+    def test_ignored_labels_stay_ignored(self) -> None:
+        labels, inputs = pad_labels([[IGNORED_LABEL] * 2, [1]], start_id=9, pad_id=7)
+        assert labels.tolist() == [[IGNORED_LABEL] * 2, [1, IGNORED_LABEL]]
+        assert inputs.tolist() == [[9, 7], [9, 1]]
+
+    def test_labels_that_fit_are_taken(self) -> None:
+        check_label_lengths([1, 448], ["a", "b"], 448, "train")
+
+    def test_labels_that_do_not_are_refused_by_id_and_length(self) -> None:
+        with pytest.raises(DataError, match=r"test: 1 transcripts .* the model's 448: b \(449\); shorten or split"):
+            check_label_lengths([448, 449], ["a", "b"], 448, "test")
+
+    def test_no_texts_have_no_labels(self, recogniser: Recogniser) -> None:
+        assert encode_labels(recogniser.processor.tokenizer, []) == []
+
+
+class TestLoss:
+    @pytest.fixture
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        logits = torch.randn(6, 5, 11, generator=generator, dtype=torch.float32)
+        labels = torch.randint(0, 11, (6, 5), generator=generator)
+        for row, length in enumerate([5, 1, 3, 2, 4, 5]):
+            labels[row, length:] = IGNORED_LABEL
+        return logits, labels
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_alone_it_is_the_mean_cross_entropy(self, batch: tuple[Any, Any], smoothing: float) -> None:
+        logits, labels = batch
+        expected = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, label_smoothing=smoothing
+        )
+        torch.testing.assert_close(label_loss(logits, labels, None, smoothing), expected)
+
+    @pytest.mark.parametrize("parts", [[slice(0, 3), slice(3, 6)], [slice(0, 1), slice(1, 2), slice(2, 6)]])
+    def test_parts_of_a_global_batch_add_up_to_the_whole(self, batch: tuple[Any, Any], parts: Sequence[slice]) -> None:
+        logits, labels = batch
+        count = labels.ne(IGNORED_LABEL).sum()
+        added = sum(label_loss(logits[part], labels[part], count) for part in parts)
+        torch.testing.assert_close(added, label_loss(logits, labels, None))
+
+    def test_a_part_without_labels_adds_nothing_and_has_a_gradient(self, batch: tuple[Any, Any]) -> None:
+        logits = batch[0].requires_grad_()
+        loss = label_loss(logits, torch.full((6, 5), IGNORED_LABEL), 20)
+        loss.backward()
+        assert loss.item() == 0
+        assert logits.grad is not None
+        assert not logits.grad.any()
+
+
+class TestInputFrames:
+    def test_within_it_a_shorter_input_is_taken(self, recogniser: Recogniser) -> None:
+        model = recogniser.model.eval()
+        with torch.no_grad(), input_frames(model, 100):
+            assert model.get_encoder()(torch.zeros(1, 80, 100)).last_hidden_state.shape == (1, 50, 16)
+
+    def test_afterwards_all_is_as_before(self, recogniser: Recogniser) -> None:
+        model = recogniser.model
+        before = json.dumps(model.config.to_dict(), default=str), model.get_encoder().embed_positions.weight.clone()
+        with pytest.raises(RuntimeError, match="inside"), input_frames(model, 100):
+            raise RuntimeError("inside")
+        assert json.dumps(model.config.to_dict(), default=str) == before[0]
+        positions = model.get_encoder().embed_positions
+        assert torch.equal(positions.weight, before[1])
+        assert positions.num_embeddings == positions.weight.shape[0] == 150
+
+    def test_the_whole_length_changes_nothing(self, recogniser: Recogniser) -> None:
+        model = recogniser.model.eval()
+        features = torch.randn(1, 80, 300, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            plain = model.get_encoder()(features).last_hidden_state
+            with input_frames(model, 300):
+                told = model.get_encoder()(features).last_hidden_state
+        assert torch.equal(plain, told)

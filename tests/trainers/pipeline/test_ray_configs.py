@@ -1,0 +1,80 @@
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from tests.trainers.synthetic import config
+from trainers.pipeline.ray_configs import checkpoint_config, failure_config, run_config, scaling_config
+
+
+class TestScaling:
+    def test_every_field_reaches_ray(self) -> None:
+        scaling = scaling_config(
+            config(
+                {
+                    "scaling.num_workers": 3,
+                    "scaling.use_gpu": True,
+                    "scaling.resources_per_worker": {"CPU": 4, "GPU": 0.5},
+                    "scaling.placement_strategy": "STRICT_SPREAD",
+                }
+            )
+        )
+        assert scaling.num_workers == 3
+        assert scaling.use_gpu is True
+        assert scaling.resources_per_worker == {"CPU": 4, "GPU": 0.5}
+        assert scaling.placement_strategy == "STRICT_SPREAD"
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({}, {"CPU": 1}),
+            ({"scaling.use_gpu": True}, {"CPU": 1, "GPU": 1}),
+            ({"scaling.use_gpu": True, "scaling.resources_per_worker": {"CPU": 8}}, {"CPU": 8, "GPU": 1}),
+            (
+                {"scaling.resources_per_worker": {"accelerator_type:A100": 0.01}},
+                {"CPU": 1, "accelerator_type:A100": 0.01},
+            ),
+        ],
+    )
+    def test_what_is_left_open_is_one_cpu_and_a_gpu_if_used(
+        self, changes: dict[str, Any], expected: dict[str, float]
+    ) -> None:
+        assert scaling_config(config(changes)).resources_per_worker == expected
+
+
+@pytest.mark.parametrize("number", [1, 5, None])
+@pytest.mark.parametrize("attribute", ["eval_wer", "eval_cer", "eval_ser"])
+def test_every_checkpoint_field_reaches_ray(number: int | None, attribute: str) -> None:
+    made = checkpoint_config(
+        config({"checkpoint.num_to_keep": number, "checkpoint.checkpoint_score_attribute": attribute})
+    )
+    assert made.num_to_keep == number
+    assert made.checkpoint_score_attribute == attribute
+    assert made.checkpoint_score_order == "min"
+
+
+@pytest.mark.parametrize("number", [-1, 0, 7])
+def test_the_number_of_failures_reaches_ray(number: int) -> None:
+    assert failure_config(config({"run.max_failures": number})).max_failures == number
+
+
+def test_each_attempt_is_a_run_of_its_own_for_ray() -> None:
+    filesystem = fs.LocalFileSystem()
+    made = run_config(
+        config({"run.max_failures": 2, "checkpoint.num_to_keep": 4}),
+        attempt=5,
+        attempts_path="bucket/runs/mine/attempts",
+        filesystem=filesystem,
+    )
+    assert made.name == "5"
+    assert made.storage_path == "bucket/runs/mine/attempts"
+    assert made.storage_filesystem is filesystem
+    assert made.failure_config is not None
+    assert made.failure_config.max_failures == 2
+    assert made.checkpoint_config is not None
+    assert made.checkpoint_config.num_to_keep == 4
+
+
+def test_a_folder_needs_no_filesystem() -> None:
+    made = run_config(config(), attempt=1, attempts_path="/shared/runs/mine/attempts")
+    assert (made.storage_path, made.storage_filesystem) == ("/shared/runs/mine/attempts", None)

@@ -1,0 +1,118 @@
+"""Errors of Ray's own classes, in the shapes in which Ray Train 2.60 raised them when each was made for real."""
+
+import pickle
+
+import pytest
+import torch
+from ray.exceptions import ActorDiedError, ActorUnavailableError, NodeDiedError, OutOfMemoryError, RayTaskError
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+
+from trainers.errors import (
+    ConfigError,
+    FencedError,
+    LostNodeError,
+    LostWorkerError,
+    MemoryExhaustedError,
+    RayscribeError,
+    StorageError,
+)
+from trainers.pipeline.root_cause import error_behind, is_preemption, is_silence, naming_memory
+
+CLOSED = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28874. Check the logs of the remote worker")
+MONITOR = "5 worker(s) were killed due to the node running low on memory. Memory on the node was 3.1GB used\nOOM kill"
+
+
+def died(end: str, *, preempted: bool = False) -> ActorDiedError:
+    """What a call to a dead actor raises; Ray appends its reason as the last line."""
+    error = ActorDiedError()
+    error.error_msg = f"The actor died unexpectedly before finishing this task.\n\tclass_name: RayTrainWorker\n{end}"
+    error._preempted = preempted
+    return error
+
+
+KILLED = died(
+    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
+    "Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) the "
+    "process was killed by the OOM killer due to high memory usage"
+)
+NODE_GONE = died(
+    "The actor died because its node has died. Node Id: b6f1\n\tthe actor's node was terminated expectedly"
+)
+UNAVAILABLE = ActorUnavailableError("The actor is temporarily unavailable: RpcError: Socket closed", b"0" * 16)
+
+
+def group(*errors: Exception) -> WorkerGroupError:
+    """What fit() raises for errors of ranks 0, 1, …"""
+    return WorkerGroupError("[Rank 0 Error Snippet]: …", dict(enumerate(errors)))
+
+
+def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
+    """How Ray Train wraps what a call to a worker raised."""
+    return WorkerHealthCheckFailedError("A worker health check failed.\nWorker info: Worker(…)", error)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (group(CLOSED, unhealthy(KILLED)), LostWorkerError, "with a connection error code 2. End of file. If nobody"),
+        (group(unhealthy(KILLED)), LostWorkerError, "may have run out of memory"),
+        (group(CLOSED), LostWorkerError, "Connection closed by peer"),
+        (group(unhealthy(UNAVAILABLE), CLOSED), LostWorkerError, "temporarily unavailable"),
+        (group(CLOSED, unhealthy(NODE_GONE)), LostNodeError, "was terminated expectedly"),
+        (group(unhealthy(died("gone", preempted=True))), LostNodeError, "gone"),
+        (ControllerError(NodeDiedError("node 7 is dead")), LostNodeError, "node 7 is dead"),
+        (
+            group(unhealthy(OutOfMemoryError(MONITOR)), CLOSED),
+            MemoryExhaustedError,
+            "was 3.1GB used; lower training.per",
+        ),
+        (OutOfMemoryError(MONITOR), MemoryExhaustedError, "running low on memory"),
+        (group(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")), MemoryExhaustedError, "2 GiB"),
+        (
+            group(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")),
+            MemoryExhaustedError,
+            "gradient_accumulation_steps",
+        ),
+        (group(CLOSED, ConfigError("training.x is 1")), ConfigError, "training.x is 1"),
+        (ControllerError(FencedError("attempt 3 has it")), FencedError, "attempt 3 has it"),
+        (RayTaskError("f", "Traceback…", StorageError("no bucket")), StorageError, "no bucket"),
+        (group(ValueError("bad 7"), CLOSED), RayscribeError, "training failed: ValueError: bad 7"),
+    ],
+)
+def test_each_cause_is_told_apart(error: Exception, kind: type[RayscribeError], words: str) -> None:
+    for item in (error, pickle.loads(pickle.dumps(error)) if isinstance(error, WorkerGroupError) else error):
+        found = error_behind(item)
+        assert type(found) is kind, found
+        assert words in str(found)
+        assert "Some common causes" not in str(found)
+
+
+def test_a_worker_that_went_with_its_node_is_a_lost_node() -> None:
+    for error in (group(unhealthy(UNAVAILABLE)), group(CLOSED), group(CLOSED, unhealthy(KILLED))):
+        assert type(error_behind(error, lost_nodes=1)) is LostNodeError
+    assert type(error_behind(group(ValueError("bad 7")), lost_nodes=1)) is RayscribeError
+
+
+def test_what_says_nothing_of_why_is_worth_waiting_for() -> None:
+    assert is_silence(group(unhealthy(UNAVAILABLE), CLOSED))
+    for error in (group(CLOSED, unhealthy(KILLED)), group(ValueError("bad 7"), CLOSED), group(unhealthy(NODE_GONE))):
+        assert not is_silence(error)
+
+
+def test_without_ray_too_memory_is_named_and_nothing_else() -> None:
+    with pytest.raises(MemoryExhaustedError, match="gradient_checkpointing"), naming_memory():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    with pytest.raises(RuntimeError, match="shape"), naming_memory():
+        raise RuntimeError("shape mismatch")
+
+
+def test_only_a_node_that_was_taken_away_is_a_preemption() -> None:
+    assert is_preemption(group(CLOSED, unhealthy(died("gone", preempted=True))))
+    assert not is_preemption(group(unhealthy(NODE_GONE)))
+
+
+def test_the_exit_codes_are_those_that_a_service_reads() -> None:
+    kinds = (LostWorkerError, MemoryExhaustedError, FencedError, LostNodeError)
+    assert [kind.exit_code for kind in kinds] == [8, 9, 10, 11]
+    assert [kind.final for kind in kinds] == [False, False, True, False]

@@ -1,0 +1,138 @@
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.model import Progress
+from tests.s3 import FaultProxy
+from trainers.run_folder import attempt_status
+from trainers.run_folder.attempt_status import (
+    Phase,
+    StatusWriter,
+    driver_log_key,
+    read_status,
+    status_key,
+    worker_log_key,
+    worker_logs,
+)
+from trainers.run_folder.layout import RunFolder
+from trainers.storage import Storage, open_storage
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_status, "EVERY_S", 0.05)
+
+
+def wait_for(folder: RunFolder, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The first status that fulfils a condition."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition(status := read_status(folder, 1) or {}):
+        assert time.monotonic() < end, status
+        time.sleep(0.005)
+    return status
+
+
+def test_a_status_is_what_the_service_reads(storage: Storage) -> None:
+    folder = RunFolder(storage)
+    assert read_status(folder, 1) is None
+    with StatusWriter(folder, 1) as status:
+        status.show(Phase.TRAINING, step=3, max_steps=200, loss=1.5)
+        status.show(Phase.TRAINING, wer=12.5, eta_s=60.0, detail="scoring validation")
+    progress = Progress.model_validate(read_status(folder, 1))
+    assert progress.model_copy(update={"at_s": 0.0}) == Progress(
+        phase="TRAINING", step=3, max_steps=200, loss=1.5, wer=12.5, eta_s=60.0, detail="scoring validation"
+    )
+    assert abs(progress.at_s - time.time()) < 3600
+
+
+def test_changes_are_written_while_the_writer_lives(tmp_path: Path) -> None:
+    folder = RunFolder(open_storage(str(tmp_path)))
+    with StatusWriter(folder, 1) as status:
+        status.show(Phase.PREPARING_DATA, detail="train 0 of 9 clips")
+        wait_for(folder, lambda found: found.get("detail") == "train 0 of 9 clips")
+        status.show(Phase.PREPARING_DATA, detail="train 5 of 9 clips")
+        wait_for(folder, lambda found: found["detail"] == "train 5 of 9 clips")
+        status.show(Phase.TRAINING, step=1)
+        assert wait_for(folder, lambda found: found["phase"] == Phase.TRAINING)["detail"] == ""
+
+
+def test_a_long_step_is_told_from_a_dead_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_status, "ALIVE_S", 0.02)
+    folder = RunFolder(open_storage(str(tmp_path)))
+    with StatusWriter(folder, 1) as status:
+        status.show(Phase.TRAINING, step=1)
+        first = wait_for(folder, lambda found: found.get("step") == 1)["at_s"]
+        wait_for(folder, lambda found: found["at_s"] > first)
+
+
+def test_a_writer_that_rests_leaves_the_file_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_status, "ALIVE_S", 0.02)
+    folder = RunFolder(open_storage(str(tmp_path)))
+    with StatusWriter(folder, 1) as driver:
+        driver.show(Phase.WAITING_FOR_RESOURCES, detail="2 workers")
+        wait_for(folder, lambda found: found.get("phase") == Phase.WAITING_FOR_RESOURCES)
+        driver.rest()
+        with StatusWriter(folder, 1) as worker:
+            worker.show(Phase.TRAINING, step=7)
+            wait_for(folder, lambda found: found.get("step") == 7)
+    assert (read_status(folder, 1) or {})["phase"] == Phase.TRAINING
+
+
+def test_the_end_keeps_how_far_training_had_come(storage: Storage) -> None:
+    folder = RunFolder(storage)
+    with StatusWriter(folder, 1) as worker:
+        worker.show(Phase.TRAINING, step=37, max_steps=200, loss=1.0, eta_s=5.0)
+    with StatusWriter(folder, 1) as driver:
+        driver.show(Phase.ENDED, detail="stopped at step 37/200", eta_s=None)
+    ended = read_status(folder, 1) or {}
+    assert (ended["phase"], ended["step"], ended["loss"], ended["eta_s"]) == (Phase.ENDED, 37, 1.0, None)
+
+
+def test_an_attempt_without_a_number_writes_nothing(tmp_path: Path) -> None:
+    with StatusWriter(RunFolder(open_storage(str(tmp_path))), None) as status:
+        status.show(Phase.PREPARING_DATA)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_storage_that_fails_or_hangs_disturbs_nobody(
+    shaky_storage: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_status, "PATIENCE_S", 0.2)
+    folder = RunFolder(shaky_storage)
+    fault_proxy.fail_next(1000, status=403, error_code="AccessDenied")
+    with StatusWriter(folder, 1) as status:
+        status.show(Phase.TRAINING, step=1)
+    fault_proxy.clear()
+    fault_proxy.delay_put_s = 2.0
+    with StatusWriter(folder, 1) as status:
+        status.show(Phase.TRAINING, step=2)
+    assert status._thread is not None
+    assert status._thread.is_alive(), "the end waited for a storage that hangs"
+    status._thread.join()
+
+
+def test_what_is_no_status_is_none(tmp_path: Path) -> None:
+    folder = RunFolder(open_storage(str(tmp_path)))
+    for content in (b"", b"{", b"[1]"):
+        folder.storage.write_bytes(status_key(1), content)
+        assert read_status(folder, 1) is None
+    folder.storage.write_bytes(status_key(1), json.dumps({"phase": "TRAINING"}).encode())
+    assert read_status(folder, 1) == {"phase": "TRAINING"}
+
+
+def test_logs_are_found_by_rank_and_group(storage: Storage) -> None:
+    folder = RunFolder(storage)
+    for rank, group in ((10, "b"), (0, "c"), (2, "a"), (0, "a")):
+        storage.write_bytes(worker_log_key(3, rank, group), b"x\n")
+    storage.write_bytes(driver_log_key(3), b"x\n")
+    storage.write_bytes("attempts/3/logs/other.txt", b"x\n")
+    assert worker_logs(folder, 3) == [
+        (rank, group, worker_log_key(3, rank, group)) for rank, group in ((0, "a"), (0, "c"), (2, "a"), (10, "b"))
+    ]
+    assert worker_logs(folder, 4) == []

@@ -1,0 +1,212 @@
+"""Checkpoints: whole or absent, kept by score, checked when they come back."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.s3 import FaultProxy
+from tests.trainers.run_folder.writers import begin, first_group, group_of, staged
+from trainers.errors import DamagedError, FencedError, StorageError
+from trainers.run_folder.checkpoints import (
+    MANIFEST,
+    Keeping,
+    Uploader,
+    bring_home,
+    fetch,
+    list_checkpoints,
+    list_staged,
+    newest,
+    read_manifest,
+    set_aside,
+    sweep,
+)
+from trainers.run_folder.journal import Checkpoint, Journal
+from trainers.run_folder.layout import CHECKPOINTS, RunFolder
+from trainers.storage import RetryPolicy, Storage, open_storage
+
+KEEP_ONE = Keeping(1, "eval_wer")
+
+
+def checkpoint(step: int, wer: float) -> Checkpoint:
+    """What is known of a checkpoint, without files."""
+    return Checkpoint(f"checkpoint-{step}-a1-x", step, 1, {"eval_wer": wer}, "2026-01-01T00:00:00+00:00", {})
+
+
+def nothing() -> None:
+    """No further work."""
+
+
+def test_the_best_is_the_lowest_and_the_newest_of_equals() -> None:
+    assert Keeping(3, "eval_wer").best([checkpoint(1, 9), checkpoint(2, 5), checkpoint(3, 5)]) == checkpoint(3, 5)
+    assert KEEP_ONE.best([]) is None
+
+
+def test_the_best_and_the_newest_stay() -> None:
+    items = [checkpoint(1, 5), checkpoint(2, 7), checkpoint(3, 9)]
+    assert KEEP_ONE.surplus(items) == [checkpoint(2, 7)]
+    assert Keeping(None, "eval_wer").surplus(items) == []
+    assert newest(items) == checkpoint(3, 9)
+
+
+def test_one_without_a_score_is_never_the_best_and_stays_only_as_the_newest() -> None:
+    stopped, scored = replace(checkpoint(2, 0), metrics={}), checkpoint(1, 9)
+    assert KEEP_ONE.best([scored, stopped]) == scored
+    assert KEEP_ONE.best([stopped]) is None
+    assert KEEP_ONE.surplus([scored, stopped]) == []
+    assert KEEP_ONE.surplus([scored, stopped, checkpoint(3, 5)]) == [scored, stopped]
+
+
+def test_a_folder_that_is_not_declared_whole_is_not_staged(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-5").mkdir()
+    assert list_staged(tmp_path) == []
+    path = staged(tmp_path, 7)
+    assert [item.step for item in list_staged(tmp_path)] == [7]
+    (path / "optimizer.pt").write_bytes(b"cut")
+    assert list_staged(tmp_path) == []
+
+
+def test_a_checkpoint_comes_home_and_back(tmp_path: Path, storage: Storage) -> None:
+    folder = RunFolder(storage)
+    path = staged(tmp_path / "staging", 3)
+    home = bring_home(path, first_group(folder), KEEP_ONE)
+    assert not path.exists()
+    assert list_checkpoints(folder) == [home]
+    checkpoints = storage.sub(CHECKPOINTS)
+    assert read_manifest(checkpoints, home.name) == home
+    fetch(checkpoints, home, tmp_path / "back")
+    assert (tmp_path / "back/model.safetensors").read_bytes() == bytes(range(256)) * 3
+
+
+def test_a_half_uploaded_checkpoint_does_not_exist(tmp_path: Path, s3_bucket: str, fault_proxy: FaultProxy) -> None:
+    impatient = RetryPolicy(attempts=2, part_attempts=1, first_delay_s=0.01, max_delay_s=0.02)
+    folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url, retry=impatient))
+    writer = first_group(folder)
+    path = staged(tmp_path, 3)
+    fault_proxy.fail_next(99, matches=lambda method, path: "optimizer" in path)
+    uploader = Uploader(writer, KEEP_ONE, also=nothing)
+    uploader.submit(path)
+    with pytest.raises(StorageError, match=r"optimizer\.pt"):
+        uploader.wait()
+    assert folder.storage.list_files(CHECKPOINTS) != []
+    assert list_checkpoints(folder) == []
+    assert [item.step for item in list_staged(tmp_path)] == [3], "it waits in staging for the next worker"
+    fault_proxy.clear()
+    bring_home(path, writer, KEEP_ONE)
+    assert [item.step for item in list_checkpoints(folder)] == [3]
+
+
+def test_surplus_checkpoints_go_when_a_better_one_is_home(tmp_path: Path, storage: Storage) -> None:
+    folder = RunFolder(storage)
+    uploader = Uploader(first_group(folder), KEEP_ONE, also=nothing)
+    for step, wer in ((1, 9.0), (2, 5.0), (3, 7.0), (4, 6.0)):
+        uploader.submit(staged(tmp_path, step, wer))
+    uploader.wait()
+    assert [item.step for item in list_checkpoints(folder)] == [2, 4]
+    assert storage.sub(CHECKPOINTS).list_folders() == ["checkpoint-2-a1-x", "checkpoint-4-a1-x"]
+
+
+def test_a_stale_group_s_checkpoint_does_not_exist_and_leaves_nothing(tmp_path: Path, storage: Storage) -> None:
+    folder = RunFolder(storage)
+    stale = first_group(folder)
+    bring_home(staged(tmp_path, 1), stale, KEEP_ONE)
+    before = list_checkpoints(folder)
+    begin(folder, number=2)
+    uploader = Uploader(stale, KEEP_ONE, also=nothing)
+    uploader.submit(staged(tmp_path, 2, wer=1.0))
+    with pytest.raises(FencedError, match="attempt 2 has taken this run over, so attempt 1 ends here"):
+        uploader.wait()
+    assert list_checkpoints(folder) == before
+    assert storage.sub(CHECKPOINTS).list_folders() == ["checkpoint-1-a1-x"], "and the old one stays"
+
+
+def test_a_group_that_is_fenced_in_the_middle_of_an_upload_takes_its_files_back(
+    tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(storage)
+    stale = first_group(folder)
+    upload = type(storage).upload_file
+
+    def upload_and_pause(self: Storage, local: Path, key: str) -> None:
+        upload(self, local, key)
+        if key == "model.safetensors":
+            group_of(begin(folder, number=2), "y")
+
+    monkeypatch.setattr(type(storage), "upload_file", upload_and_pause)
+    with pytest.raises(FencedError):
+        bring_home(staged(tmp_path, 1), stale, KEEP_ONE)
+    assert list_checkpoints(folder) == []
+    assert storage.list_files(CHECKPOINTS) == []
+
+
+def test_what_another_group_staged_comes_home_under_a_name_of_its_own(tmp_path: Path, storage: Storage) -> None:
+    folder = RunFolder(storage)
+    driver = begin(folder)
+    group_of(driver, "x")
+    home = bring_home(staged(tmp_path, 5), group_of(driver, "y"), KEEP_ONE)
+    assert home.name == "checkpoint-5-a1-x-y"
+    assert list_checkpoints(folder) == [home]
+
+
+def test_what_killed_groups_left_half_uploaded_is_swept_and_nothing_else(tmp_path: Path, storage: Storage) -> None:
+    folder = RunFolder(storage)
+    driver, checkpoints = begin(folder), storage.sub(CHECKPOINTS)
+    old = group_of(driver, "x")
+    bring_home(staged(tmp_path, 1), old, Keeping(None, "eval_wer"))
+    damaged = bring_home(staged(tmp_path, 2), old, Keeping(None, "eval_wer"))
+    set_aside(old, damaged.name)
+    for name in ("checkpoint-3-a1-x", "checkpoint-3-a1-y", "mine"):
+        checkpoints.write_bytes(f"{name}/optimizer.pt", b"half")
+    sweep(group_of(driver, "y"))
+    assert checkpoints.list_folders() == ["checkpoint-1-a1-x", "checkpoint-2-a1-x", "checkpoint-3-a1-y", "mine"]
+    checkpoints.write_bytes("checkpoint-4-a2-z/optimizer.pt", b"half")
+    with pytest.raises(FencedError):
+        sweep(old)
+    assert "checkpoint-4-a2-z" in checkpoints.list_folders(), "a stale group sweeps nothing"
+
+
+def test_results_that_the_journal_does_not_name_are_swept(storage: Storage) -> None:
+    driver = begin(RunFolder(storage))
+    old, killed, own = (group_of(driver, name) for name in "xyz")
+    for writer in (old, killed, own):
+        storage.write_bytes(f"{writer.group.outputs}/model/weights", b"w")
+    storage.write_bytes("attempts/1/tensorboard/events", b"e")
+    finished = {"kind": "finished", "attempt": 1, "outputs": old.group.outputs, "files": [], "result": {}}
+    own.append(lambda state: finished)
+    sweep(own)
+    assert storage.list_folders("attempts/1") == [old.group.outputs, own.group.outputs, "attempts/1/tensorboard"]
+
+
+def test_damage_is_told_from_trouble(tmp_path: Path, storage: Storage) -> None:
+    folder = RunFolder(storage)
+    writer = first_group(folder)
+    checkpoints = storage.sub(CHECKPOINTS)
+    home = bring_home(staged(tmp_path / "staging", 2), writer, KEEP_ONE)
+    checkpoints.write_bytes(f"{home.name}/optimizer.pt", b"STATE")
+    with pytest.raises(DamagedError, match="SHA-256"):
+        fetch(checkpoints, home, tmp_path / "a")
+    checkpoints.delete(f"{home.name}/optimizer.pt")
+    with pytest.raises(DamagedError, match="missing"):
+        fetch(checkpoints, home, tmp_path / "b")
+    set_aside(writer, home.name)
+    assert list_checkpoints(folder) == []
+    assert checkpoints.exists(f"{home.name}/DAMAGED.json")
+    with pytest.raises(DamagedError, match=MANIFEST):
+        read_manifest(checkpoints, home.name)
+
+
+def test_a_manifest_cannot_name_files_outside_its_folder(tmp_path: Path, storage: Storage) -> None:
+    home = bring_home(staged(tmp_path / "staging", 2), first_group(RunFolder(storage)), KEEP_ONE)
+    outside = replace(home, files={"../../escaped": home.files["optimizer.pt"]})
+    with pytest.raises(DamagedError, match="outside"):
+        fetch(storage.sub(CHECKPOINTS), outside, tmp_path / "deep/back")
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_one_entry_adds_a_checkpoint_and_drops_the_surplus(tmp_path: Path, storage: Storage) -> None:
+    folder = RunFolder(storage)
+    writer = first_group(folder)
+    for step, wer in ((1, 9.0), (2, 5.0), (3, 7.0)):
+        before = Journal(folder).read().number
+        bring_home(staged(tmp_path, step, wer), writer, KEEP_ONE)
+        assert Journal(folder).read().number == before + 1

@@ -1,0 +1,211 @@
+"""The journal: one total order, whoever races for it, and what its entries come to."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.s3 import FaultProxy
+from tests.trainers.run_folder.writers import begin, first_group, group_of
+from trainers.errors import FencedError, ResumeError
+from trainers.run_folder.journal import Journal, State, fold, metrics_of
+from trainers.run_folder.layout import JOURNAL, RunFolder
+from trainers.storage import Storage, open_storage
+
+ROOT = Path(__file__).parents[3]
+RACERS, EACH = 8, 12
+# Appends EACH entries named <racer>-<n>, as a driver or a worker in a process of its own would.
+RACER = """
+import sys
+from trainers.journal import Journal
+from trainers.run_folder import RunFolder
+from trainers.storage import open_storage
+url, endpoint, racer, each = sys.argv[1:]
+journal = Journal(RunFolder(open_storage(url, s3_endpoint_url=endpoint or None)))
+sys.stdin.readline()
+for number in range(int(each)):
+    journal.append(lambda state: {"kind": "set_aside", "name": f"{racer}-{number}"})
+"""
+
+
+@pytest.fixture
+def folder(storage: Storage) -> RunFolder:
+    """An empty run folder of each kind."""
+    return RunFolder(storage)
+
+
+def entries(folder: RunFolder) -> Iterator[dict[str, object]]:
+    """All entries in the order of their files."""
+    for entry in folder.storage.list_files(JOURNAL):
+        yield json.loads(folder.storage.read_bytes(entry.key))
+
+
+def check_order(folder: RunFolder, racers: int) -> None:
+    """No gap, nothing twice, nothing lost, and each racer's own entries in its own order."""
+    found = list(entries(folder))
+    assert [entry["number"] for entry in found] == list(range(1, racers * EACH + 1))
+    names = [str(entry["name"]) for entry in found]
+    for racer in range(racers):
+        own = [name for name in names if name.startswith(f"{racer}-")]
+        assert own == [f"{racer}-{number}" for number in range(EACH)]
+
+
+def test_threads_that_race_make_one_order(folder: RunFolder) -> None:
+    def race(racer: int) -> State:
+        journal = Journal(folder)
+        for number in range(EACH):
+            state = journal.append(lambda _, number=number: {"kind": "set_aside", "name": f"{racer}-{number}"})
+        return state
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        states = list(pool.map(race, range(RACERS)))
+    check_order(folder, RACERS)
+    last = Journal(folder).read()
+    assert max(states, key=lambda state: state.number) == last
+    assert len(last.set_aside) == RACERS * EACH
+
+
+def test_threads_that_share_a_journal_make_one_order(folder: RunFolder) -> None:
+    journal = Journal(folder)
+
+    def race(racer: int) -> None:
+        for number in range(EACH):
+            journal.append(lambda _, number=number: {"kind": "set_aside", "name": f"{racer}-{number}"})
+            assert journal.read().number > 0
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        list(pool.map(race, range(RACERS)))
+    check_order(folder, RACERS)
+
+
+def test_processes_that_race_make_one_order(folder: RunFolder, request: pytest.FixtureRequest) -> None:
+    on_s3 = folder.url.startswith("s3://")
+    endpoint = str(request.getfixturevalue("s3_endpoint")) if on_s3 else ""
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, folder.url, endpoint, str(number), str(EACH)], cwd=ROOT, stdin=subprocess.PIPE
+        )
+        for number in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write(b"\n")
+        racer.stdin.flush()
+    assert [racer.wait(60) for racer in racers] == [0] * len(racers)
+    check_order(folder, len(racers))
+
+
+def test_each_decision_is_made_on_the_state_that_its_entry_follows(folder: RunFolder) -> None:
+    """Eight that each take a number which nobody has: without compare-and-swap some would take the same."""
+
+    def take(_: int) -> None:
+        Journal(folder).append(lambda state: {"kind": "set_aside", "name": str(len(state.set_aside))})
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        list(pool.map(take, range(RACERS)))
+    assert Journal(folder).read().set_aside == {str(number) for number in range(RACERS)}
+
+
+def test_a_lost_answer_adds_one_entry(s3_bucket: str, fault_proxy: FaultProxy) -> None:
+    folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url))
+    fault_proxy.lose_answer_next(1, matches=lambda method, path: JOURNAL in path)
+    state = Journal(folder).append(lambda _: {"kind": "set_aside", "name": "once"})
+    assert state.number == 1
+    assert [entry["name"] for entry in entries(folder)] == ["once"]
+
+
+def test_nothing_is_added_where_nothing_is_to_be_decided(folder: RunFolder) -> None:
+    assert Journal(folder).append(lambda state: None) == State()
+    assert folder.storage.list_files() == []
+
+
+def test_what_was_read_once_is_not_read_again(s3_bucket: str, fault_proxy: FaultProxy) -> None:
+    folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url))
+    journal = Journal(folder)
+    for name in ("a", "b", "c"):
+        journal.append(lambda _, name=name: {"kind": "set_aside", "name": name})
+    fault_proxy.requests.clear()
+    assert journal.read().set_aside == {"a", "b", "c"}
+    assert [method for method, _ in fault_proxy.requests] == ["HEAD"], "only whether there is one more"
+
+
+def test_an_entry_of_a_newer_version_is_refused_by_name(folder: RunFolder) -> None:
+    Journal(folder).append(lambda _: {"kind": "set_aside", "name": "a"})
+    folder.storage.write_bytes(f"{JOURNAL}/00000002.json", b'{"number": 2, "kind": "danced"}')
+    with pytest.raises(ResumeError, match="entry 2 of the run's journal is of the unknown kind 'danced'"):
+        Journal(folder).read()
+
+
+def test_reading_at_once_and_one_by_one_come_to_the_same(folder: RunFolder) -> None:
+    group_of(begin(folder), "x")
+    group_of(begin(folder), "y")
+    state = State()
+    for entry in entries(folder):
+        state = fold(state, entry)
+    assert Journal(folder).read() == state
+    assert [(group.attempt, group.id, group.sealed_bytes) for group in state.groups] == [(1, "x", 0), (2, "y", None)]
+
+
+def test_metrics_count_up_to_the_moment_when_the_next_group_opened(folder: RunFolder) -> None:
+    driver = begin(folder)
+    stale = group_of(driver, "x")
+    folder.storage.append_line(stale.group.metrics_key, '{"step": 1}')
+    next_one = group_of(driver, "y")
+    folder.storage.append_line(stale.group.metrics_key, '{"step": 2}')
+    folder.storage.append_line(next_one.group.metrics_key, '{"step": 2, "again": true}')
+    assert metrics_of(folder) == [{"step": 1}, {"step": 2, "again": True}]
+
+
+def test_a_line_that_a_kill_cut_short_does_not_count(folder: RunFolder) -> None:
+    driver = begin(folder)
+    killed = group_of(driver, "x")
+    folder.storage.write_bytes(killed.group.metrics_key, b'{"step": 1}\n{"st')
+    assert metrics_of(folder) == [{"step": 1}]
+    group_of(driver, "y")
+    assert metrics_of(folder) == [{"step": 1}]
+    folder.storage.append_line(killed.group.metrics_key, '{"step": 9}')
+    assert metrics_of(folder) == [{"step": 1}]
+
+
+def test_attempts_by_hand_count_on_and_those_of_a_service_are_given(folder: RunFolder) -> None:
+    assert [begin(folder).attempt, begin(folder).attempt, begin(folder, number=5).attempt] == [1, 2, 5]
+    for number in (4, 5):
+        with pytest.raises(FencedError, match=f"taken this run over, so attempt {number} ends here"):
+            begin(folder, number=number)
+    assert begin(folder).attempt == 6
+
+
+def test_drivers_that_race_get_attempts_of_their_own(folder: RunFolder) -> None:
+    with ThreadPoolExecutor(RACERS) as pool:
+        numbers = list(pool.map(lambda _: begin(folder).attempt, range(RACERS)))
+    assert sorted(numbers) == list(range(1, RACERS + 1))
+
+
+def test_a_service_s_attempt_ends_the_group_before_at_once_and_one_by_hand_when_its_own_group_opens(
+    folder: RunFolder,
+) -> None:
+    first = first_group(folder)
+    by_hand = begin(folder)
+    first.check()
+    second = group_of(by_hand, "y")
+    with pytest.raises(FencedError, match="attempt 2 has taken this run over, so attempt 1 ends here"):
+        first.check()
+    begin(folder, number=3)
+    with pytest.raises(FencedError, match="attempt 3"):
+        second.check()
+    with pytest.raises(FencedError, match="attempt 3"):
+        group_of(by_hand, "z")
+
+
+def test_a_driver_is_fenced_by_the_next_one_however_it_began(folder: RunFolder) -> None:
+    drivers = [begin(folder), begin(folder), begin(folder, number=7), begin(folder)]
+    for stale, newer in pairwise(drivers):
+        with pytest.raises(FencedError, match=f"so attempt {stale.attempt} ends here"):
+            stale.append(lambda state: {"kind": "prepared", "attempt": 0, "processor": None})
+        assert stale.attempt < newer.attempt
+    assert Journal(folder).read().prepared is None

@@ -1,0 +1,150 @@
+"""Where a worker group starts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.run_folder.writers import begin, first_group, group_of, staged
+from trainers.config.schema import RunPart
+from trainers.distributed.session import LoneSession
+from trainers.errors import FencedError, ResumeError, StorageError
+from trainers.run_folder import resume
+from trainers.run_folder.checkpoints import Keeping, bring_home, list_checkpoints, set_aside
+from trainers.run_folder.fencing import Driver, GroupWriter
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import CHECKPOINTS, RunFolder
+from trainers.run_folder.resume import Staging, starting_point, take_over
+from trainers.storage import open_storage
+
+ALONE = LoneSession(0, 1, 0)
+KEEP_ALL = Keeping(None, "eval_wer")
+
+
+@pytest.fixture(autouse=True)
+def own_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staging in a folder of the test."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(resume, "FENCED_DYING_S", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """An empty run folder."""
+    return RunFolder(open_storage(str(tmp_path / "run")))
+
+
+def leave(run_id: str, step: int) -> None:
+    """What a killed worker group leaves whole on its disk."""
+    group = Staging.open(run_id, ALONE)
+    staged(group.folder, step)
+
+
+def enter(driver: Driver, run_id: str = "run", *, numbered: bool = False) -> tuple[Staging, GroupWriter]:
+    """A worker group that takes the run over."""
+    staging = Staging.open(run_id, ALONE)
+    writer = GroupWriter.of(driver.folder, driver.attempt, staging.group)
+    take_over(staging, writer, KEEP_ALL, ALONE, numbered=numbered)
+    return staging, writer
+
+
+def test_what_a_killed_group_left_whole_is_brought_home(folder: RunFolder) -> None:
+    leave("run", 20)
+    enter(begin(folder))
+    assert [item.step for item in list_checkpoints(folder)] == [20]
+
+
+def test_what_is_behind_or_of_another_run_is_not(folder: RunFolder, tmp_path: Path) -> None:
+    driver = begin(folder)
+    bring_home(staged(tmp_path / "old", 30), group_of(driver, "x"), KEEP_ALL)
+    leave("run", 20)
+    leave("another run", 99)
+    staging, _ = enter(driver)
+    assert [item.step for item in list_checkpoints(folder)] == [30]
+    assert staging.others(numbered=False, say=print) == [], "what was left is removed"
+
+
+def test_a_group_that_is_alive_is_not_robbed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume, "DYING_S", 0.0)
+    first = begin(folder)
+    alive, writer = enter(first)
+    staged(alive.folder, 20)
+    second = begin(folder)
+    with pytest.raises(ResumeError, match="another attempt of this run trains on this node"):
+        enter(second)
+    assert (alive.folder / "checkpoint-20-a1-x").is_dir()
+    bring_home(alive.folder / "checkpoint-20-a1-x", writer, KEEP_ALL)
+    assert [item.step for item in list_checkpoints(folder)] == [20], "the refused one has not fenced it either"
+
+
+def test_a_living_group_is_left_alone_and_fenced_where_a_service_counts(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alive, stale = enter(begin(folder, number=1), numbered=True)
+    staged(alive.folder, 20)
+    staging, _ = enter(begin(folder, number=2), numbered=True)
+    assert "an older worker group is still alive" in capsys.readouterr().out
+    staging.remove()
+    with pytest.raises(FencedError):
+        bring_home(alive.folder / "checkpoint-20-a1-x", stale, KEEP_ALL)
+    assert list_checkpoints(folder) == []
+    alive.remove()
+    assert not alive.root.exists(), "the last one out leaves nothing"
+
+
+def test_a_stale_group_enters_nothing_and_clears_nothing_away(folder: RunFolder) -> None:
+    stale = begin(folder, number=1)
+    begin(folder, number=2)
+    leave("run", 20)
+    with pytest.raises(FencedError, match="attempt 2 has taken this run over"):
+        enter(stale, numbered=True)
+    assert list_checkpoints(folder) == []
+    enter(begin(folder, number=3), numbered=True)
+    assert [item.step for item in list_checkpoints(folder)] == [20], "what waited is still there"
+
+
+def test_trouble_with_the_storage_is_no_reason_to_go_back(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = first_group(folder)
+    for step in (10, 20):
+        bring_home(staged(tmp_path / "made", step), writer, KEEP_ALL)
+
+    def down(*_: object) -> None:
+        raise StorageError("the storage does not answer")
+
+    monkeypatch.setattr(type(folder.storage), "download_file", down)
+    with pytest.raises(StorageError, match="does not answer"):
+        starting_point(RunPart(), Staging.open("run", ALONE), writer, ALONE)
+    assert [item.step for item in list_checkpoints(folder)] == [10, 20]
+
+
+def test_when_no_checkpoint_is_whole_the_run_does_not_begin_anew(folder: RunFolder, tmp_path: Path) -> None:
+    writer = first_group(folder)
+    home = bring_home(staged(tmp_path / "made", 10), writer, KEEP_ALL)
+    folder.storage.write_bytes(f"{CHECKPOINTS}/{home.name}/optimizer.pt", b"other")
+    with pytest.raises(ResumeError, match="none of 1 checkpoints is whole"):
+        starting_point(RunPart(), Staging.open("run", ALONE), writer, ALONE)
+
+
+def test_a_named_checkpoint_must_be_an_absolute_whole_one(folder: RunFolder, tmp_path: Path) -> None:
+    staging, writer = enter(begin(folder))
+    with pytest.raises(ResumeError, match="absolute folder"):
+        starting_point(RunPart(resume="from:checkpoint-10"), staging, writer, ALONE)
+    with pytest.raises(ResumeError, match=r"no MANIFEST\.json"):
+        starting_point(RunPart(resume=f"from:{tmp_path}"), staging, writer, ALONE)
+
+
+def test_a_named_checkpoint_must_be_in_its_run_s_journal(folder: RunFolder, tmp_path: Path) -> None:
+    other = RunFolder(open_storage(str(tmp_path / "other")))
+    theirs = first_group(other)
+    good, bad = (bring_home(staged(tmp_path / "made", step), theirs, KEEP_ALL) for step in (10, 20))
+    manifest = other.storage.read_bytes(f"{CHECKPOINTS}/{bad.name}/MANIFEST.json")
+    set_aside(theirs, bad.name)
+    other.storage.write_bytes(f"{CHECKPOINTS}/{bad.name}/MANIFEST.json", manifest)
+    staging, writer = enter(begin(folder))
+    with pytest.raises(ResumeError, match="journal does not name it"):
+        starting_point(RunPart(resume=f"from:{other.url}/{CHECKPOINTS}/{bad.name}"), staging, writer, ALONE)
+    start = starting_point(RunPart(resume=f"from:{other.url}/{CHECKPOINTS}/{good.name}"), staging, writer, ALONE)
+    assert start is not None and start[0] == good
+    assert Journal(folder).read().checkpoints == (), "it is the other run's, not this one's"

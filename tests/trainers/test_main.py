@@ -1,0 +1,273 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.trainers.synthetic import config, content, speechlike, write_corpus, write_recording, write_rows
+from trainers.distributed import ray_connection
+from trainers.errors import ResourceError
+from trainers.main import main
+
+TASK = Path(__file__).parents[2] / "task.py"
+FEW_WORDS = ["one two", "three", "four five six"]
+
+
+def task(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs task.py as a shell would."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "BUCKET_URI"))}
+    return subprocess.run(
+        [sys.executable, str(TASK), *arguments],
+        cwd=folder,
+        env={**known, "PYTHONPATH": str(TASK.parent), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def one_message(answer: subprocess.CompletedProcess[str]) -> str:
+    """The message of a task that failed with nothing but a message."""
+    assert answer.returncode not in (0, 1)
+    assert "Traceback" not in answer.stderr
+    assert answer.stderr.count("error: ") == 1
+    return answer.stderr
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A recipe over three synthetic recordings, valid as it is."""
+    return write_recipe(tmp_path, {})
+
+
+def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
+    train = write_corpus(folder, FEW_WORDS, durations_s=[0.5, 0.7, 1.0])
+    valid = write_corpus(folder, FEW_WORDS[:1], durations_s=[0.6], name="valid")
+    own = {
+        "data.train": str(train),
+        "data.validation": str(valid),
+        "run.name": "mine",
+        "run.storage_path": str(folder / "runs"),
+    }
+    path = folder / "my.yaml"
+    path.write_text(yaml.safe_dump(content({**own, **changes})))
+    return path
+
+
+def refused(recipe: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -> tuple[int, str]:
+    """Exit code and message of training here, which must end before it begins."""
+    sets = [word for override in overrides for word in ("--set", override)]
+    code = main(["--config", str(recipe), "--no-ray", *sets])
+    # Libraries may have warned before.
+    _, error, message = capsys.readouterr().err.partition("error: ")
+    assert error
+    run = recipe.parent / "runs" / "mine"
+    assert not [*run.glob("checkpoints/*"), *run.glob("attempts/*/metrics*"), *run.glob("attempts/*/logs/*")]
+    assert not (run / "checkpoints").exists()
+    return code, message
+
+
+class TestTask:
+    def test_a_missing_file_ends_with_one_message(self, tmp_path: Path) -> None:
+        answer = task("--config", "nowhere.yaml", folder=tmp_path)
+        assert answer.returncode == 2
+        assert "nowhere.yaml: no such file; name a recipe" in one_message(answer)
+
+    def test_all_faults_of_a_recipe_come_in_one_message(self, recipe: Path) -> None:
+        overrides = ("--set", "training.max_step=3", "--set", "training.learning_rate=fast")
+        answer = task("--config", str(recipe), *overrides, folder=recipe.parent)
+        assert answer.returncode == 2
+        message = one_message(answer)
+        assert "2 faults" in message
+        assert "training.max_step: unknown key; did you mean training.max_steps?" in message
+        assert "training.learning_rate: " in message
+        assert "'fast'" in message
+
+    def test_a_flag_of_the_wrong_type_is_named(self, tmp_path: Path) -> None:
+        answer = task("--model_size", "tiny", "--max_steps", "many", folder=tmp_path)
+        assert answer.returncode == 2
+        assert "--max_steps" in answer.stderr
+        assert "'many'" in answer.stderr
+        assert "Traceback" not in answer.stderr
+
+    def test_inside_a_job_a_relative_storage_is_refused(self, recipe: Path) -> None:
+        answer = task(
+            "--config",
+            str(recipe),
+            "--set",
+            "run.storage_path=runs",
+            folder=recipe.parent,
+            RAY_JOB_CONFIG_JSON_ENV_VAR="{}",
+        )
+        assert answer.returncode == 2
+        assert "run.storage_path is runs, a relative path inside a Ray job" in one_message(answer)
+
+    @pytest.mark.slow
+    def test_bad_data_ends_with_one_message_too(self, recipe: Path) -> None:
+        write_rows(recipe.parent / "empty.csv", [])
+        override = f"data.train={recipe.parent / 'empty.csv'}"
+        answer = task("--config", str(recipe), "--no-ray", "--set", override, folder=recipe.parent)
+        assert answer.returncode == 3
+        assert "empty.csv: no rows: add one line for each recording" in one_message(answer)
+
+    def test_help_shows_examples(self, tmp_path: Path) -> None:
+        answer = task("--help", folder=tmp_path)
+        assert answer.returncode == 0
+        assert "--set scaling.num_workers=2" in answer.stdout
+
+
+class TestBeforeTraining:
+    def test_a_missing_manifest(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        code, message = refused(recipe, capsys, "data.train=nowhere.csv")
+        assert code == 3
+        assert "nowhere.csv: no such file; give the path of a manifest (--set data.train=" in message
+
+    def test_an_empty_manifest(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (recipe.parent / "empty.csv").write_text("")
+        code, message = refused(recipe, capsys, f"data.validation={recipe.parent / 'empty.csv'}")
+        assert code == 3
+        assert "empty.csv: no rows" in message
+
+    def test_no_column_of_transcripts(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = write_rows(recipe.parent / "other.csv", [("a.wav", "a")], header=("path", "sentence"))
+        code, message = refused(recipe, capsys, f"data.train={path}")
+        assert code == 3
+        assert "no column 'text'" in message
+        assert "set data.text_column_name to 'sentence'" in message
+
+    def test_recordings_that_are_not_there(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = write_rows(recipe.parent / "gone.csv", [("gone.wav", "a"), ("gone too.wav", "b")])
+        code, message = refused(recipe, capsys, f"data.train={path}")
+        assert code == 3
+        assert "2 of 2 recordings cannot be decoded" in message
+        assert "2 × no such file" in message
+
+    def test_a_storage_that_cannot_be_written(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (recipe.parent / "file").write_text("")
+        storage = recipe.parent / "file" / "runs"
+        code, message = refused(recipe, capsys, f"run.storage_path={storage}")
+        assert code == 4
+        assert str(recipe.parent / "file") in message
+
+    def test_a_transcript_that_the_decoder_cannot_hold(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        recipe = write_recipe(tmp_path, {"model.max_label_tokens": 5})
+        code, message = refused(recipe, capsys)
+        assert code == 3
+        assert "train: " in message
+        assert "more label tokens than the model's 5: train/" in message
+        assert "shorten or split" in message
+
+    def test_a_clip_that_the_model_cannot_hear_whole(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write_recording(recipe.parent / "long.wav", speechlike(3.2))
+        path = write_rows(recipe.parent / "long.csv", [("long.wav", "a")])
+        code, message = refused(recipe, capsys, f"data.test={path}")
+        assert code == 3
+        assert "test: 1 clips are longer than the model's 3 s: long.wav (3.2 s)" in message
+
+    def test_transcripts_that_are_all_empty(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = write_rows(recipe.parent / "silent.csv", [("train/000.wav", ""), ("train/001.wav", " ")])
+        code, message = refused(recipe, capsys, f"data.train={path}")
+        assert code == 3
+        assert "none of 2 clips is left to train on: 2 empty transcript" in message
+
+    def test_a_language_that_whisper_does_not_know(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        code, message = refused(recipe, capsys, "model.language=Klingon")
+        assert code == 2
+        assert "no token for 'Klingon'" in message
+
+    def test_weights_that_are_not_there(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (recipe.parent / "weights").mkdir()
+        overrides = ("model.init=pretrained", f"model.name_or_path={recipe.parent / 'weights'}")
+        code, message = refused(recipe, capsys, *overrides)
+        assert code == 2
+        assert f"{recipe.parent / 'weights'} cannot be opened" in message
+
+    @pytest.mark.parametrize(
+        ("argument", "words"),
+        [("output_dir", "use run.storage_path"), ("learning_rat", "did you mean learning_rate?")],
+    )
+    def test_training_args_that_are_not_the_user_s(
+        self, recipe: Path, capsys: pytest.CaptureFixture[str], argument: str, words: str
+    ) -> None:
+        code, message = refused(recipe, capsys, f"training.training_args.{argument}=1")
+        assert code == 2
+        assert f"training.training_args.{argument}" in message
+        assert words in message
+
+
+class TestVerbs:
+    def test_prepare_prints_one_line_a_split(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["--config", str(recipe), "--no-ray", "--verb", "prepare"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert any(line.startswith("train: 3 rows · 3 prepared") for line in lines)
+        assert any(line.startswith("validation: 1 rows · 1 prepared") for line in lines)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ([], "--model is missing"),
+            (["--model", "x", "--split", "dev"], "--split dev: one of train, validation, test"),
+            (["--model", "./nowhere"], "--model ./nowhere: no such folder"),
+        ],
+    )
+    def test_evaluate_says_what_it_lacks(
+        self, recipe: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    ) -> None:
+        assert main(["--config", str(recipe), "--no-ray", "--verb", "evaluate", *arguments]) == 2
+        assert words in capsys.readouterr().err
+
+    def test_evaluate_needs_the_split(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        model = recipe.parent / "model"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps({}))
+        assert main(["--config", str(recipe), "--no-ray", "--verb", "evaluate", "--model", str(model)]) == 2
+        assert "data.test: there is none to score (--set data.test=" in capsys.readouterr().err
+
+
+class TestCapacity:
+    """What the cluster can hold at its largest, against what the workers ask for."""
+
+    @pytest.fixture(autouse=True)
+    def small_cluster(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ray_connection, "largest_cluster", lambda: {"CPU": 8.0, "GPU": 2.0})
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"scaling.num_workers": 3, "scaling.use_gpu": True}, "3 × 1 GPU = 3 GPU, but the cluster has 2"),
+            (
+                {"scaling.num_workers": 2, "scaling.resources_per_worker": {"CPU": 6}},
+                "2 × 6 CPU = 12 CPU, but the cluster has 8",
+            ),
+            ({"scaling.resources_per_worker": {"TPU": 1}}, "1 × 1 TPU = 1 TPU, but the cluster has 0"),
+        ],
+    )
+    def test_more_than_it_can_ever_hold_is_refused_with_the_arithmetic(
+        self, changes: dict[str, Any], words: str
+    ) -> None:
+        with pytest.raises(ResourceError) as caught:
+            ray_connection.check_capacity(config(changes))
+        assert f"scaling.num_workers {words}" in str(caught.value)
+        assert "set scaling.num_workers to at most" in str(caught.value)
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_what_fits_is_taken(self, workers: int) -> None:
+        ray_connection.check_capacity(config({"scaling.num_workers": workers, "scaling.use_gpu": True}))
+
+
+def test_an_interrupted_command_says_how_it_goes_on(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainers.main.run_verb", interrupt)
+    assert main(["--config", str(recipe)]) == 130
+    assert "the same command continues" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""One rank of one optimizer step, in a process of its own; gives the norm of the step's gradient.
+
+Started by test_gradients: real torch.distributed over gloo, the real trainer, real prepared clips.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainers.config.schema import TrainConfig
+from trainers.data.prepared_set import PreparedSet
+from trainers.distributed.session import LoneSession, be_quiet
+from trainers.models.whisper import load_recogniser
+from trainers.training.arguments import training_arguments
+from trainers.training.planning import plan_training
+from trainers.training.trainer import Reseed, SpeechTrainer
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all ranks of one group are told.
+
+    Attributes:
+        config: Says workers, accumulation and global batch.
+        prepared: The training set.
+        description: The scratch model's folder.
+        folder: Where norms are written, one file a rank, and where ranks meet.
+        plain_mean: Train on the mean over each forward pass's own labels, as a test of the test.
+    """
+
+    config: TrainConfig
+    prepared: PreparedSet
+    description: Path
+    folder: Path
+    plain_mean: bool = False
+
+
+class PlainMean(SpeechTrainer):
+    """A trainer whose loss is wrong for all but one worker and one forward pass."""
+
+    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        return super()._loss(outputs, labels, None)
+
+
+def one_step(rank: int, job: Job) -> None:
+    """Runs one rank and writes norm_<rank>."""
+    workers = job.config.scaling.num_workers
+    torch.set_num_threads(1)
+    be_quiet()
+    if workers > 1:
+        # A lone process must not find these: accelerate would look for company.
+        os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_RANK": str(rank)})
+        # It asks for an address, too, and does not use it: the ranks meet at a file, which no port can be taken from.
+        os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+        meeting = f"file://{job.folder}/meeting"
+        torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
+    session = LoneSession.of_this_process()
+    recogniser = load_recogniser(job.config.model, job.description, seed=1)
+    plan, clips = plan_training(job.config, job.prepared, recogniser, workers)
+    arguments = training_arguments(
+        job.config,
+        output_dir=job.folder / f"out-{rank}",
+        accumulation=plan.shape.accumulation,
+        on_gpu=False,
+    )
+    trainer = (PlainMean if job.plain_mean else SpeechTrainer)(
+        recogniser=recogniser,
+        arguments=arguments,
+        plan=plan,
+        rank=session.rank,
+        clips=clips,
+        first_step=0,
+        evaluate=dict,
+        callbacks=[Reseed(1, session.rank)],
+    )
+    trainer.train()
+    norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    (job.folder / f"norm_{rank}").write_text(repr(float(norms[0])))
+    session.barrier()

@@ -1,0 +1,117 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Seq2SeqTrainingArguments
+
+from tests.trainers.synthetic import config
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError
+from trainers.training.arguments import OWNED, autocast_dtype, check_training_args, training_arguments
+
+
+def arguments(changes: dict[str, Any], folder: Path, accumulation: int = 1) -> Seq2SeqTrainingArguments:
+    return training_arguments(config(changes), output_dir=folder, accumulation=accumulation, on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "argument"),
+    [
+        ("run.seed", 7, "seed"),
+        ("training.max_steps", 77, "max_steps"),
+        ("training.per_device_train_batch_size", 3, "per_device_train_batch_size"),
+        ("training.per_device_eval_batch_size", 5, "per_device_eval_batch_size"),
+        ("training.learning_rate", 3e-4, "learning_rate"),
+        ("training.warmup_steps", 9, "warmup_steps"),
+        ("training.lr_scheduler_type", "cosine", "lr_scheduler_type"),
+        ("training.weight_decay", 0.02, "weight_decay"),
+        ("training.max_grad_norm", 0.5, "max_grad_norm"),
+        ("training.save_steps", 40, "save_steps"),
+        ("training.save_steps", 40, "eval_steps"),
+        ("training.logging_steps", 6, "logging_steps"),
+        ("training.bf16", True, "bf16"),
+        ("training.gradient_checkpointing", True, "gradient_checkpointing"),
+        ("training.report_to", ["tensorboard"], "report_to"),
+        ("training.report_to", [], "report_to"),
+    ],
+)
+def test_a_field_reaches_its_argument(field: str, value: Any, argument: str, tmp_path: Path) -> None:
+    assert getattr(arguments({field: value}, tmp_path), argument) == value
+
+
+def test_scores_come_at_their_own_steps(tmp_path: Path) -> None:
+    made = arguments({"training.save_steps": 40, "training.eval_steps": 20}, tmp_path)
+    assert (made.save_steps, made.eval_steps) == (40, 20)
+
+
+def test_epochs_stand_for_steps(tmp_path: Path) -> None:
+    made = arguments({"training.max_steps": None, "training.num_train_epochs": 2.5}, tmp_path)
+    assert (made.max_steps, made.num_train_epochs) == (-1, 2.5)
+
+
+def test_accumulation_is_that_of_the_batch_shape(tmp_path: Path) -> None:
+    made = arguments({"training.gradient_accumulation_steps": 2}, tmp_path, accumulation=6)
+    assert made.gradient_accumulation_steps == 6
+    assert made.output_dir == str(tmp_path)
+
+
+def test_what_exactness_rests_on_is_always_set(tmp_path: Path) -> None:
+    made = arguments({}, tmp_path)
+    assert made.ddp_find_unused_parameters is True
+    assert made.average_tokens_across_devices is True
+    assert made.remove_unused_columns is False
+    assert made.load_best_model_at_end is False
+    assert made.dataloader_drop_last is False
+    assert made.use_cpu is True
+
+
+def test_further_arguments_reach_the_trainer(tmp_path: Path) -> None:
+    extra = {"adam_beta2": 0.98, "dataloader_num_workers": 2, "label_smoothing_factor": 0.1}
+    made = arguments({"training.training_args": extra}, tmp_path)
+    assert {name: getattr(made, name) for name in extra} == extra
+
+
+@pytest.mark.parametrize("name", sorted(OWNED))
+def test_an_owned_argument_is_refused_with_what_to_use(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_training_args({name: 1})
+    assert f"training.training_args.{name}: Rayscribe sets this itself; use {OWNED[name]}" in str(caught.value)
+
+
+def test_an_unknown_argument_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"adam_beta3: no Seq2SeqTrainingArguments .* did you mean adam_beta[12]\?"):
+        arguments({"training.training_args": {"adam_beta3": 0.9}}, tmp_path)
+
+
+def test_all_of_them_come_in_one_message() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_training_args({"output_dir": "x", "zzz": 1, "adam_beta1": 0.9})
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0].rpartition(".")[2] for line in lines] == ["output_dir", "zzz"]
+
+
+def test_a_value_that_transformers_refuses_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="training: transformers refuses"):
+        arguments({"training.lr_scheduler_type": "zigzag"}, tmp_path)
+
+
+def test_owned_arguments_name_fields_that_exist() -> None:
+    for name, home in OWNED.items():
+        if home.startswith("nothing: "):
+            continue
+        part, field = home.split(".")
+        model = TrainConfig.model_fields[part].annotation
+        assert field in model.model_fields, name  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype"),
+    [
+        ({}, None),
+        ({"training.bf16": True}, torch.bfloat16),
+        ({"training.fp16": True, "scaling.use_gpu": True}, torch.float16),
+    ],
+)
+def test_scoring_shares_the_precision_of_training(changes: dict[str, Any], dtype: torch.dtype | None) -> None:
+    assert autocast_dtype(config(changes)) == dtype

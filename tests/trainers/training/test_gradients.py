@@ -1,0 +1,84 @@
+"""One global batch has one gradient, however it is shared out over workers and forward passes."""
+
+import multiprocessing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch.multiprocessing
+
+from tests.trainers.synthetic import config, write_corpus
+from tests.trainers.training.gradient_process import Job, one_step
+from trainers.config.schema import DataPart
+from trainers.data.preparation import prepare, run_here
+from trainers.data.sources import open_sources
+from trainers.models.whisper import write_scratch_description
+
+# Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.
+TEXTS = ["a", "one two three four five six seven", "no", "the quick brown fox jumps over the lazy dog", "x y"] * 2 + [
+    ""
+]
+SPLITS = [(1, 4), (2, 1), (2, 2), (3, 1)]
+GLOBAL_BATCH = 10
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A prepared set and a model, shared by all splits."""
+
+    job: Job
+    root: Path
+
+    def norm(self, workers: int, accumulation: int, *, plain_mean: bool = False) -> float:
+        """The gradient norm of the first step, which all ranks must agree on."""
+        folder = self.root / f"{workers}x{accumulation}-{plain_mean}"
+        folder.mkdir()
+        changes = {
+            "training.max_steps": 1,
+            "training.global_batch_size": GLOBAL_BATCH,
+            "training.gradient_accumulation_steps": accumulation,
+            "training.logging_steps": 1,
+            "training.max_grad_norm": 1e9,
+            "training.report_to": [],
+            "scaling.num_workers": workers,
+        }
+        job = replace(self.job, config=config(changes), folder=folder, plain_mean=plain_mean)
+        torch.multiprocessing.start_processes(one_step, args=(job,), nprocs=workers, start_method="forkserver")
+        norms = {float((folder / f"norm_{rank}").read_text()) for rank in range(workers)}
+        assert len(norms) == 1
+        return norms.pop()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    # Ten processes: what takes long to import is imported once.
+    multiprocessing.set_forkserver_preload(["tests.trainers.training.gradient_process"])
+    root = tmp_path_factory.mktemp("gradients")
+    manifest = write_corpus(root, TEXTS, durations_s=[2.6 + 0.03 * number for number in range(len(TEXTS))])
+    data = DataPart(train=str(manifest), validation="/nowhere.csv")
+    (source,) = open_sources(data, s3_endpoint_url=None, splits=("train",))
+    prepared = prepare(
+        source, data, cache_url=str(root / "prepared"), s3_endpoint_url=None, runner=run_here, say=lambda line: None
+    )
+    write_scratch_description(root / "description", TEXTS, config().model)
+    return Bench(Job(config(), prepared, root / "description", root), root)
+
+
+@pytest.fixture(scope="module")
+def whole(bench: Bench) -> float:
+    """The norm of one worker with one forward pass."""
+    return bench.norm(1, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "accumulation"), SPLITS)
+def test_the_gradient_does_not_depend_on_how_a_batch_is_shared_out(
+    bench: Bench, whole: float, workers: int, accumulation: int
+) -> None:
+    assert whole > 0
+    assert bench.norm(workers, accumulation) == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_with_a_plain_mean_it_would(bench: Bench, whole: float) -> None:
+    assert bench.norm(1, 4, plain_mean=True) != pytest.approx(whole, rel=1e-3)

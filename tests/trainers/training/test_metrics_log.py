@@ -1,0 +1,54 @@
+"""Metrics beside training: never in its way, and the first to find that another attempt has taken over."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.s3 import FaultProxy
+from tests.trainers.run_folder.writers import begin, first_group
+from trainers.errors import FencedError
+from trainers.run_folder.journal import metrics_of
+from trainers.run_folder.layout import METRICS, RunFolder
+from trainers.storage import RetryPolicy, Storage, open_storage
+from trainers.training.callbacks import MetricsLog
+
+
+def test_lines_go_into_the_group_s_own_file(storage: Storage) -> None:
+    folder = RunFolder(storage)
+    writer = first_group(folder)
+    log = MetricsLog(writer, print)
+    for step in (1, 2):
+        log.write({"step": step})
+    log.flush()
+    assert metrics_of(folder) == [{"step": 1}, {"step": 2}]
+    assert not storage.exists(METRICS)
+
+
+def test_a_stale_group_learns_of_it_and_its_line_does_not_count(storage: Storage) -> None:
+    folder = RunFolder(storage)
+    log = MetricsLog(first_group(folder), print)
+    log.write({"step": 1})
+    log.flush()
+    begin(folder, number=2)
+    log.write({"step": 2})
+    with pytest.raises(FencedError, match="attempt 2 has taken this run over"):
+        log.flush()
+    with pytest.raises(FencedError):
+        log.write({"step": 3})
+    assert metrics_of(folder) == [{"step": 1}]
+
+
+def test_a_storage_that_is_away_is_told_once_and_no_reason_to_stop(
+    tmp_path: Path, s3_bucket: str, fault_proxy: FaultProxy
+) -> None:
+    impatient = RetryPolicy(attempts=1)
+    folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url, retry=impatient))
+    said: list[str] = []
+    log = MetricsLog(first_group(folder), said.append)
+    fault_proxy.fail_next(2, matches=lambda method, path: "metrics" in path)
+    for step in (1, 2, 3):
+        log.write({"step": step})
+        log.flush()
+    assert len(said) == 1
+    assert "training goes on" in said[0]
+    assert metrics_of(folder) == [{"step": 3}]

@@ -1,0 +1,1 @@
+"""The typed config: schema, loading, overrides, flags, secret references. Imports no torch."""

@@ -1,0 +1,386 @@
+"""A small spoken corpus made on the spot, so that a first training needs no download.
+
+espeak-ng speaks short sequences of English command words. Training, validation and test have no speaker and
+no word sequence in common, so a score on the test split says that the model learned words.
+
+The library is GPL-3 and comes with the optional extra `demo`. It is loaded only in a process of its own:
+its sound generator carries state from one utterance to the next that neither a seed nor a new start clears,
+so that only a fresh process that speaks the whole plan in order gives the same bytes every time.
+"""
+
+import csv
+import ctypes
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import wave
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from trainers.errors import DataError
+
+try:
+    import espeakng_loader
+except ImportError:
+    espeakng_loader = None
+
+SPLITS = ("train", "validation", "test")
+COLUMNS = ("path", "text", "id", "speaker", "duration")
+OPTIONS_FILE = "options.json"
+FORMAT_VERSION = 1
+
+# fmt: off
+WORDS = (
+    "red", "green", "blue", "left", "right", "up", "down", "stop", "go",
+    "one", "two", "three", "four", "five", "six", "seven",
+)
+ACCENTS = ("en", "en-us", "en-gb-scotland", "en-gb-x-rp")
+# Variants of espeak-ng that speak clearly. Each is a speaker of its own: pitch, formants, timing.
+SPEAKERS = {
+    "train": (
+        "m1", "m2", "m3", "m5", "m7", "m8", "f1", "f2", "f3", "f5", "steph", "Annie", "Gene", "belinda",
+        "edward2", "anika", "linda", "max", "rob", "shelby", "travis", "zac", "Alex", "Andrea", "Denis",
+        "Diogo", "Gene2", "Henrique", "Hugo", "Jacky", "Mario", "Michael", "Nguyen", "Reed", "RicishayMax",
+        "adam", "antonio", "benjamin", "boris", "caleb", "david", "ed", "edward", "gustave", "ian", "iven",
+        "iven2", "john", "klatt", "klatt2", "klatt3", "klatt4", "marcelo", "michel", "miguel", "norbert",
+        "pablo", "paul", "pedro", "quincy", "robert", "sandro", "victor",
+    ),
+    "validation": ("m4", "Mike", "grandma"),
+    "test": ("m6", "f4", "aunty", "Andy"),
+}
+# fmt: on
+
+# From espeak-ng's speak_lib.h, version 1.52.
+AUDIO_OUTPUT_SYNCHRONOUS = 2
+INITIALIZE_DONT_EXIT = 0x8000
+POS_CHARACTER = 1
+CHARS_UTF8 = 1
+PARAMETER_RATE = 1
+PARAMETER_PITCH = 3
+SYNTH_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+
+SAMPLING_RATE_HZ = 22050  # what espeak-ng gives; preparing resamples
+SILENCE_LEVEL = 0.02  # of a clip's peak: what is quieter at its ends is cut off
+MARGIN_S = 0.03  # kept around the speech, so that soft consonants survive the cut
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the corpus holds. The same options give the same bytes.
+
+    Attributes:
+        train_utterances: Clips to train on.
+        validation_utterances: Clips to choose the best checkpoint by.
+        test_utterances: Clips for the final score.
+        min_words: Fewest words in an utterance.
+        max_words: Most words in an utterance, all different.
+        min_speed_wpm: Slowest speech, in words a minute as espeak-ng counts them.
+        max_speed_wpm: Fastest speech.
+        min_pitch: Lowest pitch, on espeak-ng's scale from 0 to 99; 50 is the speaker's own.
+        max_pitch: Highest pitch.
+        seed: Chooses words, speakers, speeds and pitches.
+    """
+
+    train_utterances: int = 1500
+    validation_utterances: int = 100
+    test_utterances: int = 150
+    min_words: int = 2
+    max_words: int = 4
+    min_speed_wpm: int = 130
+    max_speed_wpm: int = 170
+    min_pitch: int = 35
+    max_pitch: int = 65
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for split, count in self.counts.items():
+            if count < 1:
+                raise DataError(f"{split}_utterances is {count}: ask for at least 1")
+        _check_range("words", self.min_words, self.max_words, 1, len(WORDS))
+        _check_range("speed_wpm", self.min_speed_wpm, self.max_speed_wpm, 80, 450)
+        _check_range("pitch", self.min_pitch, self.max_pitch, 0, 99)
+        held_out = self.validation_utterances + self.test_utterances
+        sequences = sum(math.perm(len(WORDS), n) for n in range(self.min_words, self.max_words + 1))
+        # Each held-out utterance takes a word sequence for itself; training needs room beside them.
+        if 2 * held_out > sequences:
+            raise DataError(
+                f"validation_utterances + test_utterances is {held_out}, more than half of the {sequences} "
+                f"sequences of {self.min_words} to {self.max_words} words: ask for fewer or raise max_words"
+            )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Utterances asked for, by split."""
+        return dict(
+            zip(
+                SPLITS,
+                (self.train_utterances, self.validation_utterances, self.test_utterances),
+                strict=True,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class DemoUtterance:
+    """One clip to be spoken.
+
+    Attributes:
+        id: Unique in the corpus, for example "train-00017".
+        split: "train", "validation" or "test".
+        text: The words, lower case, one space between them.
+        accent: espeak-ng's language, for example "en-us".
+        speaker: espeak-ng's voice variant; in one split only.
+        speed_wpm: Words a minute.
+        pitch: 0 to 99; 50 is the speaker's own.
+    """
+
+    id: str
+    split: str
+    text: str
+    accent: str
+    speaker: str
+    speed_wpm: int
+    pitch: int
+
+    @property
+    def voice(self) -> str:
+        """The name that espeak-ng knows, for example "en-us+m3"."""
+        return f"{self.accent}+{self.speaker}"
+
+
+def plan_corpus(options: DemoOptions) -> list[DemoUtterance]:
+    """Decides every clip of the corpus; the same options give the same plan.
+
+    Word sequences of the test and validation splits occur once in the whole corpus; those of the training
+    split may repeat within it.
+
+    Returns:
+        Training first, then validation, then test.
+    """
+    rng = random.Random(options.seed)
+    held_out: set[str] = set()
+    by_split: dict[str, list[DemoUtterance]] = {}
+    for split in reversed(SPLITS):
+        speakers = SPEAKERS[split]
+        by_split[split] = []
+        for number in range(options.counts[split]):
+            text = _new_sequence(rng, options, held_out)
+            if split != "train":
+                held_out.add(text)
+            by_split[split].append(
+                DemoUtterance(
+                    id=f"{split}-{number:05d}",
+                    split=split,
+                    text=text,
+                    accent=rng.choice(ACCENTS),
+                    speaker=speakers[number % len(speakers)],
+                    speed_wpm=rng.randint(options.min_speed_wpm, options.max_speed_wpm),
+                    pitch=rng.randint(options.min_pitch, options.max_pitch),
+                )
+            )
+    return [utterance for split in SPLITS for utterance in by_split[split]]
+
+
+def corpus_key(options: DemoOptions) -> str:
+    """Hash of everything that is spoken and how, so that other voices are another corpus."""
+    return hashlib.sha256(f"{FORMAT_VERSION} {plan_corpus(options)}".encode()).hexdigest()[:16]
+
+
+def make_demo_corpus(folder: Path, options: DemoOptions | None = None) -> dict[str, Path]:
+    """Makes the corpus, or finds it made: `clips/*.wav` and one CSV manifest for each split.
+
+    The folder appears whole or not at all, so that several processes may ask for it at once: each makes its
+    own copy, the first to finish is kept, and all get the same paths.
+
+    Args:
+        folder: Where the corpus shall be. Paths in the manifests are relative to it.
+        options: What to make; None for the defaults.
+
+    Returns:
+        The manifests by split: columns path, text, id, speaker, duration (in seconds).
+
+    Raises:
+        DataError: If espeak-ng is missing or fails, or the folder holds something else.
+    """
+    options = options or DemoOptions()
+    if not _is_finished(folder, options):
+        if espeakng_loader is None:
+            raise DataError("the demo speaks with espeak-ng, which is not installed: pip install 'rayscribe[demo]'")
+        unfinished = folder.with_name(f".{folder.name}.{uuid4().hex}")
+        try:
+            _write_in_fresh_process(unfinished, options)
+            _keep(unfinished, folder, options)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return {split: folder / f"{split}.csv" for split in SPLITS}
+
+
+def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.int16]]:
+    """Speaks utterances in order, silence trimmed from their ends.
+
+    Call it once in a process and from one thread only. The samples depend on all that the process spoke
+    before, which is why `make_demo_corpus` starts a process for each corpus.
+
+    Yields:
+        Samples of shape (T,) at `SAMPLING_RATE_HZ`.
+
+    Raises:
+        DataError: If espeak-ng does not start, or does not know a voice.
+    """
+    library = ctypes.CDLL(espeakng_loader.get_library_path())
+    data_path = os.fsencode(espeakng_loader.get_data_path())
+    rate_hz = library.espeak_Initialize(AUDIO_OUTPUT_SYNCHRONOUS, 0, data_path, INITIALIZE_DONT_EXIT)
+    if rate_hz != SAMPLING_RATE_HZ:
+        raise DataError(
+            f"espeak-ng started with {rate_hz} Hz, not {SAMPLING_RATE_HZ} (-1: it did not start): "
+            "reinstall it with pip install --force-reinstall espeakng-loader"
+        )
+    # Left alone, the library seeds its noise from the clock.
+    library.espeak_ng_SetRandSeed(ctypes.c_long(1))
+    pieces: list[bytes] = []
+
+    def collect(samples: Any, count: int, events: Any) -> int:
+        if samples and count > 0:
+            pieces.append(ctypes.string_at(samples, 2 * count))
+        return 0
+
+    # The library keeps only the address: this name keeps the callback alive.
+    callback = SYNTH_CALLBACK(collect)
+    library.espeak_SetSynthCallback(callback)
+    for utterance in utterances:
+        pieces.clear()
+        _speak(library, utterance)
+        yield _trimmed(np.frombuffer(b"".join(pieces), dtype=np.int16))
+
+
+def write_corpus(folder: Path, options: DemoOptions) -> None:
+    """Speaks the whole plan into a new folder, in this process; the options file comes last."""
+    (folder / "clips").mkdir(parents=True)
+    plan = plan_corpus(options)
+    rows: dict[str, list[tuple[str, str, str, str, float]]] = {split: [] for split in SPLITS}
+    for utterance, samples in zip(plan, synthesize(plan), strict=True):
+        path = f"clips/{utterance.id}.wav"
+        _write_wav(folder / path, samples)
+        duration_s = len(samples) / SAMPLING_RATE_HZ
+        rows[utterance.split].append((path, utterance.text, utterance.id, utterance.speaker, duration_s))
+    for split in SPLITS:
+        with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            writer.writerows(rows[split])
+    (folder / OPTIONS_FILE).write_text(_options_text(options), encoding="utf-8")
+
+
+def _check_range(name: str, low: int, high: int, lowest: int, highest: int) -> None:
+    if not lowest <= low <= high <= highest:
+        raise DataError(
+            f"min_{name} is {low} and max_{name} is {high}: "
+            f"they must be in order and lie between {lowest} and {highest}"
+        )
+
+
+def _new_sequence(rng: random.Random, options: DemoOptions, taken: set[str]) -> str:
+    while True:
+        text = " ".join(rng.sample(WORDS, rng.randint(options.min_words, options.max_words)))
+        if text not in taken:
+            return text
+
+
+def _options_text(options: DemoOptions) -> str:
+    return json.dumps({"format_version": FORMAT_VERSION, **asdict(options)}, indent=2) + "\n"
+
+
+def _is_finished(folder: Path, options: DemoOptions) -> bool:
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return False
+    try:
+        found = (folder / OPTIONS_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{folder} is not empty and holds no demo corpus: choose another folder") from None
+    if found != _options_text(options):
+        raise DataError(
+            f"{folder} holds a demo corpus made with other options (see its {OPTIONS_FILE}): "
+            "choose another folder, or delete this one"
+        )
+    return True
+
+
+def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "trainers.data.demo_corpus",
+        str(folder.absolute()),
+        json.dumps(asdict(options)),
+    ]
+    # The child must find this package wherever the parent found it: installed, or in a job's working folder.
+    import_paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, import_paths))}
+    # Captured, because espeak-ng may write to the standard streams.
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise DataError(f"the demo corpus could not be spoken: {reason}")
+
+
+def _keep(unfinished: Path, folder: Path, options: DemoOptions) -> None:
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        # Another process was first: a folder with content cannot be renamed over. Its corpus is as good.
+        if not _is_finished(folder, options):
+            raise
+
+
+def _speak(library: ctypes.CDLL, utterance: DemoUtterance) -> None:
+    status = library.espeak_SetVoiceByName(utterance.voice.encode())
+    if status != 0:
+        # espeak-ng would go on with the voice before, and the manifest would name a wrong speaker.
+        raise DataError(f"espeak-ng does not know the voice {utterance.voice!r} (status {status})")
+    library.espeak_SetParameter(PARAMETER_RATE, utterance.speed_wpm, 0)
+    library.espeak_SetParameter(PARAMETER_PITCH, utterance.pitch, 0)
+    text = utterance.text.encode()
+    status = library.espeak_Synth(
+        text, ctypes.c_size_t(len(text) + 1), ctypes.c_uint(0), POS_CHARACTER, ctypes.c_uint(0),
+        ctypes.c_uint(CHARS_UTF8), None, None,
+    )  # fmt: skip
+    if status != 0:
+        raise DataError(f"espeak-ng could not speak {utterance.id}, {utterance.text!r} (status {status})")
+    library.espeak_Synchronize()
+
+
+def _trimmed(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    level = np.abs(samples.astype(np.int32))
+    (loud,) = np.nonzero(level > SILENCE_LEVEL * level.max(initial=0))
+    if not len(loud):
+        raise DataError("espeak-ng gave silence for a text: reinstall espeakng-loader")
+    margin = round(MARGIN_S * SAMPLING_RATE_HZ)
+    return samples[max(0, loud[0] - margin) : loud[-1] + 1 + margin]
+
+
+def _write_wav(path: Path, samples: npt.NDArray[np.int16]) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLING_RATE_HZ)
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def _main(arguments: Sequence[str]) -> None:
+    folder, options = arguments
+    write_corpus(Path(folder), DemoOptions(**json.loads(options)))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,308 @@
+"""Prepares speech once, over all nodes: decode, mix to mono, resample, normalise the text, store as 16-bit FLAC.
+
+Ray Data hands blocks of rows to tasks; each task writes one shard and gives back a few numbers a row. Without Ray the
+same function runs over the same blocks in this process, and the folder is the same.
+"""
+
+import hashlib
+import io
+import json
+import logging
+import math
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from trainers.config.schema import DataPart
+from trainers.config.secrets import resolve_secrets
+from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
+from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
+from trainers.data.sources import Source, read_location
+from trainers.data.text import normalize
+from trainers.distributed.console import Progress
+from trainers.errors import AudioError, DataError, StorageError
+from trainers.storage import Storage, open_storage
+
+# Raised when the bytes that preparing writes change, so that sets of an older version are not taken for new ones.
+FORMAT_VERSION = 1
+ROWS_PER_SHARD = 256
+STALE_FOLDER_S = 24 * 3600
+
+# What a data set with a column Audio(decode=False) looks like in Arrow; datasets reads its features from here.
+FEATURES = {
+    "id": {"dtype": "string", "_type": "Value"},
+    "audio": {"sampling_rate": SAMPLING_RATE_HZ, "decode": False, "_type": "Audio"},
+    "text": {"dtype": "string", "_type": "Value"},
+    "speaker": {"dtype": "string", "_type": "Value"},
+    "duration_s": {"dtype": "float64", "_type": "Value"},
+}
+SHARD_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("audio", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        ("text", pa.string()),
+        ("speaker", pa.string()),
+        ("duration_s", pa.float64()),
+    ],
+    metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})},
+)
+RESULT_SCHEMA = pa.schema(
+    [
+        ("source_row", pa.int64()),
+        ("id", pa.string()),
+        ("shard", pa.int64()),
+        ("row", pa.int64()),
+        ("duration_s", pa.float64()),
+        ("text", pa.string()),
+        ("reason", pa.string()),
+        ("stored_bytes", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What decides, beside the source, which bytes preparing writes."""
+
+    do_lower_case: bool
+    do_remove_punctuation: bool
+    sampling_rate_hz: int = SAMPLING_RATE_HZ
+    version: int = FORMAT_VERSION
+    rows_per_shard: int = ROWS_PER_SHARD
+
+    @classmethod
+    def of(cls, data: DataPart) -> "PrepareOptions":
+        """The options that a config asks for."""
+        return cls(do_lower_case=data.do_lower_case, do_remove_punctuation=data.do_remove_punctuation)
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """Everything that a task needs besides its block of rows; travels to the nodes."""
+
+    folder_url: str
+    s3_endpoint_url: str | None
+    options: PrepareOptions
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        """Decodes and stores the rows of each shard in the block.
+
+        Args:
+            block: Rows of `sources.Source.table` with a column `shard`.
+
+        Returns:
+            One row each, see RESULT_SCHEMA; `reason` says why a row was not stored.
+        """
+        pa.set_cpu_count(1)
+        storage = open_storage(self.folder_url, s3_endpoint_url=self.s3_endpoint_url)
+        results = [row for rows in _by_shard(block) for row in self._write_shard(storage, rows)]
+        return pa.Table.from_pylist(results, schema=RESULT_SCHEMA)
+
+    def _write_shard(self, storage: Storage, rows: list[dict[str, object]]) -> list[dict[str, object]]:
+        stored: list[dict[str, object]] = []
+        results: list[dict[str, object]] = []
+        for row in rows:
+            result = {"source_row": row["row"], "id": row["id"], "shard": row["shard"], "stored_bytes": 0}
+            try:
+                clip = self._clip(row)
+            except AudioError as error:
+                results.append({**result, "reason": str(error)})
+                continue
+            results.append({**result, "row": len(stored), "duration_s": clip["duration_s"], "text": clip["text"]})
+            stored.append(clip)
+        if stored:
+            data = _arrow_stream(pa.Table.from_pylist(stored, schema=SHARD_SCHEMA))
+            storage.write_bytes(shard_name(int(str(rows[0]["shard"]))), data)
+            results[0]["stored_bytes"] = len(data)
+        return results
+
+    def _clip(self, row: dict[str, object]) -> dict[str, object]:
+        name = str(row["audio"])
+        source = row.get("audio_bytes")
+        if not isinstance(source, bytes):
+            source = _read_recording(name, self.s3_endpoint_url)
+        samples = decode(source, name=name, sampling_rate_hz=self.options.sampling_rate_hz)
+        text = normalize(
+            str(row["text"] or ""),
+            do_lower_case=self.options.do_lower_case,
+            do_remove_punctuation=self.options.do_remove_punctuation,
+        )
+        return {
+            "id": row["id"],
+            "audio": {"bytes": encode_flac(samples, self.options.sampling_rate_hz), "path": None},
+            "text": text,
+            "speaker": row["speaker"],
+            "duration_s": len(samples) / self.options.sampling_rate_hz,
+        }
+
+
+Runner = Callable[[list[pa.Table], ShardTask], Iterator[pa.Table]]
+
+
+def run_here(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+    """Runs the task over all blocks in this process."""
+    yield from map(task, blocks)
+
+
+def run_on_ray(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+    """Runs the task over all blocks with Ray Data, on all nodes of the cluster."""
+    # Only here, so that the core runs on a machine without Ray.
+    import ray.data  # noqa: PLC0415
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    with_secrets = partial(_with_secrets, task)
+    rows = ray.data.from_arrow(blocks).map_batches(
+        with_secrets, batch_size=None, batch_format="pyarrow", zero_copy_batch=True
+    )
+    yield from rows.iter_batches(batch_size=None, batch_format="pyarrow")
+
+
+def _with_secrets(task: ShardTask, block: pa.Table) -> pa.Table:
+    """The task on a node that may keep secrets of its own, such as a bucket's."""
+    resolve_secrets(os.environ)
+    return task(block)
+
+
+def prepare(
+    source: Source,
+    data: DataPart,
+    *,
+    cache_url: str,
+    s3_endpoint_url: str | None,
+    runner: Runner,
+    say: Callable[[str], None],
+) -> PreparedSet:
+    """Prepares one split, or finds it prepared.
+
+    Args:
+        source: What to prepare.
+        data: The config's data part.
+        cache_url: Where prepared sets are kept.
+        s3_endpoint_url: Server of s3:// URLs, None for the default.
+        runner: `run_on_ray` or `run_here`.
+        say: Takes lines of progress.
+
+    Raises:
+        DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
+        StorageError: the cache cannot be written.
+    """
+    cache = open_storage(cache_url, s3_endpoint_url=s3_endpoint_url)
+    options = PrepareOptions.of(data)
+    key = hashlib.sha256(json.dumps([source.fingerprint, asdict(options)]).encode()).hexdigest()[:32]
+    found = find(cache, key, s3_endpoint_url)
+    if found is None:
+        folder = f"{key}-{uuid.uuid4().hex[:8]}"
+        task = ShardTask(cache.url(folder), s3_endpoint_url, options)
+        try:
+            results = _run(source, data, runner, task, say)
+        except BaseException:
+            cache.delete_tree(folder)
+            raise
+        finish(cache, folder, key, *_split_results(results))
+        _drop_stale(cache, key)
+        found = find(cache, key, s3_endpoint_url)
+        assert found is not None
+    else:
+        say(f"prepare {source.split}: already prepared, {found.summary.prepared} clips in {found.url}")
+    _check_bad(source, data, found.summary.quarantined, found.summary.rows, found.quarantine)
+    return found
+
+
+def blocks_of(table: pa.Table, rows_per_shard: int) -> list[pa.Table]:
+    """Cuts a table into blocks of one shard each; the cut does not depend on the cluster."""
+    shards = math.ceil(len(table) / rows_per_shard)
+    return [
+        block.append_column("shard", pa.array([shard] * len(block), pa.int64()))
+        for shard in range(shards)
+        if (block := table.slice(shard * rows_per_shard, rows_per_shard))
+    ]
+
+
+def _run(source: Source, data: DataPart, runner: Runner, task: ShardTask, say: Callable[[str], None]) -> pa.Table:
+    blocks = blocks_of(source.table, task.options.rows_per_shard)
+    progress = Progress(f"prepare {source.split}", total=len(source.table), unit="clips", say=say)
+    parts: list[pa.Table] = []
+    bad: list[dict[str, str]] = []
+    for part in runner(blocks, task):
+        parts.append(part)
+        bad += [{"id": row["id"], "reason": row["reason"]} for row in part.to_pylist() if row["reason"] is not None]
+        progress.advance(len(part), note=f"{len(bad)} quarantined" if bad else "")
+        _check_bad(source, data, len(bad), len(source.table), bad)
+    progress.done()
+    return pa.concat_tables(parts)
+
+
+def _split_results(results: pa.Table) -> tuple[pa.Table, list[dict[str, str]], int]:
+    """Index rows in the manifest's order, quarantined rows, and bytes stored."""
+    ordered = results.sort_by("source_row")
+    good = ordered.filter(ordered["reason"].is_null())
+    bad = ordered.filter(ordered["reason"].is_valid())
+    stored_bytes = sum(ordered["stored_bytes"].to_pylist())
+    return (
+        good.select(["id", "shard", "row", "duration_s", "text"]),
+        bad.select(["id", "reason"]).to_pylist(),
+        stored_bytes,
+    )
+
+
+def _check_bad(source: Source, data: DataPart, bad: int, rows: int, quarantine: list[dict[str, str]]) -> None:
+    if bad <= data.max_bad_fraction * rows and bad < rows:
+        return
+    worst = Counter(row["reason"] for row in quarantine).most_common(5)
+    reasons = "\n".join(f"  - {count} × {reason}" for reason, count in worst)
+    examples = ", ".join(row["id"] for row in quarantine[:3])
+    raise DataError(
+        f"{source.origin}: {bad} of {rows} recordings cannot be decoded, more than data.max_bad_fraction "
+        f"{data.max_bad_fraction} allows (e.g. {examples}):\n{reasons}\n"
+        f"mend or remove them, or raise data.max_bad_fraction"
+    )
+
+
+def _by_shard(block: pa.Table) -> Iterable[list[dict[str, object]]]:
+    rows: dict[int, list[dict[str, object]]] = {}
+    for row in block.to_pylist():
+        rows.setdefault(row["shard"], []).append(row)
+    return rows.values()
+
+
+def _read_recording(location: str, s3_endpoint_url: str | None) -> bytes:
+    try:
+        return read_location(location, s3_endpoint_url)
+    except FileNotFoundError:
+        raise AudioError("no such file") from None
+    except IsADirectoryError:
+        raise AudioError("is a folder, not a recording") from None
+    except PermissionError:
+        raise AudioError("permission denied") from None
+    except OSError as error:
+        # What may pass, such as a file server that is away, says nothing about the recording.
+        raise StorageError(
+            f"{location}: cannot be read: {error.strerror or error}; prepare again when it can"
+        ) from error
+
+
+def _arrow_stream(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue()
+
+
+def _drop_stale(cache: Storage, key: str) -> None:
+    """Deletes folders of the same key that a killed writer left long ago; a live one is younger."""
+    claimed = json.loads(cache.read_bytes(f"{key}.json"))["folder"]
+    for folder in cache.list_folders():
+        if not folder.startswith(f"{key}-") or folder == claimed:
+            continue
+        entries = cache.list_files(folder)
+        if not entries or max(entry.modified_s for entry in entries) < time.time() - STALE_FOLDER_S:
+            cache.delete_tree(folder)

@@ -1,0 +1,1 @@
+"""Ranks, signals and coordination between the processes of one attempt."""

@@ -1,0 +1,193 @@
+"""The Ray cluster: joining or starting one, what it can hold, which nodes it lost, and the board on it."""
+
+import contextlib
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from trainers.config.schema import CPUS_FOR_DATA, TrainConfig
+from trainers.distributed.board import Board, News
+from trainers.errors import ResourceError
+
+POLL_S = 0.2
+# Set by install_and_run.sh, see runtime_env.install_script.
+PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
+# An actor answers in milliseconds; one that does not is gone, or its node is.
+BOARD_S = 10.0
+ANSWER_S = 10.0
+LOOPBACK = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]:
+    """Joins the cluster at `address` or RAY_ADDRESS, or starts a Ray on this machine that fits the config.
+
+    One that was started here is shut down at the end; one that this process had joined before is left as it is.
+
+    Raises:
+        ResourceError: no cluster answers at the address.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
+    # Otherwise Ray Train prints each line of a worker a second time, to the other stream.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+    try:
+        if address:
+            _check_answers(address)
+            ray.init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
+        else:
+            wanted = config.scaling.worker_resources["CPU"] * config.scaling.num_workers + CPUS_FOR_DATA
+            cpus = max(os.cpu_count() or 1, math.ceil(wanted))
+            port = _free_port()
+            # "local": without it, ray.init joins whatever Ray another user started on this machine.
+            ray.init(
+                "local",
+                num_cpus=cpus,
+                include_dashboard=True,
+                dashboard_host=LOOPBACK,
+                dashboard_port=port,
+                runtime_env=_surroundings({"RAY_API_SERVER_ADDRESS": f"http://{LOOPBACK}:{port}"}),
+                _node_ip_address=LOOPBACK,
+                **quiet,
+            )
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        raise ResourceError(
+            f"no Ray cluster answers at {address or 'this machine'}: {error}; check --address or RAY_ADDRESS, "
+            "or unset it to use this machine alone"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Finds in seconds that nobody listens; Ray itself waits for minutes.
+
+    Raises:
+        ConnectionError: nobody listens at host:port. Other forms of addresses are left to Ray.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+        except OSError as error:
+            raise ConnectionError(f"nobody listens at {host}:{port} ({error})") from error
+
+
+def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:
+    """The runtime_env of everything that this driver starts.
+
+    Ray Train asks the state API whether its controller lives. Where it is not told which cluster is meant, it asks the
+    Ray that was started last on the machine; another's answers no, and the workers are ended in mid-training.
+
+    Args:
+        cluster: The variable that tells it.
+    """
+    starter = os.environ.get(PY_EXECUTABLE)
+    # Workers then start with the packages that install_and_run.sh has given this driver.
+    return {"env_vars": dict(cluster), **({"py_executable": starter} if starter else {})}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def check_capacity(config: TrainConfig) -> None:
+    """Refuses a gang of workers that the cluster can never hold, with the arithmetic.
+
+    Raises:
+        ResourceError: names the resource, what is asked for, and what the cluster can grow to.
+    """
+    most = largest_cluster()
+    part = config.scaling
+    for name, each in part.worker_resources.items():
+        wanted = each * part.num_workers
+        held = most.get(name, 0.0)
+        if wanted > held:
+            fits = int(held // each)
+            raise ResourceError(
+                f"scaling.num_workers {part.num_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster has "
+                f"{held:g} and cannot grow beyond: set scaling.num_workers to at most {fits}, "
+                f"lower scaling.resources_per_worker.{name}, or use a larger cluster"
+            )
+
+
+def largest_cluster() -> dict[str, float]:
+    """Logical resources that the cluster has, or can grow to where an autoscaler runs."""
+    now: dict[str, float] = ray.cluster_resources()
+    return {name: max(now.get(name, 0.0), limit) for name, limit in {**now, **_autoscaler_limits()}.items()}
+
+
+def _autoscaler_limits() -> Mapping[str, float]:
+    """The most the autoscaler may grow the cluster to; empty without one. Ray has no public call for it."""
+    try:
+        from ray._private.state import state  # noqa: PLC0415
+
+        limits = state.get_max_resources_from_cluster_config()
+    except (ImportError, AttributeError):
+        return {}
+    return limits or {}
+
+
+@contextlib.contextmanager
+def open_board() -> Iterator[Any]:
+    """Gives the handle of a `board.Board` on this node, which a lost worker node does not take away."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    kind: Any = ray.remote(num_cpus=0)(Board)
+    # Where memory runs out, it may go with the workers.
+    actor = kind.options(scheduling_strategy=here, max_restarts=-1).remote()
+    try:
+        yield actor
+    finally:
+        ray.kill(actor)
+
+
+def read_board(board: Any) -> News | None:
+    """What is new; None where the board is gone, of which the cluster's own error will tell more."""
+    try:
+        news: News = ray.get(board.take.remote(), timeout=BOARD_S)
+        return news
+    except ray.exceptions.RayError:
+        return None
+
+
+def is_stop_asked(board: Any) -> bool:
+    """Whether somebody asks to stop; not where the board is gone."""
+    try:
+        return bool(ray.get(board.is_stop_asked.remote(), timeout=BOARD_S))
+    except ray.exceptions.RayError:
+        return False
+
+
+def living_nodes() -> set[str]:
+    """Ids of the nodes that the cluster takes for alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def lost_nodes(before: set[str], *, wait_s: float) -> int:
+    """How many of the nodes are gone; waits for the cluster to notice one.
+
+    Args:
+        before: Ids of nodes that have been alive.
+        wait_s: The longest wait. A node that falls silent is taken for dead after five checks, 3 s apart, each with
+            10 s to answer (health_check_failure_threshold, _period_ms and _timeout_ms of Ray).
+    """
+    end = time.monotonic() + wait_s
+    while not (gone := before - living_nodes()) and time.monotonic() < end:
+        time.sleep(POLL_S)
+    return len(gone)

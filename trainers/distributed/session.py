@@ -1,0 +1,228 @@
+"""A rank's place among the others, and its voice: under Ray Train, under torchrun, or alone.
+
+The training core asks for nothing else of its surroundings, so that the same code runs with and without Ray.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import traceback
+import uuid
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+import torch.distributed
+import transformers
+
+from trainers.config.secrets import resolve_secrets
+from trainers.distributed.board import STOPPABLE, WORKING
+from trainers.distributed.signals import STOP
+from trainers.errors import RayscribeError, StoppedError
+from trainers.run_folder.worker_logs import WorkerLog, finish_logs
+
+# A rank may prepare a large set, or bring a large checkpoint home, while the others wait.
+LONGEST_WAIT = timedelta(hours=12)
+TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+
+
+@dataclass(frozen=True)
+class Session(ABC):
+    """One of `world_size` processes that train together.
+
+    Attributes:
+        rank: This process, 0 … world_size − 1.
+        world_size: Number of processes.
+        local_rank: This process among those of its node.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank writes for all."""
+        return self.rank == 0
+
+    @abstractmethod
+    def say(self, line: str) -> None:
+        """Shows a line to the person who waits; only the leading rank's are shown."""
+
+    @abstractmethod
+    def report(self, metrics: dict[str, float]) -> None:
+        """Gives numbers to the engine; every rank calls it equally often."""
+
+    @abstractmethod
+    def stoppable(self) -> AbstractContextManager[None]:
+        """While the block runs, a request to stop waits for a last checkpoint; at other times it ends all at once.
+
+        Every rank enters it. A block that ends by StoppedError has seen to the request itself.
+        """
+
+    @abstractmethod
+    def stop_asked(self) -> bool:
+        """Whether somebody has asked this rank to stop; may be asked twice a second."""
+
+    @cached_property
+    def group(self) -> str:
+        """A name that only these ranks have, the same on each; all call it at the same point."""
+        name: str = self.from_leader(lambda: uuid.uuid4().hex[:8])
+        return name
+
+    def gather(self, item: Any) -> list[Any]:
+        """Every rank's item, in the order of ranks, on every rank."""
+        if self.world_size == 1:
+            return [item]
+        items: list[Any] = [None] * self.world_size
+        torch.distributed.all_gather_object(items, item)
+        return items
+
+    def from_leader(self, make: Callable[[], Any]) -> Any:
+        """What `make` returns on rank 0, on every rank. If it raises there, every rank raises the same."""
+        outcome: list[Any] = [None]
+        if self.leads:
+            try:
+                outcome = [(True, make())]
+            except Exception as error:
+                outcome = [(False, error)]
+        if self.world_size > 1:
+            torch.distributed.broadcast_object_list(outcome, src=0)
+        made, value = outcome[0]
+        if not made:
+            raise value
+        return value
+
+    def barrier(self) -> None:
+        """Waits until every rank is here."""
+        if self.world_size > 1:
+            torch.distributed.barrier()
+
+
+@dataclass(frozen=True)
+class RaySession(Session):
+    """A worker of a Ray TorchTrainer; what it says goes to the board, which the driver reads.
+
+    Attributes:
+        board: Handle of the actor that `cluster.open_board` gives.
+    """
+
+    board: Any = None
+
+    @classmethod
+    def of_this_worker(cls, board: Any) -> "RaySession":
+        """The session of the calling worker."""
+        import ray.train  # noqa: PLC0415
+
+        context = ray.train.get_context()
+        return cls(context.get_world_rank(), context.get_world_size(), context.get_local_rank(), board)
+
+    def say(self, line: str) -> None:
+        """Sends the line to the driver, which prints it once."""
+        if self.leads:
+            self.board.put.remote(line)
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Gives the numbers to Ray Train, for its dashboard and its Result."""
+        import ray.train  # noqa: PLC0415
+
+        ray.train.report(metrics)
+
+    def begin(self) -> None:
+        """Tells the driver that the workers have started."""
+        if self.leads:
+            self.board.enter.remote(WORKING)
+
+    @contextlib.contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Tells the driver to wait, or not to wait any more."""
+        if self.leads:
+            self.board.enter.remote(STOPPABLE)
+        yield
+        if self.leads:
+            self.board.enter.remote(WORKING)
+
+    def stop_asked(self) -> bool:
+        """Looks at the board, for all ranks."""
+        from trainers.distributed.ray_connection import is_stop_asked  # noqa: PLC0415
+
+        return self.leads and is_stop_asked(self.board)
+
+
+@dataclass(frozen=True)
+class LoneSession(Session):
+    """A process that torchrun started, or the only one."""
+
+    @classmethod
+    def of_this_process(cls) -> "LoneSession":
+        """Reads torchrun's variables, and joins its ranks; without them the process is alone."""
+        rank, world_size, local_rank = (int(os.environ.get(*item)) for item in TORCHRUN_VARIABLES)
+        if world_size > 1 and not torch.distributed.is_initialized():
+            if torch.cuda.is_available():
+                torch.cuda.set_device(local_rank)
+            # Both: tensors of a GPU over nccl, and what this class gathers over gloo. One rank prepares while the
+            # others wait, which takes longer than the default ten minutes.
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            torch.distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+        return cls(rank, world_size, local_rank)
+
+    def say(self, line: str) -> None:
+        """Prints the line."""
+        if self.leads:
+            print(line, flush=True)
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Nobody else is to be told."""
+
+    def stoppable(self) -> AbstractContextManager[None]:
+        """Listens to this process's signals."""
+        return STOP.listening()
+
+    def stop_asked(self) -> bool:
+        """Whether this process has got a signal."""
+        return STOP.asked
+
+
+def run_on_worker(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
+    """Runs in a Ray Train worker, and keeps what the worker prints in the run folder.
+
+    Args:
+        run: What every rank runs.
+        loop_config: `order`, what `run` is told; `board`, see RaySession; `folder` and `attempt`, whose run folder
+            keeps the log.
+
+    Returns:
+        What the driver is to say of a run that was stopped; None for one that went to its end.
+    """
+    resolve_secrets(os.environ)
+    session = RaySession.of_this_worker(loop_config["board"])
+    session.begin()
+    folder, attempt = loop_config["folder"], loop_config["attempt"]
+    if session.local_rank == 0:
+        finish_logs(folder)
+    with WorkerLog(folder, attempt, rank=session.rank, group=session.group):
+        try:
+            run(loop_config["order"], session)
+        except StoppedError as stopped:
+            return str(stopped)
+        except RayscribeError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            raise
+        except Exception:
+            traceback.print_exc()
+            raise
+    return None
+
+
+def be_quiet() -> None:
+    """Leaves one voice: ours."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")

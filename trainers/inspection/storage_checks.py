@@ -1,0 +1,47 @@
+"""Whether the run's storage can be written, read and listed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.schema import S3_SCHEME
+from trainers.errors import StorageError
+from trainers.inspection.notes import Check, Note, ok
+from trainers.inspection.subject import Subject
+from trainers.storage import open_storage
+
+
+def check_storage(subject: Subject) -> Iterator[Note]:
+    """Writes, reads, lists and deletes a small file under run.storage_path and, where it is another, data.cache_dir."""
+    places = {"run.storage_path": storage_path_of(subject.config)}
+    if subject.config.data.cache_dir is not None:
+        places["data.cache_dir"] = cache_url_of(subject.config)
+    for field, url in places.items():
+        is_folder = not url.startswith(S3_SCHEME)
+        if subject.elsewhere and is_folder and not Path(url).is_dir():
+            yield subject.unreachable(f"{field}: {url} is a folder that this machine does not have")
+            continue
+        try:
+            with _left_as_it_was(Path(url) if is_folder else None):
+                open_storage(url, s3_endpoint_url=subject.config.run.s3_endpoint_url).check_writable()
+        except StorageError as error:
+            yield subject.unreachable(f"{field}: {error}")
+        else:
+            yield ok(f"{field}: {url} can be written, read and listed")
+
+
+@contextmanager
+def _left_as_it_was(folder: Path | None) -> Iterator[None]:
+    """Removes the empty folders that a look at a folder made."""
+    made = [] if folder is None else [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            for path in made:
+                path.rmdir()
+
+
+CHECKS = (Check("storage", "the run's storage can be written, read and listed", check_storage),)

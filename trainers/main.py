@@ -1,0 +1,170 @@
+"""The command line of `task.py`, which `rayscribe train`, `prepare` and `evaluate` share."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainers.config import flags
+from trainers.config.loader import (
+    apply_overrides,
+    build_config,
+    make_paths_absolute,
+    parse_override,
+    read_yaml,
+    refuse_relative_storage,
+)
+from trainers.config.schema import TrainConfig
+from trainers.config.secrets import resolve_secrets
+from trainers.distributed.signals import STOP
+from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
+
+EXAMPLES = """examples:
+  python task.py --config jobs/specs/whisper_micro.yaml --set scaling.num_workers=2
+  python task.py --config my.yaml --set data.train=my/train.csv --set run.storage_path=s3://bucket/runs
+  python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 --num-workers 3 --use-gpu
+"""
+VERBS = ("train", "prepare", "evaluate", "check")
+# Ray sets it for the driver of a job.
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+def parser() -> argparse.ArgumentParser:
+    """All arguments of task.py."""
+    result = argparse.ArgumentParser(
+        prog="task.py",
+        description="Fine-tunes a speech recogniser on the Ray cluster that this process finds, or on this machine.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    result.add_argument("--config", type=Path, help="recipe, e.g. jobs/specs/whisper_micro.yaml")
+    result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a field; repeatable")
+    result.add_argument("--verb", choices=VERBS, default="train", help="what to do (default: train)")
+    result.add_argument("--model", help="evaluate: a run folder, a folder with a model, or a Hub id")
+    result.add_argument("--split", default="test", help="evaluate: train, validation or test (default: test)")
+    result.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, or a Ray started here)")
+    result.add_argument("--no-ray", action="store_true", help="run in this process, without Ray")
+    result.add_argument(
+        "--attempt",
+        type=int,
+        metavar="K",
+        help="train: this is attempt K of the run, which takes it over from all before; a service counts them "
+        "(default: the next one)",
+    )
+    result.add_argument("--only", metavar="GROUPS", help="check: some of storage,data,model,hardware,nodes")
+    result.add_argument("--elsewhere", action="store_true", help="check: the job runs on other machines than this")
+    result.add_argument(
+        "--recordings-s", type=float, default=60.0, metavar="S", help="check: longest look at a split's recordings"
+    )
+    group = result.add_argument_group("flags of the usual scripts, each short for a --set")
+    for flag in flags.FLAGS:
+        kind: dict[str, Any] = {"action": "store_true"} if flag.kind is bool else {"type": flag.kind, "metavar": "X"}
+        group.add_argument(*flag.names, dest=flag.key, default=None, help=f"{flag.help} → {flag.field}", **kind)
+    return result
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one verb; prints one message for what can go wrong, and gives back its exit code."""
+    given = parser().parse_args(arguments)
+    STOP.reset()
+    with STOP.on_signals():
+        try:
+            resolve_secrets(os.environ)
+            config = config_of(given)
+            return run_verb(given, config)
+        except StoppedError as stopped:
+            _tell(str(stopped))
+            return STOP.exit_code
+        except KeyboardInterrupt as stopped:
+            _tell(f"stopped; {(stopped if isinstance(stopped, Interruption) else Interruption()).left}")
+            return STOP.exit_code
+        except RayscribeError as error:
+            _tell(f"error: {error}")
+            return error.exit_code
+
+
+def _tell(message: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(message, file=sys.stderr, flush=True)
+
+
+def config_of(given: argparse.Namespace) -> TrainConfig:
+    """The config that the arguments describe: file, then BUCKET_URI, then flags, then --set.
+
+    Raises:
+        ConfigError: one message with every fault.
+    """
+    values = vars(given)
+    if given.config is not None:
+        content, origin = read_yaml(given.config), str(given.config)
+    elif given.model_size or given.model_name_or_path:
+        content, origin = flags.base_of_flags(values), "command line"
+    else:
+        raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
+    overrides = [*flags.storage_override(os.environ), *flags.overrides_of(values)]
+    overrides += [parse_override(text) for text in given.set]
+    given.changed = [f"{'.'.join(path)}={value}" for path, value in overrides]
+    config = build_config(apply_overrides(content, overrides), origin=origin)
+    if JOB_VARIABLE in os.environ:
+        refuse_relative_storage(config)
+    config = make_paths_absolute(config, Path.cwd())
+    if config.run.name is None:
+        stem = re.sub(r"[^A-Za-z0-9.-]+", "-", given.config.stem if given.config else "run").strip("-.") or "run"
+        name = f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
+    return config
+
+
+def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
+    """Runs train, prepare or evaluate with Ray, or without.
+
+    Raises:
+        RayscribeError: what stopped it.
+    """
+    # Only now: a fault in the config is told in a second, and torch, transformers and Ray take several to load.
+    if given.verb == "check":
+        from trainers.inspection.check_command import check  # noqa: PLC0415
+        from trainers.inspection.subject import Subject  # noqa: PLC0415
+
+        subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
+        return check(subject, given.only)
+    from trainers.pipeline.fit import LoneEngine  # noqa: PLC0415
+    from trainers.training.arguments import check_training_args  # noqa: PLC0415
+
+    check_training_args(config.training.training_args)
+    if given.no_ray:
+        return _run(given, config, LoneEngine())
+    from trainers.distributed.ray_connection import connected  # noqa: PLC0415
+    from trainers.pipeline.ray_engine import RayEngine  # noqa: PLC0415
+
+    # Again inside, since Ray takes SIGTERM for itself when it connects.
+    with connected(config, given.address), STOP.on_signals():
+        return _run(given, config, RayEngine())
+
+
+def _run(given: argparse.Namespace, config: TrainConfig, engine: Any) -> int:
+    from trainers.pipeline import fit  # noqa: PLC0415
+
+    if given.verb == "prepare":
+        for split, prepared in fit.prepare_all(config, engine).items():
+            counts = prepared.summary
+            fit.say(
+                f"{split}: {counts.rows} rows · {counts.prepared} prepared ({counts.duration_s / 3600:.2f} h, "
+                f"{counts.stored_bytes / 1e6:.1f} MB) · {counts.quarantined} quarantined · {prepared.url}"
+            )
+        return 0
+    if given.verb == "evaluate":
+        if given.model is None:
+            raise ConfigError("--model is missing: name a run folder, a folder with a model, or a Hub id")
+        if given.split not in ("train", "validation", "test"):
+            raise ConfigError(f"--split {given.split}: one of train, validation, test")
+        result = fit.evaluate(config, engine, model=given.model, split=given.split)
+    else:
+        result = fit.fit(config, engine, overrides=given.changed, attempt=given.attempt)
+    fit.say(result.headline)
+    return 0

@@ -1,0 +1,1 @@
+"""Speech recognition models: loading, vocabularies, export."""

@@ -1,0 +1,77 @@
+"""The best checkpoint as a folder that `from_pretrained` and `pipeline` open, with a model card."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainers.config.schema import TrainConfig
+from trainers.models.whisper_scratch import language_code
+from trainers.run_folder.journal import Checkpoint
+from trainers.run_folder.layout import MODEL, RunFolder
+
+# What training needs to go on, and nobody else.
+NOT_EXPORTED = {
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "trainer_state.json",
+    "validation.json",
+    "validation.jsonl",
+}
+
+
+def export_model(
+    folder: RunFolder, config: TrainConfig, checkpoint: Checkpoint, local: Path, test: dict[str, Any] | None
+) -> None:
+    """Writes model/ of a worker group's outputs.
+
+    Args:
+        folder: The folder of the outputs.
+        config: The config.
+        checkpoint: The best checkpoint.
+        local: Its files on this node.
+        test: Totals of the test split, None where there is none.
+    """
+    target = folder.storage.sub(MODEL)
+    for name in sorted(checkpoint.files):
+        if name not in NOT_EXPORTED:
+            target.upload_file(local / name, name)
+    target.write_bytes("README.md", model_card(config, checkpoint, test).encode())
+
+
+def model_card(config: TrainConfig, checkpoint: Checkpoint, test: dict[str, Any] | None) -> str:
+    """Renders the model card: what it is, how it was trained, how good it is and on what."""
+    header: dict[str, Any] = {
+        "pipeline_tag": "automatic-speech-recognition",
+        "library_name": "transformers",
+        "tags": ["whisper", "rayscribe"],
+    }
+    if config.model.language is not None:
+        header["language"] = language_code(config.model.language)
+    if config.model.name_or_path is not None:
+        header["base_model"] = config.model.name_or_path
+    origin = config.model.name_or_path or "new weights"
+    rows = [f"| validation | {_rates(checkpoint.metrics, 'eval_')} |"]
+    if test is not None:
+        rows.append(f"| test ({test['scored']} of {test['utterances']} utterances) | {_rates(test, '')} |")
+    padding = (
+        f"Clips were padded to length buckets of at most {config.model.max_context_s} s in training.\n\n"
+        if config.model.max_context_s is not None
+        else ""
+    )
+    return (
+        f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {config.run.name}\n\n"
+        f"Trained from {origin} with Rayscribe, {checkpoint.step} steps; the best checkpoint by "
+        f"{config.checkpoint.checkpoint_score_attribute} on the validation set.\n\n"
+        f"| split | WER % | CER % | SER % |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + f"\n\n{padding}"
+        "## Use\n\n```python\nfrom transformers import pipeline\n\n"
+        'recognise = pipeline("automatic-speech-recognition", model="<this folder>")\n'
+        'print(recognise("speech.wav")["text"])\n```\n\n'
+        f"## Training config\n\n```json\n{json.dumps(config.training.model_dump(mode='json'), indent=1)}\n```\n"
+    )
+
+
+def _rates(metrics: dict[str, Any], prefix: str) -> str:
+    return " | ".join(f"{metrics[prefix + name]:.2f}" for name in ("wer", "cer", "ser"))

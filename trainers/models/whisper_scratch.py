@@ -1,0 +1,161 @@
+"""Builds everything of a new Whisper that is not weights: tokenizer, feature extractor, model and generation config.
+
+All of it offline. The special tokens stand in the order of the released multilingual models, because the reference
+tokenizer finds a language by counting from <|startoftranscript|>.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AddedToken,
+    GenerationConfig,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperProcessor,
+    WhisperTokenizer,
+)
+from transformers.models.whisper.tokenization_whisper import LANGUAGES as CODES
+from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+from trainers.config.schema import ModelPart
+from trainers.data.audio import SAMPLING_RATE_HZ
+from trainers.errors import ConfigError
+
+# Name of each language by its code, in the order of the tokens.
+LANGUAGES: dict[str, str] = CODES
+END = "<|endoftext|>"
+START = "<|startoftranscript|>"
+NO_TIMESTAMPS = "<|notimestamps|>"
+TASKS = ("translate", "transcribe")
+# Seconds between two timestamp tokens, and seconds of one output of the encoder.
+TIME_PRECISION_S = 0.02
+FULL_CONTEXT_S = 30
+
+
+def language_code(language: str) -> str:
+    """Whisper's code of a language given by name or code, e.g. `Serbian` → `sr`.
+
+    Raises:
+        ConfigError: Whisper has no token for it.
+    """
+    name = language.lower()
+    code = TO_LANGUAGE_CODE.get(name, name)
+    if code not in LANGUAGES:
+        raise ConfigError(
+            f"model.language: Whisper has no token for {language!r}; name one of its languages "
+            f"(english, serbian, …), or a related one that it shall borrow the token of"
+        )
+    return str(code)
+
+
+def new_tokenizer(texts: Iterable[str], model: ModelPart) -> WhisperTokenizer:
+    """Learns a byte-level BPE from the training text, and adds Whisper's special tokens and timestamps.
+
+    Args:
+        texts: Transcripts of the training set, and of nothing else.
+        model: Says vocabulary size, language, task and context.
+    """
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner.decoder = decoders.ByteLevel()
+    learner.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=model.vocab_size - 1,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    learned = learner.get_vocab()
+    merges = _merges(learner)
+    vocabulary = {token: learned[token] for token in sorted(learned, key=learned.__getitem__)}
+    vocabulary[END] = len(vocabulary)
+    tokenizer = WhisperTokenizer(
+        vocab=vocabulary, merges=merges, pad_token=END, model_max_length=model.max_label_tokens
+    )
+    special = [
+        START,
+        *(f"<|{code}|>" for code in LANGUAGES),
+        *(f"<|{task}|>" for task in TASKS),
+        "<|startoflm|>",
+        "<|startofprev|>",
+        "<|nospeech|>",
+        NO_TIMESTAMPS,
+    ]
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special], special_tokens=True)
+    stamps = round((model.max_context_s or FULL_CONTEXT_S) / TIME_PRECISION_S) + 1
+    tokenizer.add_tokens(
+        [AddedToken(f"<|{index * TIME_PRECISION_S:.2f}|>", special=False, normalized=False) for index in range(stamps)]
+    )
+    assert model.language is not None
+    tokenizer.set_prefix_tokens(language=LANGUAGES[language_code(model.language)], task=model.task)
+    return tokenizer
+
+
+def new_processor(texts: Iterable[str], model: ModelPart) -> WhisperProcessor:
+    """A tokenizer learned from `texts`, and the feature extractor of the model's context."""
+    extractor = WhisperFeatureExtractor(
+        feature_size=model.num_mel_bins,
+        sampling_rate=SAMPLING_RATE_HZ,
+        chunk_length=model.max_context_s or FULL_CONTEXT_S,
+    )
+    return WhisperProcessor(extractor, new_tokenizer(texts, model))
+
+
+def new_config(model: ModelPart, tokenizer: Any) -> WhisperConfig:
+    """The architecture, from sizes. Dropout 0 where the config leaves it open."""
+    ffn_dim = model.ffn_dim or 4 * model.d_model
+    return WhisperConfig(
+        vocab_size=len(tokenizer),
+        num_mel_bins=model.num_mel_bins,
+        d_model=model.d_model,
+        encoder_layers=model.encoder_layers,
+        decoder_layers=model.decoder_layers,
+        encoder_attention_heads=model.attention_heads,
+        decoder_attention_heads=model.attention_heads,
+        encoder_ffn_dim=ffn_dim,
+        decoder_ffn_dim=ffn_dim,
+        max_source_positions=round((model.max_context_s or FULL_CONTEXT_S) / TIME_PRECISION_S),
+        max_target_positions=model.max_label_tokens,
+        dropout=model.dropout or 0.0,
+        attention_dropout=model.attention_dropout or 0.0,
+        activation_dropout=model.activation_dropout or 0.0,
+        apply_spec_augment=model.apply_spec_augment,
+        mask_time_prob=model.mask_time_prob,
+        mask_feature_prob=model.mask_feature_prob,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.convert_tokens_to_ids(START),
+        architectures=["WhisperForConditionalGeneration"],
+    )
+
+
+def new_generation_config(model: ModelPart, tokenizer: Any) -> GenerationConfig:
+    """How the model transcribes by itself, in a pipeline too: start, language, task, no timestamps."""
+    token_id = tokenizer.convert_tokens_to_ids
+    assert model.language is not None
+    return GenerationConfig(
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=token_id(START),
+        no_timestamps_token_id=token_id(NO_TIMESTAMPS),
+        prev_sot_token_id=token_id("<|startofprev|>"),
+        max_length=model.max_label_tokens,
+        is_multilingual=True,
+        lang_to_id={f"<|{code}|>": token_id(f"<|{code}|>") for code in LANGUAGES},
+        task_to_id={task: token_id(f"<|{task}|>") for task in TASKS},
+        language=LANGUAGES[language_code(model.language)],
+        task=model.task,
+        return_timestamps=False,
+        transformers_version=transformers.__version__,
+    )
+
+
+def _merges(learner: Tokenizer) -> list[tuple[str, str]]:
+    return [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]

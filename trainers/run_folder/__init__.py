@@ -1,0 +1,1 @@
+"""What a run leaves: layout, journal and fencing, checkpoints, status, logs."""

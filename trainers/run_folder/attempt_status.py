@@ -1,0 +1,163 @@
+"""What an attempt tells while it lives, in files of its run folder: how far it is, and its logs. Imports no torch.
+
+attempts/<k>/status.json                   rewritten whole every few seconds, see `StatusWriter`
+attempts/<k>/logs/rank-<r>-<group>.log     what a worker prints, see `worker_log`
+attempts/<k>/logs/driver.log               what the driver printed, once somebody has archived it
+"""
+
+import json
+import re
+import threading
+import time
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+from trainers.errors import StorageError
+from trainers.run_folder.layout import ATTEMPTS, RunFolder
+
+STATUS = "status.json"
+LOGS = "logs"
+DRIVER_LOG = "driver.log"
+_WORKER_LOG = re.compile(r"rank-(\d+)-([^/]+)\.log")
+
+EVERY_S = 2.0
+# Written again unchanged after this long, so that a reader can tell a long step from a silent process.
+ALIVE_S = 20.0
+# How long the last writing may hold up the end of a process.
+PATIENCE_S = 15.0
+
+
+class Phase(StrEnum):
+    """What an attempt does."""
+
+    PREPARING_DATA = "PREPARING_DATA"
+    WAITING_FOR_RESOURCES = "WAITING_FOR_RESOURCES"
+    TRAINING = "TRAINING"
+    EVALUATING = "EVALUATING"
+    ENDED = "ENDED"
+
+
+def status_key(attempt: int) -> str:
+    """Where an attempt writes its status, in the run folder."""
+    return f"{ATTEMPTS}/{attempt}/{STATUS}"
+
+
+def worker_log_key(attempt: int, rank: int, group: str) -> str:
+    """Where a worker's log is kept, in the run folder."""
+    return f"{ATTEMPTS}/{attempt}/{LOGS}/rank-{rank}-{group}.log"
+
+
+def driver_log_key(attempt: int) -> str:
+    """Where a driver's log is archived, in the run folder."""
+    return f"{ATTEMPTS}/{attempt}/{LOGS}/{DRIVER_LOG}"
+
+
+def worker_logs(folder: RunFolder, attempt: int) -> list[tuple[int, str, str]]:
+    """Rank, worker group and key of each worker's log of an attempt, by rank."""
+    found = []
+    for entry in folder.storage.list_files(f"{ATTEMPTS}/{attempt}/{LOGS}"):
+        match = _WORKER_LOG.fullmatch(entry.key.rpartition("/")[2])
+        if match:
+            found.append((int(match[1]), match[2], entry.key))
+    return sorted(found)
+
+
+def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
+    """What an attempt wrote last, see `StatusWriter.show`; None where it has written nothing that can be read.
+
+    Raises:
+        StorageError: the storage does not answer.
+    """
+    key = status_key(attempt)
+    if not folder.storage.exists(key):
+        return None
+    try:
+        status = json.loads(folder.storage.read_bytes(key))
+    except ValueError:
+        return None
+    return status if isinstance(status, dict) else None
+
+
+class StatusWriter:
+    """Writes an attempt's status in a thread. Storage that is slow or away costs the attempt nothing."""
+
+    def __init__(self, folder: RunFolder, attempt: int | None):
+        """Writes nothing yet.
+
+        Args:
+            folder: The run folder.
+            attempt: Number of the attempt; None where it has none yet, so that nothing is written.
+        """
+        self._folder, self._attempt = folder, attempt
+        self._status: dict[str, Any] = {}
+        self._news = threading.Condition()
+        self._urgent = self._changed = self._closed = False
+        self._written_s = time.monotonic() - ALIVE_S
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        """Starts the thread."""
+        if self._attempt is not None:
+            self._thread = threading.Thread(target=self._write_on, name="status", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Writes what is new, and ends the thread; does not wait for long."""
+        with self._news:
+            self._closed = True
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join(PATIENCE_S)
+
+    def show(self, phase: Phase, **numbers: Any) -> None:
+        """Changes what is shown; a new phase is written at once.
+
+        Args:
+            phase: What the attempt does.
+            numbers: Of `step`, `max_steps`, `loss`, `wer` (percent, of the last validation), `eta_s` and `detail`
+                those that have changed; a detail is shown until the next change.
+        """
+        with self._news:
+            self._urgent = self._urgent or phase != self._status.get("phase")
+            self._status = {**self._status, "detail": "", **numbers, "phase": phase}
+            self._changed = True
+            self._news.notify()
+
+    def rest(self) -> None:
+        """Writes nothing more until something is shown again; another process may write meanwhile."""
+        with self._news:
+            self._status = {}
+            self._changed = self._urgent = False
+
+    def _write_on(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(self._is_due, timeout=EVERY_S)
+                if self._closed and not self._changed:
+                    return
+                if not self._is_due():
+                    continue
+                status, self._changed, self._urgent = self._status, False, False
+            self._write(status)
+            self._written_s = time.monotonic()
+
+    def _is_due(self) -> bool:
+        age_s = time.monotonic() - self._written_s
+        old = bool(self._status) and age_s >= ALIVE_S
+        return self._closed or self._urgent or old or (self._changed and age_s >= EVERY_S)
+
+    def _write(self, status: dict[str, Any]) -> None:
+        assert self._attempt is not None
+        try:
+            if status["phase"] == Phase.ENDED:
+                # Whoever wrote before knew how far training had come.
+                status = {**(read_status(self._folder, self._attempt) or {}), **status}
+            status = {**status, "at_s": time.time()}
+            self._folder.storage.write_bytes(status_key(self._attempt), json.dumps(status).encode())
+        except StorageError:
+            # The storage's own users tell of it; a status is not worth an attempt.
+            return

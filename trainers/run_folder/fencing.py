@@ -1,0 +1,184 @@
+"""Who may write into a run: a driver, and the worker group of its attempt; each until another is named in the journal.
+
+One that finds another named in its place ends with FencedError. It need not find out in time: what it writes lies under
+names of its own, and only an entry in the journal, which it can no longer make, would have anybody read them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from trainers.errors import FencedError
+from trainers.run_folder.journal import Group, Journal, State, whole_lines
+from trainers.run_folder.layout import ATTEMPTS, RunFolder
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Writer(ABC):
+    """One who may write until another is named.
+
+    Attributes:
+        folder: The run folder.
+        journal: Its journal.
+        attempt: The attempt that it is part of.
+    """
+
+    folder: RunFolder
+    journal: Journal
+    attempt: int
+
+    @abstractmethod
+    def holds(self, state: State) -> bool:
+        """Whether the journal still names it."""
+
+    def check(self) -> State:
+        """What the journal comes to, as long as it names this writer.
+
+        Raises:
+            FencedError: it names another.
+        """
+        return self._held(self.journal.read())
+
+    def append(self, decide: Callable[[State], Entry | None]) -> State:
+        """Adds an entry, see `Journal.append`, as long as the journal names this writer.
+
+        Raises:
+            FencedError: it names another; nothing was added.
+        """
+        return self.journal.append(lambda state: decide(self._held(state)))
+
+    def _held(self, state: State) -> State:
+        if not self.holds(state):
+            raise _fenced(self.folder, self.attempt, state)
+        return state
+
+
+@dataclass(frozen=True)
+class Driver(Writer):
+    """The driver of an attempt, which prepares it.
+
+    Attributes:
+        id: Tells it from every other driver.
+    """
+
+    id: str
+
+    @classmethod
+    def open(
+        cls, folder: RunFolder, journal: Journal, number: int | None, settle: Callable[[State], dict[str, Any]]
+    ) -> "Driver":
+        """Begins an attempt.
+
+        Args:
+            folder: The run folder.
+            journal: Its journal.
+            number: The attempt's number where a service counts; it ends the attempts before at once. None: the next
+                free one, begun by hand; it leaves a living worker group alone until its own may open.
+            settle: Gives the experiment, as `State.experiment`, or raises where the run may not be continued.
+
+        Raises:
+            FencedError: an attempt of this number or a later one has begun.
+        """
+        driver_id = uuid4().hex
+
+        def decide(state: State) -> Entry | None:
+            if state.driver == driver_id:
+                return None
+            refuse_superseded(folder, state, number)
+            experiment = settle(state)
+            # Two experiments in one folder share nothing, so the one before ends whoever began this one.
+            takes_over = number is not None or state.experiment is None or state.experiment["id"] != experiment["id"]
+            return {
+                "kind": "opened",
+                "attempt": state.attempt + 1 if number is None else number,
+                "driver": driver_id,
+                "experiment": experiment,
+                "takes_over": takes_over,
+                "sealed": _seal(folder, state) if takes_over else {},
+            }
+
+        state = journal.append(decide)
+        return cls(folder, journal, state.attempt, driver_id)
+
+    def holds(self, state: State) -> bool:
+        """See Writer."""
+        return state.driver == self.id
+
+    @property
+    def own(self) -> RunFolder:
+        """The folder of its attempt, into which no other driver writes."""
+        return self.folder.sub(f"{ATTEMPTS}/{self.attempt}")
+
+
+@dataclass(frozen=True)
+class GroupWriter(Writer):
+    """A worker group, which trains; each of its ranks may have one, once the leading one has opened it.
+
+    Attributes:
+        group: Its name and its own files.
+    """
+
+    group: Group
+
+    @classmethod
+    def of(cls, folder: RunFolder, attempt: int, group: str) -> "GroupWriter":
+        """The writer of a worker group, not opened."""
+        return cls(folder, Journal(folder), attempt, Group(attempt, group))
+
+    def open(self) -> State:
+        """Takes over from the group before, whose metrics count up to this moment.
+
+        Raises:
+            FencedError: a later attempt has begun.
+        """
+
+        def decide(state: State) -> Entry | None:
+            if state.group == self.group.id:
+                return None
+            if state.attempt != self.attempt:
+                raise _fenced(self.folder, self.attempt, state)
+            return {
+                "kind": "opened",
+                "attempt": self.attempt,
+                "group": self.group.id,
+                "sealed": _seal(self.folder, state),
+            }
+
+        return self.journal.append(decide)
+
+    def holds(self, state: State) -> bool:
+        """See Writer."""
+        return state.group == self.group.id
+
+
+def refuse_superseded(folder: RunFolder, state: State, number: int | None) -> None:
+    """Refuses to begin an attempt whose number has been used or passed.
+
+    Raises:
+        FencedError: names the attempt that has the run now.
+    """
+    if number is not None and state.attempt >= number:
+        raise _fenced(folder, number, state)
+
+
+def _fenced(folder: RunFolder, attempt: int, state: State) -> FencedError:
+    newer = (
+        f"attempt {state.attempt}"
+        if state.attempt != attempt
+        else f"another driver or worker group of attempt {state.attempt}"
+    )
+    return FencedError(
+        f"{folder.url}: {newer} has taken this run over, so attempt {attempt} ends here; "
+        "nothing that it writes from now on is read"
+    )
+
+
+def _seal(folder: RunFolder, state: State) -> dict[str, int]:
+    """How many bytes of metrics count of each group whose time ends now."""
+    return {
+        group.id: len(whole_lines(folder, group.metrics_key)) for group in state.groups if group.sealed_bytes is None
+    }

@@ -1,0 +1,293 @@
+"""The journal of a run: what happened to it, in one total order. Readers believe nothing else. Imports no torch.
+
+journal/00000001.json, 00000002.json, …, each created by exactly one of those that race for it (a hard link, or a
+conditional PUT). To change something is to compare and swap: read up to entry n, decide, create entry n + 1; where
+somebody else created it first, read that and decide again. So an attempt that was paused finds, when it wakes, that
+another has taken over, and what it wrote in the meantime is in no entry: to every reader it does not exist.
+
+    opened      {attempt, driver, experiment, takes_over, sealed}   a driver begins an attempt
+    opened      {attempt, group, sealed}                            a worker group of the attempt may write from now on
+    prepared    {attempt, processor}                                attempts/<k>/ holds what the run folder's root shows
+    checkpoint  {checkpoint, removes}                               its files are whole; those removed are deleted after
+    set_aside   {name}                                              a checkpoint was found damaged
+    finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
+
+`sealed` says how many bytes of each former group's metrics count.
+"""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainers.errors import ResumeError
+from trainers.run_folder.layout import ATTEMPTS, JOURNAL, RunFolder, now
+
+_PARALLEL_READS = 16
+# After a lost race, so that many who race for entry after entry do not keep each other from it.
+_LONGEST_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is known of a checkpoint without opening it.
+
+    Attributes:
+        name: Its folder's name, checkpoint-<step>-a<attempt>-<worker group>.
+        step: Optimizer steps behind it.
+        attempt: The attempt that wrote it.
+        metrics: The scores on the validation set at this step.
+        created: ISO 8601 time.
+        files: Size in bytes and SHA-256 of each file.
+    """
+
+    name: str
+    step: int
+    attempt: int
+    metrics: dict[str, float]
+    created: str
+    files: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A worker group, the one that writes checkpoints and results until another is opened.
+
+    Attributes:
+        attempt: Its attempt.
+        id: Tells it from other groups of the attempt, which Ray Train starts after a failure.
+        sealed_bytes: How much of its metrics counts. None: all whole lines, since it may still write.
+    """
+
+    attempt: int
+    id: str
+    sealed_bytes: int | None = None
+
+    @property
+    def metrics_key(self) -> str:
+        """Its own file of metrics in the run folder."""
+        return f"{ATTEMPTS}/{self.attempt}/metrics-{self.id}.jsonl"
+
+    @property
+    def outputs(self) -> str:
+        """Its own folder of results in the run folder."""
+        return f"{ATTEMPTS}/{self.attempt}/outputs-{self.id}"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The model that a run came to.
+
+    Attributes:
+        attempt: The attempt that finished.
+        outputs: Folder in the run folder with model/, evaluation/, metrics.jsonl and result.json.
+        files: Keys of all files in it.
+        result: Content of result.json.
+    """
+
+    attempt: int
+    outputs: str
+    files: tuple[str, ...]
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class State:
+    """What all entries so far come to.
+
+    Attributes:
+        number: Of the last entry; 0 where there is none.
+        attempt: Of the last driver that opened; 0 before the first.
+        driver: Unique id of that driver, which alone may write as one.
+        group: The worker group that may write; None where a driver took over and no group has opened since.
+        experiment: Id and description of the experiment, see `experiment.describe`.
+        prepared: The attempt whose request the run folder's root shows.
+        processor: The attempt that holds a new model's processor; None where there is none.
+        checkpoints: All that exist, by step.
+        set_aside: Names of damaged ones, whose files stay.
+        groups: All worker groups that ever might write, in order.
+        finished: The last result.
+    """
+
+    number: int = 0
+    attempt: int = 0
+    driver: str | None = None
+    group: str | None = None
+    experiment: dict[str, Any] | None = None
+    prepared: int | None = None
+    processor: int | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    set_aside: frozenset[str] = frozenset()
+    groups: tuple[Group, ...] = ()
+    finished: Finished | None = None
+
+    def has(self, name: str) -> bool:
+        """Whether a checkpoint of this name exists."""
+        return any(item.name == name for item in self.checkpoints)
+
+
+class Journal:
+    """Reads and extends a run's journal; threads may share it. What was read once is not read again."""
+
+    def __init__(self, folder: RunFolder):
+        """Reads nothing yet."""
+        self._storage = folder.storage.sub(JOURNAL)
+        self._state = State()
+        self._lock = threading.Lock()
+
+    def read(self) -> State:
+        """What all entries up to now come to.
+
+        Raises:
+            ResumeError: an entry is of a kind that this version does not know.
+            StorageError: the storage does not answer.
+        """
+        with self._lock:
+            return self._read()
+
+    def append(self, decide: Callable[[State], Mapping[str, Any] | None]) -> State:
+        """Adds one entry, decided on exactly the state that it follows.
+
+        Args:
+            decide: Gives the entry, or None where nothing is to be added; may raise. It is asked again whenever
+                another entry came first.
+
+        Returns:
+            The state after the entry.
+        """
+        with self._lock:
+            while True:
+                state = self._read()
+                entry = decide(state)
+                if entry is None:
+                    return state
+                number = state.number + 1
+                content = json.dumps({"number": number, "at": now(), **entry}, ensure_ascii=False).encode()
+                if self._storage.create_exclusive(_key(number), content):
+                    self._state = fold(state, json.loads(content))
+                    return self._state
+                time.sleep(random.uniform(0.0, _LONGEST_PAUSE_S))
+
+    def _read(self) -> State:
+        if self._state.number == 0:
+            self._read_many()
+        while self._storage.exists(key := _key(self._state.number + 1)):
+            self._state = fold(self._state, json.loads(self._storage.read_bytes(key)))
+        return self._state
+
+    def _read_many(self) -> None:
+        """All entries that a listing shows without a gap, several at a time."""
+        listed = {entry.key for entry in self._storage.list_files()}
+        keys: list[str] = []
+        while (key := _key(len(keys) + 1)) in listed:
+            keys.append(key)
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            for content in pool.map(self._storage.read_bytes, keys):
+                self._state = fold(self._state, json.loads(content))
+
+
+def fold(state: State, entry: Mapping[str, Any]) -> State:
+    """The state after one more entry. Pure.
+
+    Raises:
+        ResumeError: the entry is of no known kind, or not as its kind is.
+    """
+    kind = entry.get("kind") if isinstance(entry, Mapping) else None
+    if kind not in _FOLDS:
+        raise ResumeError(
+            f"entry {state.number + 1} of the run's journal is of the unknown kind {kind!r}: a newer Rayscribe "
+            "wrote it; continue the run with that version"
+        )
+    try:
+        return replace(_FOLDS[kind](state, entry), number=entry["number"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ResumeError(
+            f"entry {state.number + 1} of the run's journal is not as an entry of the kind {kind!r} is "
+            f"({type(error).__name__}: {error}): something else has written it; give the run another name"
+        ) from error
+
+
+def _opened(state: State, entry: Mapping[str, Any]) -> State:
+    sealed = entry["sealed"]
+    groups = tuple(replace(item, sealed_bytes=sealed.get(item.id, item.sealed_bytes)) for item in state.groups)
+    if "group" in entry:
+        return replace(state, group=entry["group"], groups=(*groups, Group(entry["attempt"], entry["group"])))
+    known = state.experiment is not None and state.experiment["id"] == entry["experiment"]["id"]
+    return replace(
+        state,
+        attempt=entry["attempt"],
+        driver=entry["driver"],
+        group=None if entry["takes_over"] else state.group,
+        groups=groups,
+        experiment=entry["experiment"],
+        # What another experiment left before its first checkpoint is of other sizes.
+        processor=state.processor if known else None,
+    )
+
+
+def _prepared(state: State, entry: Mapping[str, Any]) -> State:
+    return replace(state, prepared=entry["attempt"], processor=entry["processor"])
+
+
+def _checkpoint(state: State, entry: Mapping[str, Any]) -> State:
+    removed = set(entry["removes"])
+    items = [*(item for item in state.checkpoints if item.name not in removed), Checkpoint(**entry["checkpoint"])]
+    return replace(state, checkpoints=tuple(sorted(items, key=lambda item: (item.step, item.created))))
+
+
+def _set_aside(state: State, entry: Mapping[str, Any]) -> State:
+    stay = tuple(item for item in state.checkpoints if item.name != entry["name"])
+    return replace(state, checkpoints=stay, set_aside=state.set_aside | {entry["name"]})
+
+
+def _finished(state: State, entry: Mapping[str, Any]) -> State:
+    files = tuple(entry["files"])
+    return replace(state, finished=Finished(entry["attempt"], entry["outputs"], files, entry["result"]))
+
+
+_FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
+    "opened": _opened,
+    "prepared": _prepared,
+    "checkpoint": _checkpoint,
+    "set_aside": _set_aside,
+    "finished": _finished,
+}
+
+
+def metrics_of(folder: RunFolder, state: State | None = None) -> list[dict[str, Any]]:
+    """All lines of metrics that count, of all worker groups in their order.
+
+    Args:
+        folder: The run folder.
+        state: What its journal comes to, where the caller has read it.
+    """
+    content = accepted_metrics(folder, Journal(folder).read() if state is None else state)
+    return [json.loads(line) for line in content.splitlines() if _is_whole(line)]
+
+
+def accepted_metrics(folder: RunFolder, state: State) -> bytes:
+    """The same as bytes, one line of JSON each."""
+    return b"".join(
+        whole_lines(folder, group.metrics_key)[: group.sealed_bytes]
+        for group in state.groups
+        if group.sealed_bytes != 0
+    )
+
+
+def whole_lines(folder: RunFolder, key: str) -> bytes:
+    """The content of a file up to its last line feed; nothing where there is no file."""
+    content = folder.storage.read_bytes(key) if folder.storage.exists(key) else b""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _is_whole(line: bytes) -> bool:
+    # A full disk may have cut a line short before the next one was written.
+    return line.endswith(b"}")
+
+
+def _key(number: int) -> str:
+    return f"{number:08d}.json"

@@ -1,0 +1,151 @@
+"""The layout of a run folder, in one place. Imports no torch.
+
+journal/00000001.json …       what happened, in one order; what it does not name does not exist, see `journal`
+checkpoints/<name>/           over all attempts, each once the journal has it
+attempts/<k>/                 what only attempt k writes: Ray Train's own folder, TensorBoard events, and
+    attempt.json                  when and where it began
+    config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
+    processor/                    a new model's description: tokenizer, extractor, sizes
+    metrics-<group>.jsonl         one line a report of each worker group, while it trains
+    outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json
+
+Shown at the root for people, as copies of what the journal names (hard links on a disk), see `publish`:
+config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
+model/                        the best model, ready for from_pretrained
+evaluation/<split>.json .jsonl
+metrics.jsonl                 all lines that count, over all attempts; with the others at the run's end
+result.json                   last
+"""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import yaml
+
+from trainers.config.loader import to_yaml
+from trainers.config.locations import storage_path_of
+from trainers.config.schema import TrainConfig
+from trainers.storage import Storage, open_storage
+
+ATTEMPT = "attempt.json"
+CONFIG = "config.yaml"
+OVERRIDES = "overrides.yaml"
+ENVIRONMENT = "environment.json"
+EXPERIMENT = "experiment.json"
+METRICS = "metrics.jsonl"
+QUARANTINE = "quarantine.jsonl"
+RESULT = "result.json"
+JOURNAL = "journal"
+PROCESSOR = "processor"
+CHECKPOINTS = "checkpoints"
+ATTEMPTS = "attempts"
+EVALUATION = "evaluation"
+MODEL = "model"
+
+REPORTED_PACKAGES = (
+    "ray",
+    "torch",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "soundfile",
+    "soxr",
+    "jiwer",
+    "rayscribe",
+)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder, by its storage."""
+
+    storage: Storage
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> "RunFolder":
+        """The folder of the config's run, which must have a name."""
+        assert config.run.name is not None
+        url = f"{storage_path_of(config)}/{config.run.name}"
+        return cls(open_storage(url, s3_endpoint_url=config.run.s3_endpoint_url))
+
+    @property
+    def url(self) -> str:
+        """Absolute path or s3:// URL."""
+        return self.storage.url()
+
+    def read_json(self, key: str) -> Any | None:
+        """The content of a JSON file, None where it is not there."""
+        return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
+
+    def write_json(self, key: str, content: Any) -> None:
+        """Writes a JSON file whole."""
+        self.storage.write_bytes(key, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes one line of JSON a row."""
+        self.storage.write_bytes(key, jsonl(rows))
+
+    def write_request(self, config: TrainConfig, overrides: Sequence[str]) -> None:
+        """Writes what was asked, and what was changed on the command line."""
+        self.storage.write_bytes(CONFIG, to_yaml(config).encode())
+        self.storage.write_bytes(OVERRIDES, yaml.safe_dump(list(overrides), allow_unicode=True).encode())
+
+    def sub(self, prefix: str) -> "RunFolder":
+        """A folder of this one, laid out alike: an attempt's own, or the outputs of a worker group."""
+        return RunFolder(self.storage.sub(prefix))
+
+    def write_evaluation(self, split: str, totals: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes evaluation/<split>.jsonl, then evaluation/<split>.json."""
+        self.write_jsonl(f"{EVALUATION}/{split}.jsonl", rows)
+        self.write_json(f"{EVALUATION}/{split}.json", totals)
+
+
+def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Renders one line of JSON a row."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def now() -> str:
+    """The time as ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def describe_start() -> dict[str, Any]:
+    """When and where an attempt begins."""
+    return {"started": now(), "host": platform.node(), "python": sys.version.split()[0]}
+
+
+def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
+    """Versions, machine, git revision, and the hashes of the prepared data."""
+    return {
+        "started": now(),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "git_revision": _git_revision(),
+        "packages": {name: _version(name) for name in REPORTED_PACKAGES},
+        "data": dict(data_keys),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,240 @@
+"""Keeps what a worker's process prints in the run folder, under its rank, while it prints and after its node has gone.
+
+Ray has a worker's stdout and stderr in two files on the node, what C++ prints included. A thread copies what is new in
+them, whole lines in turn, to one file, and that file to the run folder. It only grows, so a reader needs nothing but
+how far it has read. Nothing is put between the worker and Ray's files, so a worker that crashes loses no last word:
+the next worker of the run on the node, or the driver there, finishes what a dead one has left.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from trainers.config.secrets import secret_values
+from trainers.errors import StorageError
+from trainers.run_folder.attempt_status import worker_log_key
+from trainers.run_folder.layout import RunFolder
+
+POLL_S = 1.0
+# A bucket knows no appending: a file that is sent whole each time is sent less often the longer it is.
+REFRESH_S, REFRESH_BYTES_PER_S = 3.0, 4 << 20
+MOST_BYTES = 64 << 20
+BLOCK_BYTES = 1 << 20
+# A line this long, such as a progress bar, is taken in parts.
+LONG_LINE_BYTES = 64 << 10
+FULL = f"this log has reached {MOST_BYTES >> 20} MiB and ends here; Ray's own logs on the node have the rest\n".encode()
+MASK = b"***"
+
+
+@dataclass
+class Source:
+    """A file that a process prints to.
+
+    Attributes:
+        path: The file.
+        offset: How much of it has been taken.
+        rest: What has been taken and is no whole line yet.
+    """
+
+    path: str
+    offset: int
+    rest: bytes = b""
+
+    def take(self, secrets: Sequence[bytes], *, to_the_end: bool) -> bytes:
+        """What is new, up to the last whole line, with the values of secrets masked.
+
+        Args:
+            secrets: The values.
+            to_the_end: Whether nothing more will come, so that the last line counts as whole.
+        """
+        with Path(self.path).open("rb") as file:
+            file.seek(self.offset)
+            block = file.read(BLOCK_BYTES)
+        self.offset += len(block)
+        text = self.rest + block
+        if to_the_end and len(block) < BLOCK_BYTES:
+            if text and not text.endswith(b"\n"):
+                text += b"\n"
+            cut = len(text)
+        elif len(text) > LONG_LINE_BYTES and b"\n" not in text:
+            cut = _cut_beside(text, secrets)
+        else:
+            cut = text.rfind(b"\n") + 1
+        taken, self.rest = text[:cut], text[cut:]
+        for secret in secrets:
+            taken = taken.replace(secret, MASK)
+        return taken
+
+
+def _cut_beside(text: bytes, secrets: Sequence[bytes]) -> int:
+    """Where a line that goes on may be cut without cutting a secret in two."""
+    cut, before = len(text) - max(map(len, secrets), default=0), -1
+    while cut != before:
+        before = cut
+        for secret in secrets:
+            start = text.find(secret, max(0, cut - len(secret) + 1))
+            if 0 <= start < cut:
+                cut = start
+    return cut
+
+
+class WorkerLog:
+    """Keeps the log of the calling process while the block runs. No fault of it disturbs the worker."""
+
+    def __init__(self, folder: RunFolder, attempt: int, *, rank: int, group: str):
+        """Starts nothing yet.
+
+        Args:
+            folder: The run folder.
+            attempt: Number of the attempt.
+            rank: The worker's rank.
+            group: Name of its worker group.
+        """
+        self._folder = folder
+        self._key = worker_log_key(attempt, rank, group)
+        self._base = _local_folder() / f"{_local_name(folder)}-{attempt}-{rank}-{group}"
+        self._copy: _Copy | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="worker-log", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Starts the thread, where this process prints to files."""
+        sources = _sources_of_this_process()
+        if sources:
+            with contextlib.suppress(OSError):
+                self._base.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._copy = _Copy.begin(self._base, self._key, sources)
+                self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Takes the last lines, and sends them."""
+        if self._copy is None:
+            return
+        self._closed.set()
+        self._thread.join()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _finish(self._copy, self._folder)
+
+    def _follow(self) -> None:
+        assert self._copy is not None
+        sent_bytes, sent_s = 0, time.monotonic()
+        while not self._closed.wait(POLL_S):
+            with contextlib.suppress(OSError, StorageError):
+                size = self._copy.take_all()
+                due_s = sent_s + max(REFRESH_S, size / REFRESH_BYTES_PER_S)
+                if size > sent_bytes and time.monotonic() >= due_s:
+                    self._folder.storage.upload_file(self._copy.log, self._key)
+                    sent_bytes, sent_s = size, time.monotonic()
+
+
+def finish_logs(folder: RunFolder) -> None:
+    """Sends what processes of this node printed last that have been killed."""
+    for note in sorted(_local_folder().glob(f"{_local_name(folder)}-*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            copy = _Copy.of_a_dead_process(note)
+            if copy is not None:
+                _finish(copy, folder)
+
+
+class _Copy:
+    """What has been taken of a process's output, in a file beside a note of how far; locked as long as it lives."""
+
+    def __init__(self, base: Path, key: str, sources: list[Source], lock: TextIO):
+        self._base, self._lock = base, lock
+        self.key, self.sources = key, sources
+        self.log = base.with_suffix(".log")
+        # By lines, since lines are what is taken.
+        lines = {line for value in secret_values(os.environ) for line in value.splitlines() if line.strip()}
+        self._secrets = sorted((line.encode() for line in lines), key=len, reverse=True)
+
+    @classmethod
+    def begin(cls, base: Path, key: str, sources: list[Source]) -> "_Copy":
+        lock = base.with_suffix(".lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        copy = cls(base, key, sources, lock)
+        copy.log.write_bytes(b"")
+        copy._note()
+        return copy
+
+    @classmethod
+    def of_a_dead_process(cls, note: Path) -> "_Copy | None":
+        """None where the process lives, or another finishes its log."""
+        lock = note.with_suffix(".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        content: dict[str, Any] = json.loads(note.read_text())
+        copy = cls(note.with_suffix(""), content["key"], [Source(**item) for item in content["sources"]], lock)
+        if copy.log.stat().st_size > content["size"]:
+            # Taken before the note of it was written, so it will be taken again.
+            os.truncate(copy.log, content["size"])
+        return copy
+
+    def take_all(self, *, to_the_end: bool = False) -> int:
+        """Copies what is new, and gives the size of the copy in bytes."""
+        size = self.log.stat().st_size
+        before = size
+        with self.log.open("ab") as log:
+            for source in self.sources:
+                while size < MOST_BYTES and (new := source.take(self._secrets, to_the_end=to_the_end)):
+                    size += log.write(new)
+                    if size >= MOST_BYTES:
+                        size += log.write(FULL)
+        if size != before:
+            self._note()
+        return size
+
+    def remove(self) -> None:
+        for suffix in (".json", ".log", ".lock"):
+            self._base.with_suffix(suffix).unlink(missing_ok=True)
+        self._lock.close()
+
+    def _note(self) -> None:
+        sources = [{"path": item.path, "offset": item.offset - len(item.rest)} for item in self.sources]
+        note = {"key": self.key, "sources": sources, "size": self.log.stat().st_size}
+        partial = self._base.with_suffix(".part")
+        partial.write_text(json.dumps(note))
+        partial.rename(self._base.with_suffix(".json"))
+
+
+def _finish(copy: _Copy, folder: RunFolder) -> None:
+    with contextlib.suppress(OSError, StorageError):
+        if copy.take_all(to_the_end=True):
+            folder.storage.upload_file(copy.log, copy.key)
+        copy.remove()
+
+
+def _sources_of_this_process() -> list[Source]:
+    """The files behind stdout and stderr, from their ends; none where they are no files, as in a terminal."""
+    sources = []
+    for descriptor in (1, 2):
+        status = os.fstat(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}")
+        if stat.S_ISREG(status.st_mode) and path.exists():
+            sources.append(Source(str(path.readlink()), status.st_size))
+    return sources
+
+
+def _local_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"rayscribe-logs-{os.getuid()}"
+
+
+def _local_name(folder: RunFolder) -> str:
+    return hashlib.sha256(folder.url.encode()).hexdigest()[:16]

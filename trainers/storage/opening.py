@@ -1,0 +1,70 @@
+"""From the words in a config to the storage they name."""
+
+import os
+import re
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+from trainers.errors import StorageError
+from trainers.storage.base import Storage, clean_prefix
+from trainers.storage.local_folder import LocalStorage
+from trainers.storage.retry import RetryPolicy
+from trainers.storage.s3 import S3Connection, S3Storage
+
+# What botocore lets through; each service has narrower rules of its own and names them itself.
+_BUCKET = re.compile(r"[a-zA-Z0-9.\-_]{1,255}")
+_WANTED = "give an absolute folder such as /mnt/runs, or s3://bucket/prefix"
+
+
+def open_storage(
+    root: str, *, s3_endpoint_url: str | None = None, retry: RetryPolicy | None = None, confined: bool = False
+) -> Storage:
+    """Opens the folder or bucket that `root` names, without touching it.
+
+    Args:
+        root: An absolute folder, or `s3://bucket` or `s3://bucket/prefix`.
+        s3_endpoint_url: An http(s) URL of a service that speaks S3. None means AWS_ENDPOINT_URL_S3,
+            then AWS_ENDPOINT_URL, then AWS itself. It is settled here, so that a storage sent to
+            another process means the same place there; credentials are each process's own.
+        retry: How often and how patiently to try again; None means the defaults of RetryPolicy.
+        confined: Whether links that lead out of a folder are refused, see LocalStorage.
+
+    Raises:
+        StorageError: `root` or the endpoint is neither of these.
+    """
+    policy = retry or RetryPolicy()
+    if root.startswith("s3://"):
+        bucket, prefix = _split_s3_root(root)
+        return S3Storage(S3Connection(_endpoint(s3_endpoint_url)), bucket, prefix, policy)
+    if "://" in root or re.match(r"s3:", root, re.IGNORECASE):
+        raise StorageError(f"storage root {root!r} is of no kind that can be used here: {_WANTED}")
+    folder = PurePosixPath(root)
+    if not folder.is_absolute():
+        # Workers run in folders of Ray's own, so a relative path would be another place on each.
+        raise StorageError(f"storage root {root!r} is not absolute: {_WANTED}")
+    if ".." in folder.parts or "\0" in root:
+        raise StorageError(f"storage root {root!r} has '..' or a NUL in it: {_WANTED}")
+    return LocalStorage(str(folder), policy, confined)
+
+
+def _split_s3_root(root: str) -> tuple[str, str]:
+    bucket, _, prefix = root.removeprefix("s3://").partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise StorageError(f"storage root {root!r} names no bucket that can exist ({bucket!r}): {_WANTED}")
+    try:
+        return bucket, clean_prefix(prefix)
+    except StorageError as error:
+        raise StorageError(f"storage root {root!r} cannot be used: {error}") from error
+
+
+def _endpoint(given: str | None) -> str | None:
+    url = given or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        # Not echoed: it holds a password.
+        raise StorageError("s3_endpoint_url holds a user name: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise StorageError(f"s3_endpoint_url {url!r} is not the URL of a service: give http(s)://host:port")
+    return url.rstrip("/")

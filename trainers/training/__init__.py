@@ -1,0 +1,1 @@
+"""What each training worker runs."""

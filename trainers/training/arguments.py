@@ -1,0 +1,153 @@
+"""TrainConfig → Seq2SeqTrainingArguments: what the Hugging Face Trainer is told, and what a user may not tell it."""
+
+import difflib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Seq2SeqTrainingArguments
+
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError
+
+# Arguments that Rayscribe sets itself, and the field or the reason to look at instead.
+OWNED = {
+    "output_dir": "run.storage_path",
+    "resume_from_checkpoint": "run.resume",
+    "seed": "run.seed",
+    "data_seed": "run.seed",
+    "max_steps": "training.max_steps",
+    "num_train_epochs": "training.num_train_epochs",
+    "per_device_train_batch_size": "training.per_device_train_batch_size",
+    "per_device_eval_batch_size": "training.per_device_eval_batch_size",
+    "auto_find_batch_size": "training.max_batch_duration_s",
+    "gradient_accumulation_steps": "training.gradient_accumulation_steps",
+    "learning_rate": "training.learning_rate",
+    "warmup_steps": "training.warmup_steps",
+    "lr_scheduler_type": "training.lr_scheduler_type",
+    "weight_decay": "training.weight_decay",
+    "max_grad_norm": "training.max_grad_norm",
+    "eval_strategy": "training.eval_steps",
+    "eval_steps": "training.eval_steps",
+    "eval_on_start": "training.eval_steps",
+    "eval_delay": "training.eval_steps",
+    "train_sampling_strategy": "model.max_context_s",
+    "accelerator_config": "nothing: batches are shared out by the plan",
+    "restore_callback_states_from_checkpoint": "run.resume",
+    "save_strategy": "training.save_steps",
+    "save_steps": "training.save_steps",
+    "save_total_limit": "checkpoint.num_to_keep",
+    "save_only_model": "checkpoint.num_to_keep",
+    "save_on_each_node": "checkpoint.num_to_keep",
+    "logging_strategy": "training.logging_steps",
+    "logging_steps": "training.logging_steps",
+    "load_best_model_at_end": "checkpoint.checkpoint_score_attribute",
+    "metric_for_best_model": "checkpoint.checkpoint_score_attribute",
+    "greater_is_better": "checkpoint.checkpoint_score_attribute",
+    "fp16": "training.fp16",
+    "bf16": "training.bf16",
+    "gradient_checkpointing": "training.gradient_checkpointing",
+    "activation_checkpointing": "training.gradient_checkpointing",
+    "report_to": "training.report_to",
+    "predict_with_generate": "training.generation_max_length",
+    "generation_max_length": "training.generation_max_length",
+    "generation_num_beams": "training.generation_num_beams",
+    "use_cpu": "scaling.use_gpu",
+    "ignore_data_skip": "run.resume",
+    "average_tokens_across_devices": "nothing: the loss is always normalised by the global label count",
+    "ddp_find_unused_parameters": "nothing: a resumed run would differ from an undisturbed one",
+    "remove_unused_columns": "nothing: the batch plan reads what it needs",
+    "dataloader_drop_last": "nothing: no utterance is dropped",
+    "push_to_hub": "nothing: push the finished model/ folder",
+    "hub_token": "nothing: push the finished model/ folder; a token has no place in a config",
+    "push_to_hub_token": "nothing: push the finished model/ folder; a token has no place in a config",
+    "deepspeed": "nothing: sharded training is not supported yet",
+    "fsdp": "nothing: sharded training is not supported yet",
+    "fsdp_config": "nothing: sharded training is not supported yet",
+    "fp16_full_eval": "training.fp16",
+    "bf16_full_eval": "training.bf16",
+}
+
+
+def check_training_args(extra: dict[str, Any]) -> None:
+    """Refuses unknown and owned names in `training.training_args`, all of them in one message.
+
+    Raises:
+        ConfigError: names each and what to use instead.
+    """
+    known = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
+    faults = []
+    for name in extra:
+        if name in OWNED:
+            faults.append(f"training.training_args.{name}: Rayscribe sets this itself; use {OWNED[name]}")
+        elif name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            faults.append(f"training.training_args.{name}: no Seq2SeqTrainingArguments has this name{hint}")
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def training_arguments(
+    config: TrainConfig, *, output_dir: Path, accumulation: int, on_gpu: bool
+) -> Seq2SeqTrainingArguments:
+    """Builds the arguments of one rank.
+
+    Args:
+        config: The config.
+        output_dir: Staging folder of checkpoints on the node's own disk.
+        accumulation: Forward passes of a rank per optimizer step, from the batch shape.
+        on_gpu: Whether this worker has a GPU.
+
+    Raises:
+        ConfigError: transformers refuses a value.
+    """
+    part = config.training
+    check_training_args(part.training_args)
+    chosen: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "seed": config.run.seed,
+        "max_steps": part.max_steps if part.max_steps is not None else -1,
+        "num_train_epochs": part.num_train_epochs or 1.0,
+        "per_device_train_batch_size": part.per_device_train_batch_size,
+        "per_device_eval_batch_size": part.per_device_eval_batch_size,
+        "gradient_accumulation_steps": accumulation,
+        "learning_rate": part.learning_rate,
+        "warmup_steps": part.warmup_steps,
+        "lr_scheduler_type": part.lr_scheduler_type,
+        "weight_decay": part.weight_decay,
+        "max_grad_norm": part.max_grad_norm,
+        "eval_strategy": "steps",
+        "eval_steps": part.scoring_steps,
+        "save_strategy": "steps",
+        "save_steps": part.save_steps,
+        "logging_steps": part.logging_steps,
+        "fp16": part.fp16,
+        "bf16": part.bf16,
+        "gradient_checkpointing": part.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False} if part.gradient_checkpointing else None,
+        "report_to": part.report_to or "none",
+        "predict_with_generate": True,
+        "use_cpu": not on_gpu,
+        "remove_unused_columns": False,
+        "disable_tqdm": True,
+        "average_tokens_across_devices": True,
+        # DDP regroups its gradient buckets after the first backward pass unless it looks for unused parameters; a
+        # resumed run would then add in another order than the undisturbed one, and differ in the last bit.
+        "ddp_find_unused_parameters": True,
+        "dataloader_pin_memory": on_gpu,
+        "log_level": "error",
+        "log_level_replica": "error",
+    }
+    try:
+        return Seq2SeqTrainingArguments(**{**chosen, **part.training_args})
+    except (TypeError, ValueError, ImportError) as error:
+        raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
+
+
+def autocast_dtype(config: TrainConfig) -> torch.dtype | None:
+    """The lower precision that scoring shares with training, None for float32."""
+    if config.training.bf16:
+        return torch.bfloat16
+    return torch.float16 if config.training.fp16 else None

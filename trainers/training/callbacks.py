@@ -1,0 +1,252 @@
+"""What a training run tells: one line of progress, numbers in metrics.jsonl, checkpoints on their way home."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from trainers.data.batch_plan import BatchPlan
+from trainers.distributed.console import format_duration
+from trainers.distributed.session import Session
+from trainers.errors import FencedError, StorageError
+from trainers.run_folder.attempt_status import Phase, StatusWriter
+from trainers.run_folder.checkpoints import Uploader, stage
+from trainers.run_folder.fencing import GroupWriter
+from trainers.run_folder.layout import METRICS, now
+from trainers.scoring.scorer import SplitScore
+
+VALIDATION = "validation"
+
+
+def validation_metrics(result: SplitScore) -> dict[str, float]:
+    """A validation score under the names that checkpoints are ranked by."""
+    score = result.score
+    assert score.wer is not None and score.cer is not None, "a score without a word is refused by the scorer"
+    return {"eval_wer": score.wer, "eval_cer": score.cer, "eval_ser": score.ser, "eval_loss": result.loss}
+
+
+class MetricsLog:
+    """A worker group's metrics, written in a thread: a slow or absent storage costs training nothing, and is told once.
+
+    After each line it asks whether the group still holds the run, so that a stale one ends soon.
+    """
+
+    def __init__(self, writer: GroupWriter, say: Callable[[str], None]):
+        """Starts no thread yet."""
+        self._writer, self._say = writer, say
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
+        self._last: Future[None] | None = None
+        self._told = False
+        self._fenced: FencedError | None = None
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Adds a line, after those before it.
+
+        Raises:
+            FencedError: after an earlier line it was found that another attempt has taken over.
+        """
+        self._refuse_if_fenced()
+        self._last = self._pool.submit(self._append, json.dumps(line))
+
+    def flush(self) -> None:
+        """Waits until all lines are written.
+
+        Raises:
+            FencedError: another attempt has taken over.
+        """
+        if self._last is not None:
+            self._last.result()
+        self._refuse_if_fenced()
+
+    def _refuse_if_fenced(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
+
+    def _append(self, line: str) -> None:
+        try:
+            self._writer.folder.storage.append_line(self._writer.group.metrics_key, line)
+            self._writer.check()
+        except FencedError as error:
+            self._fenced = error
+        except StorageError as error:
+            if not self._told:
+                self._say(f"{METRICS} cannot be written, and training goes on: {error}")
+            self._told = True
+
+
+class ProgressReport(TrainerCallback):
+    """Speaks and writes for all ranks: the leading one does, the others are silent."""
+
+    def __init__(
+        self,
+        session: Session,
+        log: MetricsLog,
+        plan: BatchPlan,
+        durations_s: Any,
+        attempt: int,
+        status: StatusWriter,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Takes what the lines are made of.
+
+        Args:
+            session: This rank.
+            log: Takes the numbers.
+            plan: Says which utterances each step had.
+            durations_s: Duration of each position of the index, seconds.
+            attempt: Number of this attempt.
+            status: Shows how far training is.
+            clock: Seconds from any origin.
+        """
+        self._session, self._plan = session, plan
+        self._log, self._status = log, status
+        self._durations_s, self._attempt, self._clock = durations_s, attempt, clock
+        self._since = 0.0
+        self._steps, self._clips, self._audio_s, self._speed = 0, 0, 0.0, 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Starts the clock."""
+        self._restart()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Counts what the step had, and asks for a score at the very last one."""
+        rows = self._plan.batch(state.global_step - 1).rows
+        self._steps += 1
+        self._clips += len(rows)
+        self._audio_s += float(self._durations_s[rows].sum())
+        left = state.max_steps - state.global_step
+        self._status.show(
+            Phase.TRAINING,
+            step=state.global_step,
+            max_steps=state.max_steps,
+            eta_s=left / self._speed if self._speed else None,
+        )
+        if left <= 0:
+            control.should_evaluate = True
+
+    def scoring(self) -> None:
+        """Shows that the validation set is being scored."""
+        self._status.show(Phase.TRAINING, detail="scoring validation")
+
+    def validated(self, step: int, max_steps: int, epoch: float, metrics: Mapping[str, float]) -> None:
+        """Says and writes a score on the validation set."""
+        if not self._session.leads:
+            return
+        rates = " · ".join(f"{name.upper()} {metrics[f'eval_{name}']:.2f}%" for name in ("wer", "cer", "ser"))
+        self._session.say(f"step {step}/{max_steps} · validation {rates}")
+        self._status.show(Phase.TRAINING, step=step, max_steps=max_steps, wer=metrics["eval_wer"])
+        self._write(step, epoch, metrics)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leaves scoring out of the training speed."""
+        self._restart()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leaves saving out of the training speed; a checkpoint never has more steps than the log."""
+        self._log.flush()
+        self._restart()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Waits for the last line."""
+        self._log.flush()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Says and writes a line for a loss or a score."""
+        logs: dict[str, float] = kwargs["logs"]
+        if not self._session.leads:
+            return
+        if "eval_wer" in logs:
+            self.validated(state.global_step, state.max_steps, state.epoch or 0.0, logs)
+        elif "loss" in logs:
+            speed = self._measure()
+            rest = format_duration((state.max_steps - state.global_step) / max(self._speed, 1e-9))
+            self._session.say(
+                f"step {state.global_step}/{state.max_steps} · epoch {state.epoch:.1f} · loss {logs['loss']:.4f} · "
+                f"{speed['clips_per_s']:.1f} clips/s · {speed['audio_s_per_s']:.1f} audio s/s · ETA {rest}"
+            )
+            self._status.show(Phase.TRAINING, loss=logs["loss"])
+            self._write(state.global_step, state.epoch or 0.0, {**logs, **speed})
+
+    def _measure(self) -> dict[str, float]:
+        elapsed = max(self._clock() - self._since, 1e-9)
+        self._speed = self._steps / elapsed
+        measured = {
+            "clips_per_s": round(self._clips / elapsed, 3),
+            "audio_s_per_s": round(self._audio_s / elapsed, 3),
+        }
+        self._restart()
+        return measured
+
+    def _restart(self) -> None:
+        self._since = self._clock()
+        self._steps, self._clips, self._audio_s = 0, 0, 0.0
+
+    def _write(self, step: int, epoch: float, numbers: Mapping[str, float]) -> None:
+        line = {"step": step, "epoch": round(epoch, 4), "attempt": self._attempt, "time": now()}
+        self._log.write({**line, **numbers})
+
+
+class KeepCheckpoints(TrainerCallback):
+    """Hands each checkpoint that the Trainer wrote, with its score, to the uploader.
+
+    Attributes:
+        newest: Name of the last one.
+    """
+
+    def __init__(self, session: Session, uploader: Uploader | None, attempt: int, group: str):
+        """Takes where checkpoints go.
+
+        Args:
+            session: This rank.
+            uploader: On the leading rank; None on the others.
+            attempt: Number of this attempt.
+            group: Name of this worker group.
+        """
+        self._session, self._uploader, self._attempt, self._group = session, uploader, attempt, group
+        self._scored: tuple[int, SplitScore] | None = None
+        self.newest: str | None = None
+
+    def scored(self, step: int, result: SplitScore) -> None:
+        """Takes the score of a step, which comes before its checkpoint."""
+        self._scored = (step, result)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stages the checkpoint of this step; only one that a request to stop leaves has no score."""
+        if self._uploader is None:
+            return
+        scored = self._scored is not None and self._scored[0] == state.global_step
+        assert scored or control.should_training_stop, "a checkpoint without its score"
+        written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self._stage(written, state.global_step)
+
+    def keep_again(self, checkpoint: Path, step: int) -> None:
+        """Stages a checkpoint that is on this node already once more, now with the score that it lacked."""
+        if self._uploader is not None:
+            written = checkpoint.with_name(f"checkpoint-{step}")
+            shutil.copytree(checkpoint, written)
+            self._stage(written, step)
+
+    def _stage(self, written: Path, step: int) -> None:
+        assert self._uploader is not None
+        folder = written.with_name(f"{written.name}-a{self._attempt}-{self._group}")
+        written.rename(folder)
+        metrics: dict[str, float] = {}
+        if self._scored is not None and self._scored[0] == step:
+            write_validation(folder, self._scored[1])
+            metrics = validation_metrics(self._scored[1])
+        stage(folder, step=step, attempt=self._attempt, metrics=metrics)
+        self._uploader.submit(folder)
+        self.newest = folder.name
+
+
+def write_validation(folder: Path, result: SplitScore) -> None:
+    """Writes a checkpoint's score on the validation set, to be shown beside the test score of the best."""
+    totals = {**result.score.to_json_dict(), "loss": result.loss}
+    (folder / f"{VALIDATION}.json").write_text(json.dumps(totals, indent=2))
+    lines = (json.dumps(item.to_json_dict(), ensure_ascii=False) + "\n" for item in result.utterances)
+    (folder / f"{VALIDATION}.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,70 @@
+"""From a config to the batch plan of its training set, and to how its splits are scored."""
+
+from trainers.config.schema import TrainConfig
+from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges
+from trainers.data.prepared_set import ClipReader, PreparedSet
+from trainers.data.selection import select_training
+from trainers.models.whisper import Recogniser, encode_labels
+from trainers.scoring.scorer import ScoringOptions
+from trainers.training.arguments import autocast_dtype
+from trainers.training.trainer import Clips
+
+
+def plan_training(
+    config: TrainConfig, prepared: PreparedSet, recogniser: Recogniser, workers: int
+) -> tuple[BatchPlan, Clips]:
+    """The batch plan and the clips that its positions mean, the same on every rank."""
+    part = config.training
+    context_s = context_of(config, recogniser.context_s)
+    rows = select_training(
+        prepared.index,
+        min_duration_s=config.data.min_duration_s,
+        max_duration_s=config.data.max_duration_s,
+        context_s=context_s,
+    )
+    plan = BatchPlan(
+        rows.selection,
+        batch_shape(config, workers),
+        edges_s=bucket_edges(context_s, bucketed=config.model.max_context_s is not None),
+        seed=config.run.seed,
+        window_shards=part.shuffle_window_shards,
+        full_context_fraction=part.full_context_fraction,
+    )
+    labels = encode_labels(recogniser.processor.tokenizer, prepared.index["text"].to_pylist())
+    return plan, Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels)
+
+
+def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
+    """The batch shape of a config on this many workers."""
+    part = config.training
+    return BatchShape.resolve(
+        workers=workers,
+        per_device=part.per_device_train_batch_size,
+        accumulation=part.gradient_accumulation_steps,
+        global_batch_size=part.global_batch_size,
+        max_batch_duration_s=part.max_batch_duration_s,
+    )
+
+
+def context_of(config: TrainConfig, model_context_s: float) -> float:
+    """Seconds of the longest input that is trained on and scored."""
+    return min(float(config.model.max_context_s or model_context_s), model_context_s)
+
+
+def cache_bytes(config: TrainConfig) -> int:
+    """Bound of a node's copy of shards."""
+    return round(config.data.local_cache_gb * 1e9)
+
+
+def scoring_options(config: TrainConfig, model_context_s: float, *, full_context: bool = False) -> ScoringOptions:
+    """How a split is scored; with `full_context`, every clip padded to the model's whole context."""
+    bucketed = config.model.max_context_s is not None and not full_context
+    context_s = model_context_s if full_context else context_of(config, model_context_s)
+    return ScoringOptions(
+        batch_size=config.training.per_device_eval_batch_size,
+        max_length=config.training.generation_max_length,
+        num_beams=config.training.generation_num_beams,
+        normalize=config.data.do_normalize_eval,
+        edges_s=bucket_edges(context_s, bucketed=bucketed),
+        autocast=autocast_dtype(config),
+    )

@@ -1,0 +1,106 @@
+"""What every rank runs to score a split: after training, and by itself for `evaluate`."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.config.schema import TrainConfig, is_absolute
+from trainers.data.prepared_set import PreparedSet
+from trainers.data.selection import check_scorable
+from trainers.distributed.session import LoneSession, Session, be_quiet, run_on_worker
+from trainers.models.whisper import Recogniser, check_label_lengths, encode_labels, load_recogniser, open_exported
+from trainers.run_folder.layout import RunFolder
+from trainers.scoring.scorer import Scorer, SplitScore
+from trainers.storage import open_storage
+from trainers.training.planning import cache_bytes, context_of, scoring_options
+
+
+@dataclass(frozen=True)
+class EvaluateOrder:
+    """What a scoring worker is told.
+
+    Attributes:
+        config: Says how to score.
+        prepared: The split.
+        split: Its name.
+        model: Folder or URL of a model, or a Hub id.
+        folder_url: Where the score is written.
+    """
+
+    config: TrainConfig
+    prepared: PreparedSet
+    split: str
+    model: str
+    folder_url: str
+
+
+def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
+    """Entry of a Ray Train worker that scores.
+
+    Args:
+        loop_config: See `session.run_on_worker`; `order` is an EvaluateOrder.
+    """
+    run_on_worker(score_order, loop_config)
+
+
+def evaluate_here(order: EvaluateOrder) -> None:
+    """Entry of a process without Ray that scores."""
+    score_order(order, LoneSession.of_this_process())
+
+
+def score_order(order: EvaluateOrder, session: Session) -> None:
+    """Scores one split with a finished model. Every rank calls it."""
+    be_quiet()
+    config = order.config
+    folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
+    recogniser = _open_model(order)
+    index = order.prepared.index
+    check_scorable(index, context_s=context_of(config, recogniser.context_s), split=order.split)
+    lengths = [len(row) for row in encode_labels(recogniser.processor.tokenizer, index["text"].to_pylist())]
+    most = recogniser.model.config.max_target_positions
+    check_label_lengths(lengths, index["id"].to_pylist(), most, order.split)
+    recogniser.model.to("cuda" if config.scaling.use_gpu else "cpu")
+    score_split(config, order.prepared, session, folder, recogniser, order.split)
+    session.barrier()
+
+
+def _open_model(order: EvaluateOrder) -> Recogniser:
+    if not is_absolute(order.model):
+        part = order.config.model.model_copy(update={"init": "pretrained", "name_or_path": order.model})
+        return load_recogniser(part, None, order.config.run.seed)
+    parent, _, name = order.model.rpartition("/")
+    with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
+        open_storage(parent, s3_endpoint_url=order.config.run.s3_endpoint_url).download_folder(name, Path(local))
+        return open_exported(Path(local))
+
+
+def score_split(
+    config: TrainConfig,
+    prepared: PreparedSet,
+    session: Session,
+    folder: RunFolder,
+    recogniser: Recogniser,
+    split: str,
+) -> dict[str, Any]:
+    """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
+    scorer = Scorer(prepared, recogniser, session, cache_bytes=cache_bytes(config))
+    result = scorer.score(scoring_options(config, recogniser.context_s), what=f"score {split}")
+    totals: dict[str, Any] = {"split": split, **result.score.to_json_dict(), "loss": result.loss}
+    if config.model.max_context_s is not None:
+        whole_options = scoring_options(config, recogniser.context_s, full_context=True)
+        whole = scorer.score(whole_options, what=f"score {split} at {recogniser.context_s:g} s")
+        totals["full_context"] = {
+            "context_s": recogniser.context_s,
+            **whole.score.to_json_dict(),
+            "loss": whole.loss,
+        }
+    if session.leads:
+        write_split(folder, split, totals, result)
+    return totals
+
+
+def write_split(folder: RunFolder, split: str, totals: Mapping[str, Any], result: SplitScore) -> None:
+    """Writes evaluation/<split>.json and .jsonl."""
+    folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))

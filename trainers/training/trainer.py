@@ -1,0 +1,247 @@
+"""The Hugging Face Trainer, with the plan's batches, features on the device, an exact loss and exact scores."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+
+from trainers.data.batch_plan import BatchPlan
+from trainers.data.features import LogMel, pad_samples
+from trainers.data.prepared_set import ClipReader
+from trainers.models.whisper import IGNORED_LABEL, Recogniser, input_frames, label_loss, pad_labels
+
+PREFETCH_STEPS = 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """One utterance of one forward pass.
+
+    Attributes:
+        position: Where it stands in the index.
+        edge_s: Seconds that it is padded to.
+        filler: It only keeps a rank in step with the others; its labels are all ignored.
+    """
+
+    position: int
+    edge_s: float
+    filler: bool = False
+
+
+class PlannedBatches(Sampler[list[Request]]):
+    """One rank's forward passes of one epoch, in the plan's order."""
+
+    def __init__(self, plan: BatchPlan, rank: int, prefetch: Callable[[np.ndarray], None], first_step: int):
+        """Starts at epoch 0.
+
+        Args:
+            plan: The plan.
+            rank: Whose batches.
+            prefetch: Told the positions that come soon.
+            first_step: Where a resumed run begins; what comes before is walked through, but not read.
+        """
+        self._plan = plan
+        self._rank = rank
+        self._prefetch = prefetch
+        self._first_step = first_step
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Moves to an epoch, counted from 0."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._plan.steps_per_epoch * self._plan.shape.accumulation
+
+    def __iter__(self) -> Iterator[list[Request]]:
+        first = self._epoch * self._plan.steps_per_epoch
+        for step in range(first, first + self._plan.steps_per_epoch):
+            if self._first_step <= step + PREFETCH_STEPS < first + self._plan.steps_per_epoch:
+                self._prefetch(self._plan.batch(step + PREFETCH_STEPS).rows)
+            for rows, edge_s in self._plan.micro_batches(step, self._rank):
+                if len(rows):
+                    yield [Request(int(row), edge_s) for row in rows]
+                else:
+                    yield [Request(int(self._plan.batch(step).rows[0]), edge_s, filler=True)]
+
+
+class PlannedLoader(DataLoader[Any]):
+    """A DataLoader that passes the epoch on to its batches."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the Trainer at the start of each epoch."""
+        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Clips(Dataset[dict[str, Any]]):
+    """Stored clips with their labels.
+
+    Attributes:
+        reader: Reads samples.
+        labels: Label ids of each position of the index.
+    """
+
+    reader: ClipReader
+    labels: list[list[int]]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, request: Request) -> dict[str, Any]:
+        labels = self.labels[request.position]
+        return {
+            "clip": self.reader.read(request.position),
+            "labels": [IGNORED_LABEL] * len(labels) if request.filler else labels,
+            "edge_s": request.edge_s,
+        }
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Stacks clips and labels; features are computed later, on the device."""
+
+    start_id: int
+    pad_id: int
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Gives samples (B, T) int16, lengths (B,), labels and decoder_input_ids (B, L), and edge_s."""
+        samples, lengths = pad_samples([item["clip"] for item in items])
+        labels, inputs = pad_labels([item["labels"] for item in items], start_id=self.start_id, pad_id=self.pad_id)
+        return {
+            "samples": samples,
+            "lengths": lengths,
+            "labels": labels,
+            "decoder_input_ids": inputs,
+            "edge_s": items[0]["edge_s"],
+        }
+
+
+class SpeechTrainer(Seq2SeqTrainer):
+    """One rank's training loop."""
+
+    def __init__(
+        self,
+        *,
+        recogniser: Recogniser,
+        arguments: Seq2SeqTrainingArguments,
+        plan: BatchPlan,
+        rank: int,
+        clips: Clips,
+        first_step: int,
+        evaluate: Callable[[], dict[str, float] | None],
+        callbacks: list[TrainerCallback],
+    ):
+        """Ties the Trainer to the plan.
+
+        Args:
+            recogniser: Model and processor.
+            arguments: See `arguments.training_arguments`.
+            plan: Batches of all ranks.
+            rank: This rank.
+            clips: What the plan's positions mean.
+            first_step: Optimizer steps behind the checkpoint that training goes on from.
+            evaluate: Scores the validation set; called by all ranks together. None: a request to stop came between.
+            callbacks: Further callbacks.
+        """
+        config = recogniser.model.config
+        super().__init__(
+            model=recogniser.model,
+            args=arguments,
+            data_collator=Collator(config.decoder_start_token_id, config.pad_token_id),
+            train_dataset=clips,
+            # The Trainer insists on one where it is to evaluate; `evaluate` below reads its own.
+            eval_dataset=clips,
+            compute_loss_func=self._loss,
+            callbacks=callbacks,
+        )
+        self.pop_callback(PrinterCallback)
+        self.processor = recogniser.processor
+        self._plan = plan
+        self._rank = rank
+        self._clips = clips
+        self._first_step = first_step
+        self._score = evaluate
+        self._log_mel = LogMel(recogniser.processor.feature_extractor).to(arguments.device)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The plan's batches of this rank; not prepared by accelerate, which would share them out again."""
+        batches = PlannedBatches(self._plan, self._rank, self._clips.reader.prefetch, self._first_step)
+        return PlannedLoader(
+            self._clips,
+            batch_sampler=batches,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            persistent_workers=self.args.dataloader_persistent_workers,
+        )
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        moved: dict[str, Any] = super()._prepare_inputs(inputs)
+        if "samples" not in moved:
+            return moved
+        samples, lengths, edge_s = moved.pop("samples"), moved.pop("lengths"), moved.pop("edge_s")
+        frames = self._log_mel.frames(edge_s)
+        features = [self._log_mel(clip[:length], frames) for clip, length in zip(samples, lengths, strict=True)]
+        return {**moved, "input_features": torch.stack(features)}
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss of one forward pass, at the length of its bucket."""
+        with input_frames(self.model, inputs["input_features"].shape[-1]):
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        return label_loss(outputs.logits, labels, num_items_in_batch, self.args.label_smoothing_factor)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Scores the validation set over all ranks."""
+        metrics = self._score()
+        if metrics is not None:
+            self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics or {})
+        if metrics is None:
+            self.control.should_save = self.control.should_training_stop = True
+        return metrics or {}
+
+    def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
+        """Not estimated: the Trainer's estimate counts the input of one modality only."""
+        return 0
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            folder = Path(str(output_dir or self.args.output_dir))
+            # A pickle, and nothing that config.yaml does not say.
+            (folder / "training_args.bin").unlink(missing_ok=True)
+            self.processor.save_pretrained(folder)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Nothing: `Reseed` makes the state of each step from the step's number."""
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Nothing, see `_save_rng_state`."""
+
+
+class Reseed(TrainerCallback):
+    """Seeds dropout of each step from (seed, step, rank), so that a resumed run draws what the first would have."""
+
+    def __init__(self, seed: int, rank: int):
+        """Takes what the seeds are made of."""
+        self._seed = seed
+        self._rank = rank
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Reseeds before the first forward pass of a step."""
+        words = np.random.SeedSequence([self._seed, state.global_step, self._rank]).generate_state(1, np.uint32)
+        seed = int(words[0])
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
