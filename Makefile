@@ -1,5 +1,5 @@
 # make setup     a virtual environment with everything, pinned
-# make demo      train and score a tiny recogniser on this machine, through a Ray job
+# make demo      train and score a tiny recognizer on this machine, through a Ray job
 # make test      all tests, the slow ones too
 # make check     lint, format and types
 # make bench     ratios against the stock recipe

@@ -21,7 +21,7 @@ _PLACES = frozenset({"FILE", "PATH", "DIR", "FOLDER"})
 _NAMES_OF_PLACES = frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})
 _SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 
-# Beginnings that services give their tokens so that they can be recognised.
+# Beginnings that services give their tokens so that they can be recognized.
 _TOKENS = re.compile(
     r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|sk-[A-Za-z0-9_-]{20,}|rsk_[\w-]{20,}|pypi-Ag[\w-]{20,}|AIza[\w-]{30,}|(AKIA|ASIA)[A-Z0-9]{16}"

@@ -59,7 +59,7 @@ class PostgresServer:
             connection.execute(f"CREATE SCHEMA {name}")
         return f"{self.url()}?options=-csearch_path%3D{name}"
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Makes the files of a cluster of databases."""
         # From PostgreSQL 15 on: an order other than code points', as most servers have.
         order = ["--locale-provider=icu", "--icu-locale=en-US"] if "--icu-locale" in self._initdb("--help") else []
@@ -139,7 +139,7 @@ def running_server() -> Iterator[PostgresServer]:
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres", "postgres")
-        server.initialise()
+        server.initialize()
         server.start()
         yield server
     finally:

@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     """All arguments of task.py."""
     result = argparse.ArgumentParser(
         prog="task.py",
-        description="Fine-tunes a speech recogniser on the Ray cluster that this process finds, or on this machine.",
+        description="Fine-tunes a speech recognizer on the Ray cluster that this process finds, or on this machine.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -133,12 +133,12 @@ def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
 
         subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
         return check(subject, given.only)
-    from trainers.pipeline.fit import LoneEngine  # noqa: PLC0415
+    from trainers.pipeline.fit import LocalEngine  # noqa: PLC0415
     from trainers.training.arguments import check_training_args  # noqa: PLC0415
 
     check_training_args(config.training.training_args)
     if given.no_ray:
-        return _run(given, config, LoneEngine())
+        return _run(given, config, LocalEngine())
     from trainers.distributed.ray_connection import connected  # noqa: PLC0415
     from trainers.pipeline.ray_engine import RayEngine  # noqa: PLC0415
 

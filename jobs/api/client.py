@@ -13,13 +13,12 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.answers import LogPage, Page, Usage, UsageBy
 from jobs.api.connection import PATIENCE_S, READ_S, Call, Connection
 from jobs.api.protocol import HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
 from jobs.errors import NotFoundError
-from jobs.model import Attempt, Event, Run, RunState
+from jobs.model import Attempt, Event, LogPage, Page, Run, RunState, Usage, UsageBy
 from jobs.paths import home
-from jobs.submission.run_request import Ticket
+from jobs.submission.run_request import RunRequest
 from trainers.errors import ConfigError
 
 Answer = TypeVar("Answer")
@@ -95,10 +94,10 @@ class Client:
         upload = Call("PUT", _package_path(sha256), headers=headers, body=lambda: _chunks(path), read_s=UPLOAD_READ_S)
         self._service.ask(upload)
 
-    def submit(self, ticket: Ticket, *, idempotency_key: str | None = None) -> Run:
+    def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
         """Queues a run, once however often the connection is lost on the way; see `Service.submit`."""
         headers = {IDEMPOTENCY_KEY: idempotency_key if idempotency_key is not None else uuid.uuid4().hex}
-        return self._ask(_RUN, Call("POST", RUNS, headers=headers, json=_as_json(ticket)))
+        return self._ask(_RUN, Call("POST", RUNS, headers=headers, json=_as_json(run_request)))
 
     def runs(
         self,
@@ -197,8 +196,8 @@ def _checked(token: str, where: str) -> str:
     return token
 
 
-def _as_json(ticket: Ticket) -> Any:
-    content = ticket.model_dump()
+def _as_json(run_request: RunRequest) -> Any:
+    content = run_request.model_dump()
     try:
         json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
     except ValueError:

@@ -9,7 +9,7 @@ from jobs.cli import runs, serve, submit, train
 from trainers.errors import RayscribeError
 
 app = typer.Typer(
-    help="Fine-tunes speech recognisers on a Ray cluster: prepared once, scored exactly, resumed bit for bit.",
+    help="Fine-tunes speech recognizers on a Ray cluster: prepared once, scored exactly, resumed bit for bit.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,

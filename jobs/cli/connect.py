@@ -13,7 +13,7 @@ import typer
 
 from jobs.errors import ServiceError
 from jobs.paths import home
-from jobs.service.interface import Front
+from jobs.service.interface import Operations
 
 POLL_S = 1.0
 # Tries that are further apart than this belong to two silences.
@@ -36,17 +36,17 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, as the REA
 
 @dataclass(frozen=True)
 class Session:
-    """The front door, and how runs get on while a command waits.
+    """The operations, and how runs get on while a command waits.
 
     Attributes:
-        front: Takes what is asked.
+        operations: Takes what is asked.
         packages: Where packages are made before they are handed over.
         look: Brings things up to date where no service does.
         drive: Waits until a condition holds, driving the runs meanwhile where no service does.
         alone: Whether nobody drives the runs once this command has ended.
     """
 
-    front: Front
+    operations: Operations
     packages: Path
     look: Callable[[], None]
     drive: Callable[[Callable[[], bool]], None]
@@ -55,7 +55,7 @@ class Session:
 
 @contextmanager
 def opened(service: str | None) -> Iterator[Session]:
-    """Opens the front door for the length of the block.
+    """Opens the operations for the length of the block.
 
     Raises:
         ServiceError: it does not answer.

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import typer
 
-from jobs.answers import LogLine, LogPage
 from jobs.cli.connect import Session
 from jobs.errors import ClusterError
-from jobs.model import STOPPED_EXIT_CODE, Run, RunState
+from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run, RunState
 from trainers.errors import StorageError
 
 Show = Callable[[LogLine], None]
@@ -57,9 +56,9 @@ class Follower:
         Raises:
             NotFoundError: there is no such run.
         """
-        self._session.front.run(self._run_id)
+        self._session.operations.run(self._run_id)
         self._session.drive(lambda: self._step(states))
-        return self._session.front.run(self._run_id)
+        return self._session.operations.run(self._run_id)
 
     def show_new(self) -> None:
         """Shows what has been printed so far, and says so where that is nothing."""
@@ -71,7 +70,7 @@ class Follower:
             typer.echo(f"nothing of {who} in attempt {self._attempt} of {self._run_id}", err=True)
 
     def _step(self, states: bool) -> bool:
-        run = self._session.front.run(self._run_id)
+        run = self._session.operations.run(self._run_id)
         if states:
             self._teller.tell(run)
         over = run.state.ended or self._only is not None
@@ -109,7 +108,9 @@ class Follower:
                 return
 
     def _page(self) -> LogPage:
-        page = self._session.front.logs(self._run_id, attempt=self._attempt, source=self._source, cursor=self._cursor)
+        page = self._session.operations.logs(
+            self._run_id, attempt=self._attempt, source=self._source, cursor=self._cursor
+        )
         self._attempt, self._cursor = page.attempt, page.cursor
         for line in page.lines:
             self._show(line)
@@ -145,14 +146,14 @@ def wait_for_end(session: Session, run_id: str) -> Run:
     teller = Teller()
 
     def ended() -> bool:
-        run = session.front.run(run_id)
+        run = session.operations.run(run_id)
         if not run.state.ended:
             teller.tell(run)
         return run.state.ended
 
-    session.front.run(run_id)
+    session.operations.run(run_id)
     session.drive(ended)
-    return session.front.run(run_id)
+    return session.operations.run(run_id)
 
 
 def print_line(line: LogLine) -> None:

@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from jobs.answers import UsageBy
 from jobs.cli.connect import JsonOption, ServiceOption, opened
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
 from jobs.cli.output import as_json, event_line, run_details, runs_table, usage_table
-from jobs.model import RunState
+from jobs.model import RunState, UsageBy
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")]
 SECONDS_A_DAY = 86_400.0
@@ -35,7 +34,7 @@ def list_runs(
     """
     with opened(service) as session:
         session.look()
-        page = session.front.runs(states=state, queue=queue, user=user, tag=tag, limit=limit, cursor=cursor)
+        page = session.operations.runs(states=state, queue=queue, user=user, tag=tag, limit=limit, cursor=cursor)
     if json_output:
         as_json(page)
         return
@@ -56,7 +55,7 @@ def status(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
     """
     with opened(service) as session:
         session.look()
-        run, attempts = session.front.run(run_id), session.front.attempts(run_id)
+        run, attempts = session.operations.run(run_id), session.operations.attempts(run_id)
     if json_output:
         as_json({"run": run, "attempts": attempts})
     else:
@@ -101,8 +100,8 @@ def stop(
     Example: rayscribe stop whisper-sr --wait
     """
     with opened(service) as session:
-        before = session.front.run(run_id)
-        run = session.front.stop(run_id)
+        before = session.operations.run(run_id)
+        run = session.operations.stop(run_id)
         # Alone, nobody else carries the stop to Ray.
         if to_end or (session.alone and not run.state.ended):
             run = wait_for_end(session, run_id)
@@ -139,8 +138,8 @@ def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
     """
     with opened(service) as session:
         session.look()
-        found = session.front.events(run_id, limit=PAGE)
-        while more := session.front.events(run_id, after=found[-1].number if found else 0, limit=PAGE):
+        found = session.operations.events(run_id, limit=PAGE)
+        while more := session.operations.events(run_id, after=found[-1].number if found else 0, limit=PAGE):
             found += more
     if json_output:
         as_json(found)
@@ -163,7 +162,7 @@ def usage(
     since_s = time.time() - days * SECONDS_A_DAY if days is not None else None
     with opened(service) as session:
         session.look()
-        rows = session.front.usage(by, since_s=since_s, run_id=run_id)
+        rows = session.operations.usage(by, since_s=since_s, run_id=run_id)
     if json_output:
         as_json(rows)
     else:

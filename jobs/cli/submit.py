@@ -53,7 +53,7 @@ def submit(  # noqa: PLR0913, PLR0917 -- a command has as many as it has options
     Example: rayscribe submit jobs/specs/whisper_digits.yaml --set training.max_steps=200 --priority 10 --follow
     """
     # Only now: leaving out what Ray leaves out takes Ray's own code, which other commands need not load.
-    from jobs.submission.assemble import gather, pack_bundle, ticket_of  # noqa: PLC0415
+    from jobs.submission.assemble import gather, pack_bundle, run_request_of  # noqa: PLC0415
 
     found = load_spec(spec, _sets(overrides, priority, address), now=datetime.now(UTC))
     bundle = gather(found, Path.cwd())
@@ -64,9 +64,9 @@ def submit(  # noqa: PLR0913, PLR0917 -- a command has as many as it has options
         _check(found, bundle.root)
     with opened(service) as session:
         package = pack_bundle(bundle, session.packages)
-        if not session.front.has_package(package.sha256):
-            session.front.put_package(package.sha256, package.path)
-        run = session.front.submit(ticket_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
+        if not session.operations.has_package(package.sha256):
+            session.operations.put_package(package.sha256, package.path)
+        run = session.operations.submit(run_request_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
         _stay(session, run, follow, json_output)
 
 
@@ -89,12 +89,12 @@ def resume(
     """
     with opened(service) as session:
         if checkpoint is None:
-            run = session.front.resume(run_id)
+            run = session.operations.resume(run_id)
         else:
-            begun = session.front.run(run_id)
+            begun = session.operations.run(run_id)
             _refuse_unknown_checkpoint(begun, checkpoint)
-            ticket = branch(begun, checkpoint, lambda name: _is_taken(session, name))
-            run = session.front.submit(ticket, idempotency_key=uuid.uuid4().hex)
+            run_request = branch(begun, checkpoint, lambda name: _is_taken(session, name))
+            run = session.operations.submit(run_request, idempotency_key=uuid.uuid4().hex)
         _stay(session, run, follow, json_output)
 
 
@@ -138,13 +138,13 @@ def _sets(overrides: list[str], priority: int | None, address: str | None) -> li
 
 def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: bool) -> None:
     from jobs.service.run_folders import RunFolders  # noqa: PLC0415
-    from jobs.submission.assemble import pack_bundle, preview, ticket_of  # noqa: PLC0415
+    from jobs.submission.assemble import pack_bundle, preview, run_request_of  # noqa: PLC0415
 
     with TemporaryDirectory(prefix="rayscribe-") as folder:
         package = pack_bundle(bundle, Path(folder))
-    ticket = ticket_of(spec, bundle, package.sha256)
+    run_request = run_request_of(spec, bundle, package.sha256)
     request = preview(
-        ticket,
+        run_request,
         address_of=lambda job: _address_of(job, service),
         user=user_here(),
         resume=RunFolders(deadline_s=60.0).resume_words,
@@ -191,13 +191,13 @@ def _first_attempt(session: Session, run_id: str) -> Run:
     teller = Teller()
 
     def submitted() -> bool:
-        run = session.front.run(run_id)
+        run = session.operations.run(run_id)
         teller.tell(run)
-        attempts = session.front.attempts(run_id)
+        attempts = session.operations.attempts(run_id)
         return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None)
 
     session.drive(submitted)
-    return session.front.run(run_id)
+    return session.operations.run(run_id)
 
 
 def _refuse_unknown_checkpoint(run: Run, checkpoint: str) -> None:
@@ -211,7 +211,7 @@ def _refuse_unknown_checkpoint(run: Run, checkpoint: str) -> None:
 
 def _is_taken(session: Session, name: str) -> bool:
     try:
-        session.front.run(name)
+        session.operations.run(name)
     except NotFoundError:
         return False
     return True

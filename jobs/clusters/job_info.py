@@ -8,7 +8,7 @@ OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
 @dataclass(frozen=True)
-class JobSight:
+class JobInfo:
     """A job as Ray's Jobs API shows it.
 
     Attributes:
@@ -30,7 +30,7 @@ class JobSight:
     uid: str = ""
 
     @classmethod
-    def unknown(cls) -> "JobSight":
+    def unknown(cls) -> "JobInfo":
         """A job that the cluster does not know."""
         return cls(known=False)
 

@@ -15,8 +15,8 @@ from ray.util.state import StateApiClient
 from ray.util.state.common import ListApiOptions, StateResource
 from ray.util.state.exception import RayStateApiException
 
-from jobs.clusters.job_info import JobSight
-from jobs.clusters.timeouts import NoAnswerError, within
+from jobs.clusters.job_info import JobInfo
+from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ClusterError, ConflictError, RefusedError
 from jobs.scheduler.policy import Capacity
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
@@ -140,7 +140,7 @@ class RayJobs:
                     raise
             time.sleep(POLL_S)
 
-    def sight(self, submission_id: str) -> JobSight:
+    def job_info(self, submission_id: str) -> JobInfo:
         """What Ray knows of a job now; `known` is False where it knows nothing.
 
         Raises:
@@ -150,18 +150,18 @@ class RayJobs:
             details: JobDetails = self._ask(lambda: self._client.get_job_info(submission_id))
         except ClusterError as error:
             if NOT_THERE in str(error):
-                return JobSight.unknown()
+                return JobInfo.unknown()
             raise
-        return _sight_of(details)
+        return _job_info_of(details)
 
-    def sights(self) -> dict[str, JobSight]:
+    def job_infos(self) -> dict[str, JobInfo]:
         """What Ray knows of all submitted jobs, by submission id.
 
         Raises:
             ClusterError: the cluster does not answer.
         """
         every: list[JobDetails] = self._ask(self._client.list_jobs)
-        return {item.submission_id: _sight_of(item) for item in every if item.submission_id is not None}
+        return {item.submission_id: _job_info_of(item) for item in every if item.submission_id is not None}
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
         """Logical resources of the nodes that live now.
@@ -228,8 +228,8 @@ class RayJobs:
 
     def _ask(self, question: Callable[[], Answer], deadline_s: float = ANSWER_DEADLINE_S) -> Answer:
         try:
-            return within(question, deadline_s)
-        except NoAnswerError as error:
+            return call_with_timeout(question, deadline_s)
+        except CallTimeoutError as error:
             raise ClusterError(
                 f"{self.address}: no answer in {deadline_s:.0f} s; is the cluster's head alive?"
             ) from error
@@ -242,8 +242,8 @@ class RayJobs:
             ) from error
 
 
-def _sight_of(details: JobDetails) -> JobSight:
-    return JobSight(
+def _job_info_of(details: JobDetails) -> JobInfo:
+    return JobInfo(
         known=True,
         status=str(details.status.value),
         exit_code=details.driver_exit_code,

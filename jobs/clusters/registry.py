@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
 from jobs.scheduler.policy import Capacity
@@ -41,22 +41,22 @@ class Clusters:
         self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
         self._open: dict[str, RayJobs] = {}
         self._down: dict[str, tuple[float, str]] = {}
-        self._sights: dict[str, dict[str, JobSight]] = {}
+        self._job_infos: dict[str, dict[str, JobInfo]] = {}
 
     def begin_round(self) -> None:
         """Forgets what was seen, so that it is asked for anew."""
-        self._sights = {}
+        self._job_infos = {}
 
-    def sight(self, address: str, submission_id: str, uid: str) -> JobSight:
+    def job_info(self, address: str, submission_id: str, uid: str) -> JobInfo:
         """What the cluster knows of a run's job, as of this round; nothing, where another run has its name there.
 
         Raises:
             ClusterError: it does not answer.
         """
-        if address not in self._sights:
-            self._sights[address] = self._ask(address, lambda jobs: jobs.sights(), of_all=True)
-        found = self._sights[address].get(submission_id)
-        return found if found is not None and found.uid == uid else JobSight.unknown()
+        if address not in self._job_infos:
+            self._job_infos[address] = self._ask(address, lambda jobs: jobs.job_infos(), of_all=True)
+        found = self._job_infos[address].get(submission_id)
+        return found if found is not None and found.uid == uid else JobInfo.unknown()
 
     def capacity(self, address: str) -> Capacity:
         """What the cluster has and can grow to.

@@ -8,15 +8,15 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 
 
-class NoAnswerError(Exception):
+class CallTimeoutError(Exception):
     """A question has hung for longer than its deadline."""
 
 
-def within(question: Callable[[], Answer], deadline_s: float) -> Answer:
+def call_with_timeout(question: Callable[[], Answer], deadline_s: float) -> Answer:
     """Asks in a thread, which is left behind if it hangs, and does not keep the process from ending.
 
     Raises:
-        NoAnswerError: there was none in time.
+        CallTimeoutError: there was none in time.
     """
     answers: Queue[Answer | BaseException] = Queue()
 
@@ -30,7 +30,7 @@ def within(question: Callable[[], Answer], deadline_s: float) -> Answer:
     try:
         answer = answers.get(timeout=deadline_s)
     except Empty:
-        raise NoAnswerError from None
+        raise CallTimeoutError from None
     if isinstance(answer, BaseException):
         raise answer
     return answer

@@ -71,14 +71,14 @@ class Lease:
             self._renewed_s = now_s
             return True
         self._epoch = None
-        sight = self._look()
-        if sight != self._seen:
-            self._seen, self._seen_s = sight, now_s
+        job_info = self._look()
+        if job_info != self._seen:
+            self._seen, self._seen_s = job_info, now_s
         waits = now_s - self._seen_s < self._ttl_s
-        if sight[0] is not None and waits and not self._is_gone(sight[0]):
+        if job_info[0] is not None and waits and not self._is_gone(job_info[0]):
             return False
         self._renewed_s = now_s
-        return self._take(sight)
+        return self._take(job_info)
 
     def release(self) -> None:
         """Leaves the lease free for the next at once; nothing happens where it is not held."""
@@ -113,8 +113,8 @@ class Lease:
         with self._database.reading() as connection:
             return _row(connection)
 
-    def _take(self, sight: Sight) -> bool:
-        table, (holder, epoch, beat) = schema.lease, sight
+    def _take(self, job_info: Sight) -> bool:
+        table, (holder, epoch, beat) = schema.lease, job_info
         unchanged = (table.c.holder.is_not_distinct_from(holder), table.c.epoch == epoch, table.c.beat == beat)
         new = {"holder": self.holder, "epoch": epoch + 1, "beat": beat + 1}
         with self._database.writing() as connection:

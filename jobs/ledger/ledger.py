@@ -1,11 +1,10 @@
-"""The ledger's front: each method is one transaction."""
+"""The ledger: each method is one transaction."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import func, select
 
-from jobs.answers import Page, Usage, UsageBy
 from jobs.errors import NotFoundError
 from jobs.ledger import pages, records, scheduler_rows, schema, tokens, usage, user_requests
 from jobs.ledger.database import Database
@@ -15,7 +14,7 @@ from jobs.ledger.pages import Filter
 from jobs.ledger.tokens import TokenInfo
 from jobs.ledger.transitions import HOLDING
 from jobs.ledger.writer import Writer
-from jobs.model import Attempt, Event, Run, RunState
+from jobs.model import Attempt, Event, Page, Run, RunState, Usage, UsageBy
 from jobs.scheduler.policy import Holding, Waiting
 
 # What SQLite and PostgreSQL take for the number of an event, and for that of an attempt.

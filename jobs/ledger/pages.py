@@ -14,9 +14,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_, union_all
 
-from jobs.answers import Page
 from jobs.ledger import records, schema
-from jobs.model import Run, RunState
+from jobs.model import Page, Run, RunState
 from trainers.errors import ConfigError
 
 MOST_ROWS = 10_000

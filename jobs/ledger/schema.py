@@ -112,7 +112,7 @@ requests = Table(
     Column("run_folder", PlainText, nullable=False),
 )
 
-# Repeats the run's state and time, so that a tag's newest runs in a state are neighbours in one index.
+# Repeats the run's state and time, so that a tag's newest runs in a state are neighbors in one index.
 run_tags = Table(
     "run_tags",
     METADATA,

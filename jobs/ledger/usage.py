@@ -4,9 +4,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, case, func, literal, or_, select
 
-from jobs.answers import Usage, UsageBy
 from jobs.ledger import schema
 from jobs.ledger.sums import hours, seconds_between, total_us
+from jobs.model import Usage, UsageBy
 
 
 def usage_of(

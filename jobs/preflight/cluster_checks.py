@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 import ray
 
 from jobs.errors import ClusterError
+from jobs.model import DEFAULT_QUEUE
 from jobs.preflight.case import Case
 from jobs.preflight.dashboard import Answer, ask, is_loopback, seen_from_outside
 from jobs.preflight.finding import Access, Check, Note, fault, ok, skipped, warning
-from jobs.scheduler.limits import DEFAULT_QUEUE, QueuesConfig
+from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Capacity, never_fits
 from jobs.submission.job_spec import JobSpec
 from trainers.config.schema import CPUS_FOR_DATA

@@ -7,13 +7,13 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.errors import JobsError
 from jobs.model import Gang
 from jobs.preflight.case import Case
 from jobs.preflight.finding import Finding
 from jobs.preflight.inspection_process import missing, parse, words_of
-from jobs.submission.assemble import pack_bundle, ticket_of
+from jobs.submission.assemble import pack_bundle, run_request_of
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest, build_request
 from jobs.submission.run_request import run_of
 from runtime_env.install_script import wrap_entrypoint
@@ -36,12 +36,12 @@ def probe(case: Case) -> list[Finding]:
     try:
         with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
             request = build_probe(case, pack_bundle(case.bundle, Path(folder)))
-            sight, lines = _run(case, request)
+            job_info, lines = _run(case, request)
     except RayscribeError as error:
         return [Finding(check=NAME, level="fault", text=str(error), seconds=round(time.monotonic() - began, 3))]
     seconds = round(time.monotonic() - began, 3)
     found = [_from_node(finding) for finding in parse(lines)]
-    reason = f"{request.submission_id} ended as {sight.status or 'unknown'}: {_last_words(sight, lines)}"
+    reason = f"{request.submission_id} ended as {job_info.status or 'unknown'}: {_last_words(job_info, lines)}"
     silent = missing(lines, GROUPS, "the probe did not come so far")
     if silent:
         found.append(Finding(check=NAME, level="fault", text=reason, seconds=seconds))
@@ -60,8 +60,8 @@ def build_probe(case: Case, package: Package) -> SubmitRequest:
     """
     assert case.spec is not None and case.target is not None
     address, uid = case.target.address, uuid.uuid4().hex
-    ticket = ticket_of(case.spec, case.bundle, package.sha256)
-    run = run_of(ticket, uid=uid, user=NAME, address_of=lambda _: address, now_s=0.0)
+    run_request = run_request_of(case.spec, case.bundle, package.sha256)
+    run = run_of(run_request, uid=uid, user=NAME, address_of=lambda _: address, now_s=0.0)
     words = ["python", "task.py", *words_of(GROUPS, run.spec_path, run.overrides)]
     return replace(
         build_request(run, 1, package=str(package.path), resume="nothing is trained"),
@@ -71,7 +71,7 @@ def build_probe(case: Case, package: Package) -> SubmitRequest:
     )
 
 
-def _run(case: Case, request: SubmitRequest) -> tuple[JobSight, list[str]]:
+def _run(case: Case, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
     assert case.target is not None
     clusters, end = case.target.clusters, time.monotonic() + DEADLINE_S
     uid = request.metadata[METADATA_UID]
@@ -79,8 +79,8 @@ def _run(case: Case, request: SubmitRequest) -> tuple[JobSight, list[str]]:
     try:
         while True:
             clusters.begin_round()
-            sight = clusters.sight(request.address, request.submission_id, uid)
-            if sight.over:
+            job_info = clusters.job_info(request.address, request.submission_id, uid)
+            if job_info.over:
                 break
             if time.monotonic() > end:
                 raise JobsError(
@@ -91,8 +91,8 @@ def _run(case: Case, request: SubmitRequest) -> tuple[JobSight, list[str]]:
         # Nobody else looks after it.
         clusters.stop(request.address, request.submission_id)
         raise
-    text = clusters.log(request.address, request.submission_id) if sight.known else b""
-    return sight, text.decode(errors="replace").splitlines()
+    text = clusters.log(request.address, request.submission_id) if job_info.known else b""
+    return job_info, text.decode(errors="replace").splitlines()
 
 
 def _from_node(finding: Finding) -> Finding:
@@ -101,9 +101,9 @@ def _from_node(finding: Finding) -> Finding:
     return finding.model_copy(update={"check": name})
 
 
-def _last_words(sight: JobSight, lines: list[str]) -> str:
+def _last_words(job_info: JobInfo, lines: list[str]) -> str:
     errors = [line for line in lines if line.startswith("error: ")]
-    said = [line.strip() for line in lines or sight.message.splitlines() if line.strip()]
+    said = [line.strip() for line in lines or job_info.message.splitlines() if line.strip()]
     if errors:
         return errors[-1]
     return " | ".join(said[-MOST_LINES:]) or "it said nothing; look into the cluster's job logs"

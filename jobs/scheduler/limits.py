@@ -2,7 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-DEFAULT_QUEUE = "default"
+from jobs.model import DEFAULT_QUEUE
+
 PATIENCE_S = 6 * 3600.0
 
 

@@ -47,7 +47,7 @@ class Demand:
         self.items, self.amounts = items, dict(items)
 
 
-class Kept(NamedTuple):
+class Reservation(NamedTuple):
     """Room that is kept for a waiting run, or, with no id, for as many as are looked past."""
 
     run_id: str | None
@@ -66,7 +66,7 @@ class Obstacle(NamedTuple):
 
     pool: "Pool"
     demand: Demand
-    kept: Kept | None
+    kept: Reservation | None
 
     def text(self) -> str:
         """One line: what is needed, the pool, and what is free there at the end of the pass."""
@@ -93,8 +93,8 @@ class Pool:
         "_always",
         "_closed",
         "_free",
-        "_kept_for",
         "_refused",
+        "_reserved_for",
         "_spare",
         "_waiting",
         "_within",
@@ -124,7 +124,7 @@ class Pool:
         self._always = [resource for resource in always if resource in size]
         self._free = dict(size)
         self._spare = dict.fromkeys(size, math.inf)
-        self._kept_for: dict[str, Kept] = {}
+        self._reserved_for: dict[str, Reservation] = {}
         self._ahead: dict[Demand, int] = {}
         self._refused: dict[Demand, Obstacle] = {}
         self._waiting = 0
@@ -147,7 +147,7 @@ class Pool:
                 self._refused[demand] = found = Obstacle(self, demand, None)
                 return found
             if kept is None and value > spare[name] + EPSILON:
-                kept = self._kept_for[name]
+                kept = self._reserved_for[name]
         if kept is None:
             return None
         self._refused[demand] = found = Obstacle(self, demand, kept)
@@ -173,7 +173,7 @@ class Pool:
         for (name, value), room in zip(demand.items, self._rooms(demand), strict=True):
             if room < spare[name]:
                 spare[name] = room
-                self._kept_for[name] = Kept(run_id, name, value)
+                self._reserved_for[name] = Reservation(run_id, name, value)
         self._ahead[demand] = self._ahead.get(demand, 0) + 1
         self._note_whether_closed()
 
@@ -217,7 +217,7 @@ class Pool:
         self._closed = True
         for name in self.size:
             self._spare[name] = 0.0
-            self._kept_for[name] = Kept(None, name, 0.0)
+            self._reserved_for[name] = Reservation(None, name, 0.0)
 
 
 def _needs(demand: Demand, names: Collection[str]) -> str:

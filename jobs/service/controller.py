@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from threading import Event as Signal
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.clusters.registry import Clusters
 from jobs.errors import (
     ClusterError,
@@ -139,7 +139,7 @@ class Controller:
         if attempt.state == AttemptState.SUBMITTING:
             self._submit(run, attempt)
             return
-        job = self._clusters.sight(run.address, attempt.submission_id, run.uid)
+        job = self._clusters.job_info(run.address, attempt.submission_id, run.uid)
         if job.over:
             self._end(run, attempt, job)
             return
@@ -176,7 +176,7 @@ class Controller:
             )
         self._at("ledger.submitted:after")
 
-    def _watch(self, run: Run, attempt: Attempt, job: JobSight) -> None:
+    def _watch(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         progress = self._folders.progress(run, attempt.number)
         pending = [] if progress is not None and progress.step else self._pending(run, job)
         now_s = self._clock()
@@ -205,14 +205,14 @@ class Controller:
                 )
         self._driver_logs.keep(run, attempt)
 
-    def _pending(self, run: Run, job: JobSight) -> list[dict[str, float]]:
+    def _pending(self, run: Run, job: JobInfo) -> list[dict[str, float]]:
         try:
             return self._clusters.pending_bundles(run.address, job.ray_job_id)
         except ClusterError as error:
             log.debug("%s: what it waits for is not known: %s", run.id, error)
             return []
 
-    def _end(self, run: Run, attempt: Attempt, job: JobSight) -> None:
+    def _end(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         self._driver_logs.keep_last(run, attempt)
         cause = cause_of(job, stop_requested=run.stop_requested_s is not None)
         exit_code = STOPPED_EXIT_CODE if cause == Cause.STOPPED else job.exit_code

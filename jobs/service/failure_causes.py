@@ -7,7 +7,7 @@ Texts and types are those of ray 2.60: dashboard/modules/job/job_manager.py and 
 import re
 import signal
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.model import Cause
 from runtime_env.credentials import masked
 from runtime_env.install_script import EXIT_CODE as SCRIPT_COULD_NOT_INSTALL
@@ -83,7 +83,7 @@ MOST_CHARACTERS = 500
 _LAST_LOGS = "last available logs"
 
 
-def cause_of(job: JobSight, *, stop_requested: bool) -> Cause:
+def cause_of(job: JobInfo, *, stop_requested: bool) -> Cause:
     """Tells why a job ended.
 
     Args:
@@ -104,7 +104,7 @@ def cause_of(job: JobSight, *, stop_requested: bool) -> Cause:
     return Cause.DRIVER_KILLED
 
 
-def line_of(job: JobSight) -> str:
+def line_of(job: JobInfo) -> str:
     """The line of Ray's message that says most, without credentials; "" where there is none.
 
     It keeps what `is_transient` looks for: pip says last that there is no such package, and before that no index

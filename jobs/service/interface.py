@@ -4,19 +4,18 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from jobs.answers import LogPage, Page, Usage, UsageBy
-from jobs.model import Attempt, Event, Run, RunState
-from jobs.submission.run_request import Ticket
+from jobs.model import Attempt, Event, LogPage, Page, Run, RunState, Usage, UsageBy
+from jobs.submission.run_request import RunRequest
 
 
-class Front(Protocol):
+class Operations(Protocol):
     """What the command line needs; served here, or over HTTP."""
 
     def has_package(self, sha256: str) -> bool: ...  # noqa: D102
 
     def put_package(self, sha256: str, path: Path) -> None: ...  # noqa: D102
 
-    def submit(self, ticket: Ticket, *, idempotency_key: str | None = None) -> Run: ...  # noqa: D102
+    def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run: ...  # noqa: D102
 
     def runs(  # noqa: D102
         self,

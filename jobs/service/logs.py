@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from jobs.answers import LogLine, LogPage
-from jobs.model import Attempt, AttemptState, Run
+from jobs.model import Attempt, AttemptState, LogLine, LogPage, Run
 from jobs.service.run_folders import RunFolders
 from trainers.errors import ConfigError, RayscribeError
 from trainers.run_folder.attempt_status import driver_log_key, worker_logs

@@ -8,11 +8,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Lock
 
-from jobs.answers import LogPage, Page, Usage, UsageBy
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
-from jobs.model import Attempt, Event, Run, RunState
+from jobs.model import Attempt, Event, LogPage, Page, Run, RunState, Usage, UsageBy
 from jobs.scheduler.fit import never_fits
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Decision
@@ -21,7 +20,7 @@ from jobs.service.logs import read_logs
 from jobs.service.package_store import PackageStore
 from jobs.service.run_folders import RunFolders
 from jobs.submission.job_spec import JobPart
-from jobs.submission.run_request import Ticket, run_of
+from jobs.submission.run_request import RunRequest, run_of
 from trainers.errors import ConfigError, ResourceError
 
 # What a queue's policy said is good for so long; a page of a hundred waiting runs asks it once.
@@ -72,7 +71,7 @@ class Service:
         """Takes in a package; see `PackageStore.put`."""
         self._packages.put(sha256, path)
 
-    def submit(self, ticket: Ticket, *, idempotency_key: str | None = None) -> Run:
+    def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
         """Queues a run.
 
         Raises:
@@ -81,12 +80,14 @@ class Service:
             NotFoundError: the package was not uploaded, or a run it depends on does not exist.
             ConflictError: the run's name is taken.
         """
-        run = run_of(ticket, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock())
+        run = run_of(
+            run_request, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock()
+        )
         # First of all: a request that is repeated was taken in a world that may have changed since.
         if idempotency_key is not None and (same := self._ledger.asked_before(run, idempotency_key)) is not None:
             return same
-        if not self._packages.has(ticket.package):
-            raise NotFoundError(f"package {ticket.package} is not here: upload it first")
+        if not self._packages.has(run_request.package):
+            raise NotFoundError(f"package {run_request.package} is not here: upload it first")
         self._refuse_impossible(run)
         return self._ledger.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from jobs.clusters.timeouts import NoAnswerError, within
+from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.model import Progress, Run
 from trainers.errors import RayscribeError, StorageError
 from trainers.run_folder.attempt_status import driver_log_key, read_status
@@ -130,8 +130,8 @@ class RunFolders:
             raise StorageError(f"{run.run_folder}: its storage has not answered lately; it is asked again in a minute")
         patience_s = self._deadline_s if deadline_s is None else deadline_s
         try:
-            answer = within(lambda: question(folder_of(run)), patience_s)
-        except NoAnswerError:
+            answer = call_with_timeout(lambda: question(folder_of(run)), patience_s)
+        except CallTimeoutError:
             self._silent[place] = self._clock() + PAUSE_S
             text = f"{run.run_folder}: no answer in {patience_s:.0f} s; does this machine reach the storage?"
             log.warning("%s", text)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jobs.clusters.job_info import PENDING, JobSight
+from jobs.clusters.job_info import PENDING, JobInfo
 from jobs.model import Progress, RunState
 from trainers.distributed.console import format_duration
 
@@ -21,7 +21,7 @@ SILENT_S = 120.0
 
 
 def status_of(
-    job: JobSight,
+    job: JobInfo,
     progress: Progress | None,
     pending: Sequence[Mapping[str, float]],
     *,
@@ -55,7 +55,7 @@ def status_of(
 
 
 def _undisturbed(
-    job: JobSight, progress: Progress | None, pending: Sequence[Mapping[str, float]], before: RunState
+    job: JobInfo, progress: Progress | None, pending: Sequence[Mapping[str, float]], before: RunState
 ) -> tuple[RunState, str]:
     if job.status == PENDING:
         return RunState.SETTING_UP, "Ray sets up the runtime environment"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobs.clusters.capacity_cache import QuickClusters
 from jobs.clusters.registry import Clusters
-from jobs.clusters.timeouts import NoAnswerError, within
+from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import LeaseLostError
 from jobs.ledger import Ledger
 from jobs.ledger.holder import holder_here, is_gone
@@ -42,8 +42,8 @@ class Local:
             False where a cluster or a storage has not answered soon; what is there then is from an earlier look.
         """
         try:
-            within(self._round, LOOK_S)
-        except NoAnswerError:
+            call_with_timeout(self._round, LOOK_S)
+        except CallTimeoutError:
             return False
         return True
 

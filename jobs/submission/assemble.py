@@ -1,4 +1,4 @@
-"""From a recipe on this machine to what is submitted: package, ticket, and the request that would be made of Ray."""
+"""From a recipe on this machine to what is submitted: package, run request, and the request to Ray."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from jobs.model import Run
 from jobs.submission.job_spec import JobPart, JobSpec
 from jobs.submission.ray_request import SubmitRequest, build_request
-from jobs.submission.run_request import Ticket, run_of
+from jobs.submission.run_request import RunRequest, run_of
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.freeze import freeze
 from runtime_env.install_script import script_files
@@ -68,10 +68,10 @@ def pack_bundle(bundle: Bundle, folder: Path) -> Package:
     return pack(bundle.tree, folder, bundle.extra)
 
 
-def ticket_of(spec: JobSpec, bundle: Bundle, package: str) -> Ticket:
+def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
     """What the service is asked for."""
     job = spec.job.model_copy(update={"runtime_env": bundle.runtime_env})
-    return Ticket(
+    return RunRequest(
         config={**spec.config.model_dump(mode="json"), "job": job.model_dump(mode="json")},
         spec_path=bundle.spec_path,
         overrides=list(spec.overrides),
@@ -80,15 +80,15 @@ def ticket_of(spec: JobSpec, bundle: Bundle, package: str) -> Ticket:
 
 
 def preview(
-    ticket: Ticket, *, address_of: Callable[[JobPart], str], user: str, resume: Callable[[Run], str]
+    run_request: RunRequest, *, address_of: Callable[[JobPart], str], user: str, resume: Callable[[Run], str]
 ) -> SubmitRequest:
     """The request that the first attempt would make of Ray.
 
     Args:
-        ticket: What would be asked for.
+        run_request: What would be asked for.
         address_of: Chooses the cluster.
         user: Who would ask.
         resume: Says what a run starts from.
     """
-    run = run_of(ticket, uid="<made at submission>", user=user, address_of=address_of, now_s=0.0)
+    run = run_of(run_request, uid="<made at submission>", user=user, address_of=address_of, now_s=0.0)
     return build_request(run, 1, package=f"<packages>/{run.package}.zip", resume=resume(run))

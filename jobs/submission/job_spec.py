@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from jobs.model import Gang
-from jobs.scheduler.limits import DEFAULT_QUEUE
+from jobs.model import DEFAULT_QUEUE, Gang
 from jobs.submission.literal_secrets import written_secrets
 from runtime_env.config import RuntimeEnvPart
 from trainers.config.loader import (

@@ -1,4 +1,4 @@
-"""Ticket: a run that is asked for, as it travels from the command line to the service; and the Run it becomes. Pure."""
+"""RunRequest: what the command line sends to the service; and the Run that it becomes. Pure."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 
 
-class Ticket(BaseModel):
+class RunRequest(BaseModel):
     """A run that is asked for.
 
     Attributes:
@@ -32,11 +32,11 @@ class Ticket(BaseModel):
     package: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-def run_of(ticket: Ticket, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
-    """The run that a ticket becomes.
+def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
+    """The run that a run request becomes.
 
     Args:
-        ticket: What was asked for; whoever sent it, it is validated here.
+        run_request: What was asked for; whoever sent it, it is validated here.
         uid: Unique for ever.
         user: Who asks.
         address_of: Chooses the cluster.
@@ -45,9 +45,9 @@ def run_of(ticket: Ticket, *, uid: str, user: str, address_of: Callable[[JobPart
     Raises:
         ConfigError: one message with every fault.
     """
-    config, faults = validated(TrainConfig, ticket.config)
-    job, job_faults = validated(JobPart, ticket.config.get("job") or {}, ("job",))
-    secrets = [*written_secrets(ticket.config), *written_secrets(ticket.overrides, ("overrides",))]
+    config, faults = validated(TrainConfig, run_request.config)
+    job, job_faults = validated(JobPart, run_request.config.get("job") or {}, ("job",))
+    secrets = [*written_secrets(run_request.config), *written_secrets(run_request.overrides, ("overrides",))]
     refuse([*secrets, *faults, *job_faults], "submission")
     assert config is not None and job is not None
     if config.run.name is None:
@@ -60,10 +60,10 @@ def run_of(ticket: Ticket, *, uid: str, user: str, address_of: Callable[[JobPart
         queue=job.queue,
         priority=job.priority,
         address=address_of(job),
-        spec_path=ticket.spec_path,
-        overrides=ticket.overrides,
+        spec_path=run_request.spec_path,
+        overrides=run_request.overrides,
         config={**config.model_dump(mode="json"), "job": job.model_dump(mode="json")},
-        package=ticket.package,
+        package=run_request.package,
         gang=gang_of(config),
         tags=sorted(set(job.tags)),
         depends_on=sorted(set(job.depends_on)),

@@ -20,7 +20,7 @@ from tests.benchmarks.table import machine_facts, render
 from tests.benchmarks.weights import write_weights
 
 LEGEND = (
-    "ratio: more than 1 favours Rayscribe. Rates are medians over turns, read from inside, imports left out.\n"
+    "ratio: more than 1 favors Rayscribe. Rates are medians over turns, read from inside, imports left out.\n"
     "Memory is resident memory, with pages of mapped files and what processes share, and with Ray's own processes."
 )
 

@@ -25,9 +25,9 @@ from trainers.config.schema import DataPart, ModelPart, RunPart, ScalingPart, Tr
 from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
-from trainers.distributed.session import LoneSession, be_quiet
-from trainers.models.whisper import load_recogniser
-from trainers.pipeline.fit import LoneEngine, fit, prepare_all
+from trainers.distributed.session import LocalSession, be_quiet
+from trainers.models.whisper import load_recognizer
+from trainers.pipeline.fit import LocalEngine, fit, prepare_all
 from trainers.pipeline.ray_engine import RayEngine
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer
@@ -101,7 +101,7 @@ def prepare(given: argparse.Namespace) -> None:
 
 def read(given: argparse.Namespace) -> None:
     """Reads the training split and computes its features on two ranks: padded to 30 s, and to buckets."""
-    session = LoneSession.of_this_process()
+    session = LocalSession.of_this_process()
     log_mel = LogMel(WhisperProcessor.from_pretrained(given.model).feature_extractor)
     turns = Turns(given.turns, session.rank)
     while turns.wait():
@@ -121,7 +121,7 @@ def read(given: argparse.Namespace) -> None:
         turns.done(figures)
 
 
-def read_share(reader: ClipReader, log_mel: LogMel, edges_s: np.ndarray, session: LoneSession, size: int) -> None:
+def read_share(reader: ClipReader, log_mel: LogMel, edges_s: np.ndarray, session: LocalSession, size: int) -> None:
     """One rank's features, batch by batch, as SpeechTrainer makes them."""
     share = np.arange(len(edges_s))[session.rank :: session.world_size]
     order = share[np.argsort(edges_s[share], kind="stable")]
@@ -162,10 +162,10 @@ def take_turns(address: str, rank: int, steps: int) -> None:
 
 def train(given: argparse.Namespace) -> None:
     """A whole run under torchrun, without Ray."""
-    session, config = LoneSession.of_this_process(), config_of(given)
+    session, config = LocalSession.of_this_process(), config_of(given)
     take_turns(given.turns, session.rank, given.turn_steps)
-    name = session.from_leader(lambda: config.run.name)
-    fit(config.model_copy(update={"run": config.run.model_copy(update={"name": name})}), LoneEngine())
+    name = session.broadcast(lambda: config.run.name)
+    fit(config.model_copy(update={"run": config.run.model_copy(update={"name": name})}), LocalEngine())
 
 
 def fit_on_ray(given: argparse.Namespace) -> None:
@@ -177,12 +177,12 @@ def fit_on_ray(given: argparse.Namespace) -> None:
 
 def evaluate(given: argparse.Namespace) -> None:
     """Scores the test split on two ranks in every turn; one batch of each rank goes before, uncounted."""
-    session, config = LoneSession.of_this_process(), config_of(given)
+    session, config = LocalSession.of_this_process(), config_of(given)
     be_quiet()
-    recogniser = load_recogniser(config.model, None, 0)
-    options = scoring_options(config, recogniser.context_s)
+    recognizer = load_recognizer(config.model, None, 0)
+    options = scoring_options(config, recognizer.context_s)
     warm, scorer = (
-        Scorer(prepared_split(config, session, split), recogniser, session, cache_bytes=0)
+        Scorer(prepared_split(config, session, split), recognizer, session, cache_bytes=0)
         for split in ("validation", "test")
     )
     warm.score(options)
@@ -194,10 +194,10 @@ def evaluate(given: argparse.Namespace) -> None:
         turns.done({"clips": len(result.utterances), "seconds": seconds, "wer": result.score.wer})
 
 
-def prepared_split(config: TrainConfig, session: LoneSession, split: str) -> PreparedSet:
+def prepared_split(config: TrainConfig, session: LocalSession, split: str) -> PreparedSet:
     """The split, prepared by rank 0 where it is not yet."""
-    engine = LoneEngine()
-    prepared: PreparedSet = session.from_leader(lambda: prepare_all(config, engine, (split,))[split])
+    engine = LocalEngine()
+    prepared: PreparedSet = session.broadcast(lambda: prepare_all(config, engine, (split,))[split])
     return prepared
 
 

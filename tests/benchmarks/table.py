@@ -19,7 +19,7 @@ class Row:
         what: What is compared, with its unit.
         ours: Rayscribe's figure.
         stock: The stock recipe's.
-        better: "high" or "low": which figure is better. The ratio is such that more than 1 favours Rayscribe.
+        better: "high" or "low": which figure is better. The ratio is such that more than 1 favors Rayscribe.
         least_ratio: The goal as a ratio; None: none.
         most: The goal as a bound of our own figure; None: none.
         digits: Decimals of the figures.

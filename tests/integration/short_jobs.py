@@ -12,7 +12,7 @@ from jobs.model import Run
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
-from jobs.submission.run_request import Ticket
+from jobs.submission.run_request import RunRequest
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
 from trainers.config.loader import apply_overrides, parse_override, read_yaml
@@ -28,7 +28,7 @@ parser.add_argument("--attempt", type=int)
 parser.add_argument("--set", action="append", default=[])
 given = parser.parse_args()
 sets = dict(item.split("=", 1) for item in given.set)
-behaviour = dict(item.split(":") for item in json.loads(sets["job.tags"]))
+behavior = dict(item.split(":") for item in json.loads(sets["job.tags"]))
 records = pathlib.Path(sets["run.storage_path"]) / "records"
 records.mkdir(exist_ok=True)
 start = time.time()
@@ -47,15 +47,15 @@ def stopped(number, frame):
 signal.signal(signal.SIGTERM, stopped)
 write()
 print(f"{sets['run.name']} attempt {given.attempt} begins", flush=True)
-for line in range(int(behaviour.get("lines", 0))):
+for line in range(int(behavior.get("lines", 0))):
     print(f"line {line}", flush=True)
     time.sleep(0.05)
-slow = given.attempt <= int(behaviour.get("slow_attempts", 1000))
-time.sleep(int(behaviour.get("ms", 0)) / 1000 if slow else 0)
+slow = given.attempt <= int(behavior.get("slow_attempts", 1000))
+time.sleep(int(behavior.get("ms", 0)) / 1000 if slow else 0)
 write(end=time.time())
 print(f"{sets['run.name']} attempt {given.attempt} is done", flush=True)
-failing = given.attempt <= int(behaviour.get("failing_attempts", 1000))
-sys.exit(int(behaviour.get("exit", 0)) if failing else 0)
+failing = given.attempt <= int(behavior.get("failing_attempts", 1000))
+sys.exit(int(behavior.get("exit", 0)) if failing else 0)
 """
 
 
@@ -79,21 +79,21 @@ class Workplace:
         """Lets go of the ledger."""
         self.ledger.close()
 
-    def short(self, name: str, *sets: str, user: str = "ana", **behaviour: Any) -> Run:
+    def short(self, name: str, *sets: str, user: str = "ana", **behavior: Any) -> Run:
         """Submits a short job.
 
         Args:
             name: Its name.
             sets: Further overrides.
             user: Who submits it.
-            behaviour: `ms` to sleep, `exit` code, `lines` to print; `failing_attempts` fail, `slow_attempts` sleep.
+            behavior: `ms` to sleep, `exit` code, `lines` to print; `failing_attempts` fail, `slow_attempts` sleep.
         """
         tree = self.folder / "tree"
         if not tree.exists():
             (tree / "jobs/specs").mkdir(parents=True)
             (tree / "task.py").write_text(TASK)
             (tree / RECIPE).write_bytes((REPOSITORY / RECIPE).read_bytes())
-        tags = json.dumps([f"{key}:{value}" for key, value in behaviour.items()])
+        tags = json.dumps([f"{key}:{value}" for key, value in behavior.items()])
         return self.submit(tree, name, [*sets, f"job.tags={tags}"], user)
 
     def submit(self, tree: Path, name: str, sets: Sequence[str], user: str = "ana", recipe: str = RECIPE) -> Run:
@@ -101,8 +101,8 @@ class Workplace:
         package = pack(list_tree(tree, []), self.packages.folder)
         overrides = [*sets, f"run.name={name}", f"run.storage_path={self.storage}"]
         config = apply_overrides(read_yaml(tree / recipe), [parse_override(item) for item in overrides])
-        ticket = Ticket(config=config, spec_path=recipe, overrides=overrides, package=package.sha256)
-        return self.service.as_user(user).submit(ticket, idempotency_key=uuid.uuid4().hex)
+        run_request = RunRequest(config=config, spec_path=recipe, overrides=overrides, package=package.sha256)
+        return self.service.as_user(user).submit(run_request, idempotency_key=uuid.uuid4().hex)
 
     def records(self) -> list[dict[str, Any]]:
         """What the short jobs wrote down."""

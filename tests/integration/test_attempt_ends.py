@@ -156,12 +156,12 @@ def test_a_stopped_job_leaves_a_checkpoint_and_ends_with_the_undisturbed_weights
 
     def reached() -> bool:
         phases.add(status(run).get("phase"))
-        assert jobs.sight(request.submission_id).status in ("PENDING", "RUNNING"), said_by(jobs, request)
+        assert jobs.job_info(request.submission_id).status in ("PENDING", "RUNNING"), said_by(jobs, request)
         return run.reached(10)
 
     poll(reached, "step 10")
     jobs.stop(request.submission_id)
-    poll(lambda: jobs.sight(request.submission_id).status == "STOPPED", "end of the job")
+    poll(lambda: jobs.job_info(request.submission_id).status == "STOPPED", "end of the job")
     said = said_by(jobs, request)
     step = run.checkpoints()[-1].step
     assert 10 <= step < MAX_STEPS

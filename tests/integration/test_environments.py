@@ -19,7 +19,7 @@ from jobs.api.client import Client
 from jobs.cli.demo import free_ports
 from jobs.model import Cause, RunState
 from jobs.scheduler.limits import QueuesConfig
-from jobs.submission.assemble import gather, pack_bundle, ticket_of
+from jobs.submission.assemble import gather, pack_bundle, run_request_of
 from jobs.submission.job_spec import load_spec
 from tests.integration.driving import Drive
 from tests.integration.killing import REPOSITORY
@@ -141,7 +141,7 @@ def test_a_secret_is_used_on_the_node_and_leaves_no_trace_anywhere_else(
     seen: list[str] = []
     with Client(service, token=(tmp_path / "home/token").read_text().strip()) as client:
         client.put_package(package.sha256, package.path)
-        client.submit(ticket_of(found, bundle, package.sha256))
+        client.submit(run_request_of(found, bundle, package.sha256))
         wait_for(lambda: _watch(client, seen), "end of the run")
         run = client.run("secretive")
         log = [line.text for line in client.logs("secretive", source="driver").lines]
@@ -173,9 +173,9 @@ def test_a_secret_that_is_written_into_a_recipe_is_refused_everywhere_without_a_
     recipe = write_recipe(repository, tmp_path, {})
     found = load_spec(recipe, [], environment={}, now=datetime.now(UTC))
     bundle = gather(found, repository)
-    ticket = ticket_of(found, bundle, "ab" * 32).model_dump(mode="json")
-    ticket["config"]["job"]["runtime_env"]["env_vars"] = {"WANDB_API_KEY": SECRET}
-    answer = httpx.post(f"{service}/v1/runs", json=ticket, headers={"Authorization": f"Bearer {token}"})
+    run_request = run_request_of(found, bundle, "ab" * 32).model_dump(mode="json")
+    run_request["config"]["job"]["runtime_env"]["env_vars"] = {"WANDB_API_KEY": SECRET}
+    answer = httpx.post(f"{service}/v1/runs", json=run_request, headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code in (400, 422)
     assert "job.runtime_env.secrets" in answer.text
     assert SECRET not in answer.text

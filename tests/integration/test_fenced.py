@@ -130,7 +130,7 @@ class Attempts:
             driver.kill()
             driver.wait()
 
-    def sight(self) -> dict[str, Any]:
+    def state_read(self) -> dict[str, Any]:
         """Everything of the run that is read, by programs and by people, to the byte."""
         folder, state = self.folder, Journal(self.folder).read()
         assert state.finished is not None
@@ -171,7 +171,7 @@ def calm(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     with attempts_at(str(scratch / "runs"), recipe, scratch) as attempts:
         attempts.start(1)
         attempts.ends_with(1, 0)
-        return attempts.sight()
+        return attempts.state_read()
 
 
 @pytest.mark.slow
@@ -215,24 +215,26 @@ def overtake(attempts: Attempts, calm: dict[str, Any]) -> None:
 
     attempts.start(5)
     attempts.ends_with(5, 0)
-    before = attempts.sight()
+    before = attempts.state_read()
     check_same(before, calm)
     for number in (1, 2, 3, 4):
         attempts.wake(number)
         attempts.ends_with(number, FencedError.exit_code)
         assert "attempt 5 has taken this run over" in attempts.log(number).read_text()
-        assert attempts.sight() == before, f"attempt {number} woke and changed what is read"
+        assert attempts.state_read() == before, f"attempt {number} woke and changed what is read"
     assert "outputs-" not in str(attempts.folder.storage.list_folders(outputs)), "what is not read is left behind"
 
 
-def check_same(sight: dict[str, Any], calm: dict[str, Any]) -> None:
+def check_same(state_read: dict[str, Any], calm: dict[str, Any]) -> None:
     """Weights and scores are the undisturbed run's, to the bit."""
-    assert sight["checkpoints"][-1].step == MAX_STEPS
-    assert sight["checkpoints"][-1].files["model.safetensors"] == calm["checkpoints"][-1].files["model.safetensors"]
-    assert sight["model"]["model.safetensors"] == calm["model"]["model.safetensors"]
-    assert sight["shown model"]["model/model.safetensors"] == calm["model"]["model.safetensors"]
-    assert sight["shown"]["evaluation/test.json"] == calm["shown"]["evaluation/test.json"]
-    assert sight["shown"][METRICS] == sight["metrics"]
+    assert state_read["checkpoints"][-1].step == MAX_STEPS
+    assert (
+        state_read["checkpoints"][-1].files["model.safetensors"] == calm["checkpoints"][-1].files["model.safetensors"]
+    )
+    assert state_read["model"]["model.safetensors"] == calm["model"]["model.safetensors"]
+    assert state_read["shown model"]["model/model.safetensors"] == calm["model"]["model.safetensors"]
+    assert state_read["shown"]["evaluation/test.json"] == calm["shown"]["evaluation/test.json"]
+    assert state_read["shown"][METRICS] == state_read["metrics"]
 
 
 @pytest.mark.slow
@@ -249,11 +251,11 @@ def test_a_driver_on_ray_and_its_workers_wake_when_the_next_attempt_has_finished
         assert workers and attempts.state().finished is None
         attempts.start(2)
         attempts.ends_with(2, 0)
-        before = attempts.sight()
+        before = attempts.state_read()
         for worker in workers:
             worker.resume()
         attempts.wake(1)
         attempts.ends_with(1, FencedError.exit_code)
         assert psutil.wait_procs(workers, timeout=DEADLINE_S)[1] == []
         assert "attempt 2 has taken this run over" in attempts.log(1).read_text()
-        assert attempts.sight() == before
+        assert attempts.state_read() == before

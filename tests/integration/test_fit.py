@@ -13,7 +13,7 @@ from transformers import WhisperForConditionalGeneration, pipeline
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.schema import TrainConfig
 from trainers.errors import DataError, FencedError, ResumeError
-from trainers.pipeline.fit import LoneEngine, evaluate, find_model, fit
+from trainers.pipeline.fit import LocalEngine, evaluate, find_model, fit
 
 FILES = """
 config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json
@@ -46,7 +46,7 @@ def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -
 def finished_run(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """The config of a run that has finished."""
     wanted = small(tones, tmp_path_factory.mktemp("runs"))
-    fit(wanted, LoneEngine(), overrides=["training.max_steps=12"])
+    fit(wanted, LocalEngine(), overrides=["training.max_steps=12"])
     return wanted
 
 
@@ -73,14 +73,14 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
 def test_the_model_opens_with_from_pretrained_and_pipeline(finished_run: TrainConfig) -> None:
     model = run_folder(finished_run) / "model"
     WhisperForConditionalGeneration.from_pretrained(model)
-    recognise = pipeline("automatic-speech-recognition", model=str(model))
+    recognize = pipeline("automatic-speech-recognition", model=str(model))
     samples = speechlike(0.8).astype(np.float32) / 32768
-    assert isinstance(recognise({"raw": samples, "sampling_rate": 16_000})["text"], str)
+    assert isinstance(recognize({"raw": samples, "sampling_rate": 16_000})["text"], str)
 
 
 def test_the_best_and_the_newest_checkpoints_are_kept(tones: Path, tmp_path: Path) -> None:
     wanted = small(tones, tmp_path, {"checkpoint.num_to_keep": 1, "training.save_steps": 2})
-    fit(wanted, LoneEngine())
+    fit(wanted, LocalEngine())
     names = [path.name for path in (run_folder(wanted) / "checkpoints").iterdir()]
     assert 1 <= len(names) <= 2
     assert any(name.startswith("checkpoint-12-") for name in names)
@@ -90,7 +90,7 @@ def test_a_finished_run_says_its_score_again_and_does_nothing(
     finished_run: TrainConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(path.name for path in (run_folder(finished_run) / "attempts").iterdir())
-    result = fit(finished_run, LoneEngine())
+    result = fit(finished_run, LocalEngine())
     assert "has finished" in capsys.readouterr().out
     assert "on test (6 utterances)" in result.headline
     assert sorted(path.name for path in (run_folder(finished_run) / "attempts").iterdir()) == before
@@ -101,7 +101,7 @@ def test_a_finished_run_that_was_not_shown_whole_is_shown_whole_when_asked_again
     before = {path: path.read_bytes() for path in (folder / "result.json", folder / "model/model.safetensors")}
     for path in before:
         path.unlink()
-    fit(finished_run, LoneEngine())
+    fit(finished_run, LocalEngine())
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -110,7 +110,7 @@ def test_an_attempt_that_another_has_passed_is_refused_before_it_prepares(
 ) -> None:
     elsewhere = finished_run.data.model_copy(update={"train": str(tones / "nowhere.csv")})
     with pytest.raises(FencedError, match="so attempt 1 ends here"):
-        fit(finished_run.model_copy(update={"data": elsewhere}), LoneEngine(), attempt=1)
+        fit(finished_run.model_copy(update={"data": elsewhere}), LocalEngine(), attempt=1)
     assert capsys.readouterr().out == ""
 
 
@@ -121,9 +121,9 @@ def test_a_run_s_model_is_the_one_that_its_journal_names(finished_run: TrainConf
 
 
 def test_more_steps_continue_a_finished_run(tones: Path, tmp_path: Path) -> None:
-    fit(small(tones, tmp_path), LoneEngine())
+    fit(small(tones, tmp_path), LocalEngine())
     longer = small(tones, tmp_path, {"training.max_steps": 16})
-    fit(longer, LoneEngine())
+    fit(longer, LocalEngine())
     lines = [json.loads(line) for line in (run_folder(longer) / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == [2, 4, 6, 8, 10, 12, 14, 16]
     assert {line["attempt"] for line in lines} == {1, 2}
@@ -134,19 +134,19 @@ def test_another_experiment_under_the_same_name_is_refused_with_the_difference(f
         update={"training": finished_run.training.model_copy(update={"learning_rate": 5e-4})}
     )
     with pytest.raises(ResumeError, match=r"training.learning_rate: 1e-05 → 0.0005"):
-        fit(changed, LoneEngine())
+        fit(changed, LocalEngine())
 
 
 def test_resume_never_refuses_a_run_with_checkpoints(finished_run: TrainConfig) -> None:
     never = finished_run.model_copy(update={"run": finished_run.run.model_copy(update={"resume": "never"})})
     with pytest.raises(ResumeError, match=r"run\.name"):
-        fit(never, LoneEngine())
+        fit(never, LocalEngine())
 
 
 def test_a_new_run_starts_from_a_named_checkpoint(finished_run: TrainConfig, tones: Path, tmp_path: Path) -> None:
     first = min((run_folder(finished_run) / "checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
     branch = small(tones, tmp_path, {"run.resume": f"from:{first}"})
-    fit(branch, LoneEngine())
+    fit(branch, LocalEngine())
     lines = [json.loads(line) for line in (run_folder(branch) / "metrics.jsonl").read_text().splitlines()]
     step = int(first.name.split("-")[1])
     assert min(line["step"] for line in lines) == step + 2
@@ -155,11 +155,11 @@ def test_a_new_run_starts_from_a_named_checkpoint(finished_run: TrainConfig, ton
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fit(small(tones, tmp_path), LoneEngine())
+    fit(small(tones, tmp_path), LocalEngine())
     newest = max((tmp_path / "small/checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
     weights = newest / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
-    fit(small(tones, tmp_path, {"training.max_steps": 16}), LoneEngine())
+    fit(small(tones, tmp_path, {"training.max_steps": 16}), LocalEngine())
     said = capsys.readouterr().out
     assert "differs from its SHA-256" in said
     assert "resuming from checkpoint-8-" in said
@@ -167,7 +167,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 
 def test_evaluate_writes_beside_the_run_and_not_over_it(finished_run: TrainConfig) -> None:
     before = (run_folder(finished_run) / "evaluation/test.json").read_bytes()
-    result = evaluate(finished_run, LoneEngine(), model=str(run_folder(finished_run)), split="test")
+    result = evaluate(finished_run, LocalEngine(), model=str(run_folder(finished_run)), split="test")
     assert (run_folder(finished_run) / "evaluation/test.json").read_bytes() == before
     ours, theirs = json.loads(before), json.loads((Path(result.folder) / "evaluation/test.json").read_text())
     assert theirs["wer"] == ours["wer"]
@@ -176,7 +176,7 @@ def test_evaluate_writes_beside_the_run_and_not_over_it(finished_run: TrainConfi
 def test_pretrained_weights_of_a_folder_are_tuned_on(finished_run: TrainConfig, tones: Path, tmp_path: Path) -> None:
     model = {"init": "pretrained", "name_or_path": str(run_folder(finished_run) / "model"), "language": "English"}
     tuned = small(tones, tmp_path, {"model": model, "training.max_steps": 4})
-    result = fit(tuned, LoneEngine())
+    result = fit(tuned, LocalEngine())
     assert result.totals["scored"] == 6
     assert "full_context" not in result.totals
 
@@ -194,7 +194,7 @@ def test_a_data_set_of_parquet_files_is_a_door(tones: Path, tmp_path: Path) -> N
         "audio_column_name": "audio",
         "text_column_name": "sentence",
     }
-    result = fit(small(tones, tmp_path / "runs", {"data": data, "training.max_steps": 4}), LoneEngine())
+    result = fit(small(tones, tmp_path / "runs", {"data": data, "training.max_steps": 4}), LocalEngine())
     assert result.totals["scored"] == 6
 
 
@@ -202,4 +202,4 @@ def test_a_validation_clip_longer_than_the_model_is_refused_by_id(tones: Path, t
     long = write_corpus(tmp_path, ["too long"], durations_s=[1.5], name="long")
     wanted = small(tones, tmp_path, {"model.max_context_s": 1, "data.validation": str(long)})
     with pytest.raises(DataError, match=r"validation: 1 clips are longer than the model's 1 s: long/000.wav \(1.5 s\)"):
-        fit(wanted, LoneEngine())
+        fit(wanted, LocalEngine())

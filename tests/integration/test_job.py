@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
 from jobs.model import Gang
@@ -29,7 +29,7 @@ def jobs(ray_head: RayHead) -> RayJobs:
     return RayJobs(ray_head.dashboard)
 
 
-def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobSight, str]:
+def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobInfo, str]:
     """Runs the micro recipe with overrides, and gives back its end and its output."""
     words = [sys.executable, "task.py", "--config", "jobs/specs/whisper_micro.yaml"]
     for item in sets:
@@ -47,10 +47,10 @@ def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobSight, str]:
     assert jobs.submit(request)
     assert not jobs.submit(request), "asked twice, started once"
     end = time.monotonic() + DEADLINE_S
-    while not (sight := jobs.sight(request.submission_id)).over:
+    while not (job_info := jobs.job_info(request.submission_id)).over:
         assert time.monotonic() < end, f"{name} has not ended in {DEADLINE_S} s"
         time.sleep(0.2)
-    return sight, jobs.log(request.submission_id).decode()
+    return job_info, jobs.log(request.submission_id).decode()
 
 
 @pytest.mark.parametrize("variable", ["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"])
@@ -60,7 +60,7 @@ def test_the_cluster_that_is_named_is_asked_whatever_the_environment_says(
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
     jobs = RayJobs(ray_head.dashboard)
     assert jobs.capacity({}).total["CPU"] == LOGICAL_CPUS
-    assert isinstance(jobs.sights(), dict)
+    assert isinstance(jobs.job_infos(), dict)
     assert jobs.pending_bundles("01000000") == []
     monkeypatch.setenv(variable, ray_head.dashboard)
     with pytest.raises(ClusterError, match=r"http://127\.0\.0\.1:9"):

@@ -8,10 +8,9 @@ from typing import NoReturn
 
 import pytest
 
-from jobs.answers import LogPage
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
-from jobs.model import Cause, RunState
+from jobs.model import Cause, LogPage, RunState
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.operations import Service
 from tests.integration.driving import Drive

@@ -11,7 +11,7 @@ from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.data.demo_corpus import DemoOptions, make_demo_corpus
 from trainers.distributed.ray_connection import connected
-from trainers.pipeline.fit import LoneEngine, evaluate, fit
+from trainers.pipeline.fit import LocalEngine, evaluate, fit
 from trainers.pipeline.ray_engine import RayEngine
 from trainers.storage import open_storage
 
@@ -55,7 +55,7 @@ def half_trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
             "training.generation_max_length": 24,
         }
     )
-    fit(wanted, LoneEngine())
+    fit(wanted, LocalEngine())
     return wanted
 
 

@@ -112,7 +112,7 @@ class DataPart(Part):
     do_lower_case: bool = Field(False, description="Lower-case the transcripts that are trained on and scored.")
     do_remove_punctuation: bool = Field(False, description="Remove punctuation from the transcripts.")
     do_normalize_eval: bool = Field(
-        True, description="Score after Whisper's basic text normalisation of reference and hypothesis."
+        True, description="Score after Whisper's basic text normalization of reference and hypothesis."
     )
     min_duration_s: float = Field(
         0.1, ge=0, description="Shorter clips are left out of training, and counted. Seconds."
@@ -153,7 +153,7 @@ class DataPart(Part):
 
 
 class ModelPart(Part):
-    """The recogniser: pretrained weights, or sizes of a new one."""
+    """The recognizer: pretrained weights, or sizes of a new one."""
 
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
     name_or_path: str | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")
@@ -303,7 +303,7 @@ class CheckpointPart(Part):
     num_to_keep: Positive | None = Field(3, description="Keep this many of the best, and the newest. null: keep all.")
     checkpoint_score_attribute: Literal["eval_wer", "eval_cer", "eval_ser"] = Field(
         "eval_wer",
-        description="The score on the validation set that ranks checkpoints. A loss does not rank recognisers.",
+        description="The score on the validation set that ranks checkpoints. A loss does not rank recognizers.",
     )
     checkpoint_score_order: Literal["min"] = Field("min", description="An error rate is better when it is smaller.")
 

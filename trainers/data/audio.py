@@ -296,7 +296,7 @@ def _reason(source: bytes, name: str, first: _UnreadableError, second: _Unreadab
         return f"damaged or cut short after {frames} frames ({second})"
     if source[4:8] == b"ftyp":
         return "an MP4 file without its index (moov): it was cut short, or never finished"
-    if "not recognised" not in str(first):
+    if "not recognized" not in str(first):
         return f"damaged header ({str(first).rstrip('.')})"
     suffix = PurePosixPath(name).suffix or "its name"
     return (

@@ -1,4 +1,4 @@
-"""Prepares speech once, over all nodes: decode, mix to mono, resample, normalise the text, store as 16-bit FLAC.
+"""Prepares speech once, over all nodes: decode, mix to mono, resample, normalize the text, store as 16-bit FLAC.
 
 Ray Data hands blocks of rows to tasks; each task writes one shard and gives back a few numbers a row. Without Ray the
 same function runs over the same blocks in this process, and the folder is the same.

@@ -144,7 +144,7 @@ def _with_bytes(table: pa.Table) -> pa.Table:
 
 
 def _hub_split(data: DataPart, part: HubDatasetPart, split: str) -> Source | None:
-    # The client side imports this module's neighbours; `datasets` alone takes two seconds.
+    # The client side imports this module's neighbors; `datasets` alone takes two seconds.
     import datasets  # noqa: PLC0415
 
     name = getattr(part, f"{split}_split")

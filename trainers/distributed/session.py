@@ -47,7 +47,7 @@ class Session(ABC):
     local_rank: int
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this rank writes for all."""
         return self.rank == 0
 
@@ -73,7 +73,7 @@ class Session(ABC):
     @cached_property
     def group(self) -> str:
         """A name that only these ranks have, the same on each; all call it at the same point."""
-        name: str = self.from_leader(lambda: uuid.uuid4().hex[:8])
+        name: str = self.broadcast(lambda: uuid.uuid4().hex[:8])
         return name
 
     def gather(self, item: Any) -> list[Any]:
@@ -84,10 +84,10 @@ class Session(ABC):
         torch.distributed.all_gather_object(items, item)
         return items
 
-    def from_leader(self, make: Callable[[], Any]) -> Any:
+    def broadcast(self, make: Callable[[], Any]) -> Any:
         """What `make` returns on rank 0, on every rank. If it raises there, every rank raises the same."""
         outcome: list[Any] = [None]
-        if self.leads:
+        if self.is_main_process:
             try:
                 outcome = [(True, make())]
             except Exception as error:
@@ -125,7 +125,7 @@ class RaySession(Session):
 
     def say(self, line: str) -> None:
         """Sends the line to the driver, which prints it once."""
-        if self.leads:
+        if self.is_main_process:
             self.board.put.remote(line)
 
     def report(self, metrics: dict[str, float]) -> None:
@@ -136,31 +136,31 @@ class RaySession(Session):
 
     def begin(self) -> None:
         """Tells the driver that the workers have started."""
-        if self.leads:
+        if self.is_main_process:
             self.board.enter.remote(WORKING)
 
     @contextlib.contextmanager
     def stoppable(self) -> Iterator[None]:
         """Tells the driver to wait, or not to wait any more."""
-        if self.leads:
+        if self.is_main_process:
             self.board.enter.remote(STOPPABLE)
         yield
-        if self.leads:
+        if self.is_main_process:
             self.board.enter.remote(WORKING)
 
     def stop_asked(self) -> bool:
         """Looks at the board, for all ranks."""
         from trainers.distributed.ray_connection import is_stop_asked  # noqa: PLC0415
 
-        return self.leads and is_stop_asked(self.board)
+        return self.is_main_process and is_stop_asked(self.board)
 
 
 @dataclass(frozen=True)
-class LoneSession(Session):
+class LocalSession(Session):
     """A process that torchrun started, or the only one."""
 
     @classmethod
-    def of_this_process(cls) -> "LoneSession":
+    def of_this_process(cls) -> "LocalSession":
         """Reads torchrun's variables, and joins its ranks; without them the process is alone."""
         rank, world_size, local_rank = (int(os.environ.get(*item)) for item in TORCHRUN_VARIABLES)
         if world_size > 1 and not torch.distributed.is_initialized():
@@ -174,7 +174,7 @@ class LoneSession(Session):
 
     def say(self, line: str) -> None:
         """Prints the line."""
-        if self.leads:
+        if self.is_main_process:
             print(line, flush=True)
 
     def report(self, metrics: dict[str, float]) -> None:

@@ -67,8 +67,8 @@ def model_card(config: TrainConfig, checkpoint: Checkpoint, test: dict[str, Any]
         f"{config.checkpoint.checkpoint_score_attribute} on the validation set.\n\n"
         f"| split | WER % | CER % | SER % |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + f"\n\n{padding}"
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        'recognise = pipeline("automatic-speech-recognition", model="<this folder>")\n'
-        'print(recognise("speech.wav")["text"])\n```\n\n'
+        'recognize = pipeline("automatic-speech-recognition", model="<this folder>")\n'
+        'print(recognize("speech.wav")["text"])\n```\n\n'
         f"## Training config\n\n```json\n{json.dumps(config.training.model_dump(mode='json'), indent=1)}\n```\n"
     )
 

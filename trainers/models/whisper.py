@@ -30,7 +30,7 @@ IGNORED_LABEL = -100
 
 
 @dataclass(frozen=True)
-class Recogniser:
+class Recognizer:
     """A model with what stands before and behind it.
 
     Attributes:
@@ -96,7 +96,7 @@ def is_multilingual(model: ModelPart) -> bool:
     return bool(getattr(generation, "is_multilingual", True))
 
 
-def load_recogniser(model: ModelPart, description: Path | None, seed: int) -> Recogniser:
+def load_recognizer(model: ModelPart, description: Path | None, seed: int) -> Recognizer:
     """Builds the model on this process, the same on every rank.
 
     Args:
@@ -112,7 +112,7 @@ def load_recogniser(model: ModelPart, description: Path | None, seed: int) -> Re
         set_seed(seed)
         network = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(description))
         network.generation_config = GenerationConfig.from_pretrained(description)
-        return Recogniser(network, processor)
+        return Recognizer(network, processor)
     overridable = ("dropout", "attention_dropout", "activation_dropout")
     regularisation = {name: value for name in overridable if (value := getattr(model, name)) is not None}
     regularisation["apply_spec_augment"] = model.apply_spec_augment
@@ -126,7 +126,7 @@ def load_recogniser(model: ModelPart, description: Path | None, seed: int) -> Re
     except (OSError, ValueError) as error:
         raise _cannot_open(model, error) from error
     set_language(network, model)
-    return Recogniser(network, processor)
+    return Recognizer(network, processor)
 
 
 def set_language(network: Any, model: ModelPart) -> None:
@@ -140,10 +140,10 @@ def set_language(network: Any, model: ModelPart) -> None:
         generation.task = model.task
 
 
-def open_exported(folder: Path) -> Recogniser:
+def open_exported(folder: Path) -> Recognizer:
     """Opens a folder with model and processor, as written by an export or a checkpoint."""
     network = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    return Recogniser(network, WhisperProcessor.from_pretrained(folder))
+    return Recognizer(network, WhisperProcessor.from_pretrained(folder))
 
 
 def encode_labels(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

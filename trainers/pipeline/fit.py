@@ -15,7 +15,7 @@ from trainers.data.preparation import Runner, ShardTask, prepare, run_here
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import check_scorable, select_training
 from trainers.data.sources import SPLITS, Source, open_sources
-from trainers.distributed.session import LoneSession
+from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, RayscribeError
 from trainers.models.processor import context_and_labels, settle_processor
 from trainers.models.whisper import check_label_lengths, encode_labels, load_processor
@@ -55,14 +55,14 @@ class Engine(Protocol):
         """Runs scoring workers to their end."""
 
 
-class LoneEngine:
+class LocalEngine:
     """This process, or those that torchrun started: the same core without Ray."""
 
     runner: Runner = staticmethod(run_here)
 
     def once(self, make: Callable[[], Made]) -> Made:
         """Made by rank 0."""
-        made: Made = LoneSession.of_this_process().from_leader(make)
+        made: Made = LocalSession.of_this_process().broadcast(make)
         return made
 
     def check(self, config: TrainConfig) -> None:

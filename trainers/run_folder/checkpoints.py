@@ -86,7 +86,7 @@ def list_staged(staging: Path) -> list[Checkpoint]:
     return found
 
 
-def bring_home(staged: Path, writer: GroupWriter, keeping: Keeping) -> Checkpoint:
+def upload_staged(staged: Path, writer: GroupWriter, keeping: Keeping) -> Checkpoint:
     """Copies a staged checkpoint to the run folder and enters it in the journal, then frees the staging folder.
 
     The same entry drops what the keeping policy does not keep any more; its files are deleted only then.
@@ -251,7 +251,7 @@ class Uploader:
 
     def _bring(self, staged: Path) -> None:
         try:
-            bring_home(staged, self._writer, self._keeping)
+            upload_staged(staged, self._writer, self._keeping)
             self._also()
         except Exception as error:
             self._fault = error

@@ -19,13 +19,13 @@ from trainers.errors import DamagedError, ResumeError
 from trainers.run_folder.checkpoints import (
     MANIFEST,
     Keeping,
-    bring_home,
     fetch,
     list_staged,
     newest,
     read_manifest,
     set_aside,
     sweep,
+    upload_staged,
 )
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal
@@ -63,7 +63,7 @@ class Staging:
             session: The ranks.
             group: Name of the worker group. None: a new one.
         """
-        group = group or session.from_leader(lambda: uuid.uuid4().hex[:8])
+        group = group or session.broadcast(lambda: uuid.uuid4().hex[:8])
         key = hashlib.sha256(run_id.encode()).hexdigest()[:16]
         root = Path(tempfile.gettempdir()) / f"rayscribe-staging-{getuid()}" / key
         lock = None
@@ -141,14 +141,14 @@ def take_over(staging: Staging, writer: GroupWriter, keeping: Keeping, session: 
     waiting = [(item.step, path / item.name) for path in others for item in list_staged(path)]
     best, staged = max(waiting, default=(-1, None))
     ahead = session.gather(best)
-    home = session.from_leader(lambda: max((item.step for item in writer.open().checkpoints), default=-1))
+    home = session.broadcast(lambda: max((item.step for item in writer.open().checkpoints), default=-1))
     if staged is not None and max(ahead) > home and ahead.index(max(ahead)) == session.rank:
-        bring_home(staged, writer, keeping)
+        upload_staged(staged, writer, keeping)
     session.barrier()
     for path in others:
         shutil.rmtree(path, ignore_errors=True)
         _lock_of(path).unlink(missing_ok=True)
-    if session.leads:
+    if session.is_main_process:
         sweep(writer)
 
 
@@ -193,11 +193,11 @@ def starting_point(
             return storage, named
         return None
 
-    chosen: tuple[Storage, Checkpoint] | None = session.from_leader(choose)
+    chosen: tuple[Storage, Checkpoint] | None = session.broadcast(choose)
     if chosen is None:
         return None
     storage, checkpoint = chosen
-    if session.local_rank == 0 and not session.leads:
+    if session.local_rank == 0 and not session.is_main_process:
         fetch(storage, checkpoint, local)
     session.barrier()
     return checkpoint, local

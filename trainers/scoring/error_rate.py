@@ -1,8 +1,8 @@
-"""How many words, characters and sentences a recogniser got wrong, counted so that sums are exact.
+"""How many words, characters and sentences a recognizer got wrong, counted so that sums are exact.
 
 Every utterance is aligned once, alone, and leaves whole numbers. A score is a sum of those numbers and one
 division at the end, so neither the order of the utterances nor how they were shared out over workers can
-move it. Nothing here changes case or punctuation: that is a normaliser's work, passed in.
+move it. Nothing here changes case or punctuation: that is a normalizer's work, passed in.
 """
 
 from collections import Counter
@@ -64,7 +64,7 @@ def word_edits(reference: str, hypothesis: str) -> EditCounts:
 
     Args:
         reference: What was said.
-        hypothesis: What was recognised.
+        hypothesis: What was recognized.
 
     Returns:
         The edits of a shortest alignment, with the words of the reference as `reference_length`.
@@ -80,7 +80,7 @@ def character_edits(reference: str, hypothesis: str) -> EditCounts:
 
     Args:
         reference: What was said.
-        hypothesis: What was recognised.
+        hypothesis: What was recognized.
 
     Returns:
         The edits of a shortest alignment, with the characters of the reference as `reference_length`.
@@ -90,7 +90,7 @@ def character_edits(reference: str, hypothesis: str) -> EditCounts:
 
 @dataclass(frozen=True, slots=True)
 class UtteranceScore:
-    """One utterance, what was heard in it, and the edits between the two normalised texts.
+    """One utterance, what was heard in it, and the edits between the two normalized texts.
 
     Attributes:
         id: The utterance's id in the manifest.
@@ -99,11 +99,11 @@ class UtteranceScore:
         insertions: Words inserted.
         deletions: Words deleted.
         substitutions: Words substituted.
-        words: Words in the normalised reference.
+        words: Words in the normalized reference.
         character_insertions: Characters inserted.
         character_deletions: Characters deleted.
         character_substitutions: Characters substituted.
-        characters: Characters in the normalised reference, single spaces included.
+        characters: Characters in the normalized reference, single spaces included.
         duration_s: Length of the recording in seconds.
     """
 
@@ -151,8 +151,8 @@ def score_utterance(
 
     Args:
         id: The utterance's id in the manifest.
-        reference: The transcript, before normalising.
-        hypothesis: The recognised text, before normalising.
+        reference: The transcript, before normalizing.
+        hypothesis: The recognized text, before normalizing.
         duration_s: Length of the recording in seconds.
         normalize: Applied to both texts before they are compared; the record keeps the texts as they came.
     """

@@ -18,7 +18,7 @@ from trainers.scoring.error_rate import EditCounts, character_edits, word_edits
 _CITATION = "Levenshtein alignment by jiwer and RapidFuzz: https://github.com/jitsi/jiwer"
 _INPUTS = """
 Args:
-    predictions: List of recognised texts.
+    predictions: List of recognized texts.
     references: List of transcripts, one for each prediction. An empty one is scored: what was heard in it
         is inserted.
 """

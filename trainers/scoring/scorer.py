@@ -1,4 +1,4 @@
-"""Scores a recogniser on a prepared set: every utterance once, in its own bucket, wherever it is computed."""
+"""Scores a recognizer on a prepared set: every utterance once, in its own bucket, wherever it is computed."""
 
 import gc
 import math
@@ -17,7 +17,7 @@ from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.console import Progress
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
-from trainers.models.whisper import Recogniser, encode_labels, input_frames, label_loss, pad_labels
+from trainers.models.whisper import Recognizer, encode_labels, input_frames, label_loss, pad_labels
 from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_utterance, total
 from trainers.scoring.normalizers import scoring_normalizer
 
@@ -30,7 +30,7 @@ class ScoringOptions:
         batch_size: Utterances of one generate call. It never moves a score.
         max_length: Most tokens of a hypothesis.
         num_beams: Beams; 1 is greedy.
-        normalize: Compare after Whisper's basic text normalisation.
+        normalize: Compare after Whisper's basic text normalization.
         edges_s: Bucket edges in seconds, see `batches.bucket_edges`.
         autocast: Lower precision of the computation, or None for float32.
     """
@@ -73,24 +73,24 @@ class _Heard:
 class Scorer:
     """Scores one prepared set; every rank has one, and all call `score` together."""
 
-    def __init__(self, prepared: PreparedSet, recogniser: Recogniser, session: Session, *, cache_bytes: int):
+    def __init__(self, prepared: PreparedSet, recognizer: Recognizer, session: Session, *, cache_bytes: int):
         """Takes what stays the same between scores.
 
         Args:
             prepared: The set.
-            recogniser: Model (not wrapped) and processor.
+            recognizer: Model (not wrapped) and processor.
             session: This rank's place among the others.
             cache_bytes: Bound of the node's copy of shards from s3://.
         """
         self._prepared = prepared
-        self._recogniser = recogniser
+        self._recognizer = recognizer
         self._session = session
         self._reader = ClipReader(prepared, cache_bytes=cache_bytes)
-        self._log_mel = LogMel(recogniser.processor.feature_extractor)
+        self._log_mel = LogMel(recognizer.processor.feature_extractor)
         self._index = prepared.index
         self._durations_s = self._index["duration_s"].to_numpy()
         texts = self._index["text"].to_pylist()
-        self._labels = encode_labels(recogniser.processor.tokenizer, texts)
+        self._labels = encode_labels(recognizer.processor.tokenizer, texts)
 
     def score(
         self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
@@ -106,7 +106,7 @@ class Scorer:
             CutShortError: a rank gave up.
             ScoringError: an utterance was scored twice or not at all; the references hold no word.
         """
-        model = self._recogniser.model
+        model = self._recognizer.model
         was_training = model.training
         model.eval()
         self._log_mel.to(model.device)
@@ -159,7 +159,7 @@ class Scorer:
 
     @torch.no_grad()
     def _hear(self, positions: np.ndarray, edge_s: float, options: ScoringOptions) -> list[_Heard]:
-        model, tokenizer = self._recogniser.model, self._recogniser.processor.tokenizer
+        model, tokenizer = self._recognizer.model, self._recognizer.processor.tokenizer
         frames = self._log_mel.frames(edge_s)
         clips = [torch.from_numpy(self._reader.read(position)).to(model.device) for position in positions]
         features = torch.stack([self._log_mel(clip, frames) for clip in clips])
@@ -185,13 +185,13 @@ class Scorer:
 
     def _no_timestamps(self) -> SuppressTokensLogitsProcessor:
         """Forbids timestamps, which are not asked for: after one, generation would go back to the audio."""
-        model = self._recogniser.model
+        model = self._recognizer.model
         first = model.generation_config.no_timestamps_token_id + 1
         return SuppressTokensLogitsProcessor(list(range(first, model.config.vocab_size)), device=model.device)
 
     def _losses(self, encoded: Any, positions: np.ndarray) -> list[float]:
         """Summed cross-entropy of each utterance's labels, in nats."""
-        model = self._recogniser.model
+        model = self._recognizer.model
         labels, inputs = pad_labels(
             [self._labels[position] for position in positions],
             start_id=model.config.decoder_start_token_id,
@@ -219,7 +219,7 @@ class Scorer:
         score = total(utterances, utterances=self._prepared.summary.rows)
         if score.wer is None:
             raise ScoringError(
-                f"{self._prepared.url}: no transcript has a word once it is normalised, so that no WER exists; "
+                f"{self._prepared.url}: no transcript has a word once it is normalized, so that no WER exists; "
                 "transcribe them, or set data.do_normalize_eval: false"
             )
         # Added exactly, so that the loss does not move with the order of ranks either.

@@ -253,5 +253,5 @@ def _probe(storage: Storage, key: str) -> None:
     if storage.create_exclusive(key, b"a second creation"):
         raise StorageError(
             f"cannot use {storage.url()}: two could create the same file there; "
-            "use a service that honours the header If-None-Match"
+            "use a service that honors the header If-None-Match"
         )

@@ -55,7 +55,7 @@ OWNED = {
     "generation_num_beams": "training.generation_num_beams",
     "use_cpu": "scaling.use_gpu",
     "ignore_data_skip": "run.resume",
-    "average_tokens_across_devices": "nothing: the loss is always normalised by the global label count",
+    "average_tokens_across_devices": "nothing: the loss is always normalized by the global label count",
     "ddp_find_unused_parameters": "nothing: a resumed run would differ from an undisturbed one",
     "remove_unused_columns": "nothing: the batch plan reads what it needs",
     "dataloader_drop_last": "nothing: no utterance is dropped",

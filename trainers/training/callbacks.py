@@ -135,7 +135,7 @@ class ProgressReport(TrainerCallback):
 
     def validated(self, step: int, max_steps: int, epoch: float, metrics: Mapping[str, float]) -> None:
         """Says and writes a score on the validation set."""
-        if not self._session.leads:
+        if not self._session.is_main_process:
             return
         rates = " · ".join(f"{name.upper()} {metrics[f'eval_{name}']:.2f}%" for name in ("wer", "cer", "ser"))
         self._session.say(f"step {step}/{max_steps} · validation {rates}")
@@ -158,7 +158,7 @@ class ProgressReport(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Says and writes a line for a loss or a score."""
         logs: dict[str, float] = kwargs["logs"]
-        if not self._session.leads:
+        if not self._session.is_main_process:
             return
         if "eval_wer" in logs:
             self.validated(state.global_step, state.max_steps, state.epoch or 0.0, logs)

@@ -4,18 +4,18 @@ from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import select_training
-from trainers.models.whisper import Recogniser, encode_labels
+from trainers.models.whisper import Recognizer, encode_labels
 from trainers.scoring.scorer import ScoringOptions
 from trainers.training.arguments import autocast_dtype
 from trainers.training.trainer import Clips
 
 
 def plan_training(
-    config: TrainConfig, prepared: PreparedSet, recogniser: Recogniser, workers: int
+    config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, workers: int
 ) -> tuple[BatchPlan, Clips]:
     """The batch plan and the clips that its positions mean, the same on every rank."""
     part = config.training
-    context_s = context_of(config, recogniser.context_s)
+    context_s = context_of(config, recognizer.context_s)
     rows = select_training(
         prepared.index,
         min_duration_s=config.data.min_duration_s,
@@ -30,7 +30,7 @@ def plan_training(
         window_shards=part.shuffle_window_shards,
         full_context_fraction=part.full_context_fraction,
     )
-    labels = encode_labels(recogniser.processor.tokenizer, prepared.index["text"].to_pylist())
+    labels = encode_labels(recognizer.processor.tokenizer, prepared.index["text"].to_pylist())
     return plan, Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels)
 
 

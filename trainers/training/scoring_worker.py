@@ -9,8 +9,8 @@ from typing import Any
 from trainers.config.schema import TrainConfig, is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import check_scorable
-from trainers.distributed.session import LoneSession, Session, be_quiet, run_on_worker
-from trainers.models.whisper import Recogniser, check_label_lengths, encode_labels, load_recogniser, open_exported
+from trainers.distributed.session import LocalSession, Session, be_quiet, run_on_worker
+from trainers.models.whisper import Recognizer, check_label_lengths, encode_labels, load_recognizer, open_exported
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.storage import open_storage
@@ -47,7 +47,7 @@ def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
 
 def evaluate_here(order: EvaluateOrder) -> None:
     """Entry of a process without Ray that scores."""
-    score_order(order, LoneSession.of_this_process())
+    score_order(order, LocalSession.of_this_process())
 
 
 def score_order(order: EvaluateOrder, session: Session) -> None:
@@ -55,21 +55,21 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     be_quiet()
     config = order.config
     folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
-    recogniser = _open_model(order)
+    recognizer = _open_model(order)
     index = order.prepared.index
-    check_scorable(index, context_s=context_of(config, recogniser.context_s), split=order.split)
-    lengths = [len(row) for row in encode_labels(recogniser.processor.tokenizer, index["text"].to_pylist())]
-    most = recogniser.model.config.max_target_positions
+    check_scorable(index, context_s=context_of(config, recognizer.context_s), split=order.split)
+    lengths = [len(row) for row in encode_labels(recognizer.processor.tokenizer, index["text"].to_pylist())]
+    most = recognizer.model.config.max_target_positions
     check_label_lengths(lengths, index["id"].to_pylist(), most, order.split)
-    recogniser.model.to("cuda" if config.scaling.use_gpu else "cpu")
-    score_split(config, order.prepared, session, folder, recogniser, order.split)
+    recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
+    score_split(config, order.prepared, session, folder, recognizer, order.split)
     session.barrier()
 
 
-def _open_model(order: EvaluateOrder) -> Recogniser:
+def _open_model(order: EvaluateOrder) -> Recognizer:
     if not is_absolute(order.model):
         part = order.config.model.model_copy(update={"init": "pretrained", "name_or_path": order.model})
-        return load_recogniser(part, None, order.config.run.seed)
+        return load_recognizer(part, None, order.config.run.seed)
     parent, _, name = order.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
         open_storage(parent, s3_endpoint_url=order.config.run.s3_endpoint_url).download_folder(name, Path(local))
@@ -81,22 +81,22 @@ def score_split(
     prepared: PreparedSet,
     session: Session,
     folder: RunFolder,
-    recogniser: Recogniser,
+    recognizer: Recognizer,
     split: str,
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
-    scorer = Scorer(prepared, recogniser, session, cache_bytes=cache_bytes(config))
-    result = scorer.score(scoring_options(config, recogniser.context_s), what=f"score {split}")
+    scorer = Scorer(prepared, recognizer, session, cache_bytes=cache_bytes(config))
+    result = scorer.score(scoring_options(config, recognizer.context_s), what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.score.to_json_dict(), "loss": result.loss}
     if config.model.max_context_s is not None:
-        whole_options = scoring_options(config, recogniser.context_s, full_context=True)
-        whole = scorer.score(whole_options, what=f"score {split} at {recogniser.context_s:g} s")
+        whole_options = scoring_options(config, recognizer.context_s, full_context=True)
+        whole = scorer.score(whole_options, what=f"score {split} at {recognizer.context_s:g} s")
         totals["full_context"] = {
-            "context_s": recogniser.context_s,
+            "context_s": recognizer.context_s,
             **whole.score.to_json_dict(),
             "loss": whole.loss,
         }
-    if session.leads:
+    if session.is_main_process:
         write_split(folder, split, totals, result)
     return totals
 

@@ -15,7 +15,7 @@ from transformers.trainer_callback import PrinterCallback
 from trainers.data.batch_plan import BatchPlan
 from trainers.data.features import LogMel, pad_samples
 from trainers.data.prepared_set import ClipReader
-from trainers.models.whisper import IGNORED_LABEL, Recogniser, input_frames, label_loss, pad_labels
+from trainers.models.whisper import IGNORED_LABEL, Recognizer, input_frames, label_loss, pad_labels
 
 PREFETCH_STEPS = 4
 
@@ -130,7 +130,7 @@ class SpeechTrainer(Seq2SeqTrainer):
     def __init__(
         self,
         *,
-        recogniser: Recogniser,
+        recognizer: Recognizer,
         arguments: Seq2SeqTrainingArguments,
         plan: BatchPlan,
         rank: int,
@@ -142,7 +142,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         """Ties the Trainer to the plan.
 
         Args:
-            recogniser: Model and processor.
+            recognizer: Model and processor.
             arguments: See `arguments.training_arguments`.
             plan: Batches of all ranks.
             rank: This rank.
@@ -151,9 +151,9 @@ class SpeechTrainer(Seq2SeqTrainer):
             evaluate: Scores the validation set; called by all ranks together. None: a request to stop came between.
             callbacks: Further callbacks.
         """
-        config = recogniser.model.config
+        config = recognizer.model.config
         super().__init__(
-            model=recogniser.model,
+            model=recognizer.model,
             args=arguments,
             data_collator=Collator(config.decoder_start_token_id, config.pad_token_id),
             train_dataset=clips,
@@ -163,13 +163,13 @@ class SpeechTrainer(Seq2SeqTrainer):
             callbacks=callbacks,
         )
         self.pop_callback(PrinterCallback)
-        self.processor = recogniser.processor
+        self.processor = recognizer.processor
         self._plan = plan
         self._rank = rank
         self._clips = clips
         self._first_step = first_step
         self._score = evaluate
-        self._log_mel = LogMel(recogniser.processor.feature_extractor).to(arguments.device)
+        self._log_mel = LogMel(recognizer.processor.feature_extractor).to(arguments.device)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The plan's batches of this rank; not prepared by accelerate, which would share them out again."""

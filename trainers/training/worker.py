@@ -16,10 +16,10 @@ from trainers.config.schema import S3_SCHEME, TrainConfig
 from trainers.data.batch_plan import BatchPlan
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.distributed.session import LoneSession, Session, be_quiet, run_on_worker
+from trainers.distributed.session import LocalSession, Session, be_quiet, run_on_worker
 from trainers.errors import FencedError, RayscribeError, ResumeError, StoppedError
 from trainers.models.export import export_model
-from trainers.models.whisper import Recogniser, load_recogniser, open_exported
+from trainers.models.whisper import Recognizer, load_recognizer, open_exported
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import Keeping, Uploader, fetch
@@ -71,7 +71,7 @@ def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
 
 def work_here(order: WorkOrder) -> None:
     """Entry of a process without Ray: alone, or one of torchrun's."""
-    work(order, LoneSession.of_this_process())
+    work(order, LocalSession.of_this_process())
 
 
 def work(order: WorkOrder, session: Session) -> None:
@@ -81,7 +81,7 @@ def work(order: WorkOrder, session: Session) -> None:
     staging = Staging.open(order.run_id, session, session.group)
     writer = GroupWriter.of(folder, order.attempt, staging.group)
     try:
-        with StatusWriter(folder, order.attempt if session.leads else None) as status:
+        with StatusWriter(folder, order.attempt if session.is_main_process else None) as status:
             _work(order, session, writer, staging, status)
     except (FencedError, StoppedError):
         if session.local_rank == 0:
@@ -100,25 +100,25 @@ def _work(order: WorkOrder, session: Session, writer: GroupWriter, staging: Stag
     start = starting_point(order.config.run, staging, writer, session)
     with session.stoppable():
         uploader, stopped = _train(order, session, _load(order, writer.folder), writer, staging, start, status)
-        session.from_leader(uploader.wait)
+        session.broadcast(uploader.wait)
         if stopped is not None:
             raise StoppedError(stopped)
     status.show(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
     _finish(order, session, writer, staging)
 
 
-def _load(order: WorkOrder, folder: RunFolder) -> Recogniser:
+def _load(order: WorkOrder, folder: RunFolder) -> Recognizer:
     if order.processor is None:
-        return load_recogniser(order.config.model, None, order.config.run.seed)
+        return load_recognizer(order.config.model, None, order.config.run.seed)
     with TemporaryDirectory(prefix="rayscribe-processor-") as description:
         folder.storage.download_folder(order.processor, Path(description))
-        return load_recogniser(order.config.model, Path(description), order.config.run.seed)
+        return load_recognizer(order.config.model, Path(description), order.config.run.seed)
 
 
 def _train(
     order: WorkOrder,
     session: Session,
-    recogniser: Recogniser,
+    recognizer: Recognizer,
     writer: GroupWriter,
     staging: Staging,
     start: tuple[Checkpoint, Path] | None,
@@ -126,16 +126,16 @@ def _train(
 ) -> tuple[Uploader, str | None]:
     """Trains to the last step, or until a request to stop; then the second of what it gives back says where it is."""
     config, folder = order.config, writer.folder
-    plan, clips = plan_training(config, order.sets["train"], recogniser, session.world_size)
+    plan, clips = plan_training(config, order.sets["train"], recognizer, session.world_size)
     uploader = Uploader(writer, _keeping(config), also=lambda: _upload_tensorboard(folder, order.attempt, staging))
-    keeper = KeepCheckpoints(session, uploader if session.leads else None, order.attempt, staging.group)
+    keeper = KeepCheckpoints(session, uploader if session.is_main_process else None, order.attempt, staging.group)
     log = MetricsLog(writer, session.say)
     durations_s = order.sets["train"].index["duration_s"].to_numpy()
     report = ProgressReport(session, log, plan, durations_s, order.attempt, status)
     first_step = start[0].step if start is not None else 0
     last = LastStep(session, first_step)
-    scorer = Scorer(order.sets[VALIDATION], recogniser, session, cache_bytes=cache_bytes(config))
-    options = scoring_options(config, recogniser.context_s)
+    scorer = Scorer(order.sets[VALIDATION], recognizer, session, cache_bytes=cache_bytes(config))
+    options = scoring_options(config, recognizer.context_s)
 
     def score_validation() -> dict[str, float] | None:
         report.scoring()
@@ -144,7 +144,7 @@ def _train(
 
     _place_tensorboard(folder, order.attempt, staging)
     trainer = SpeechTrainer(
-        recogniser=recogniser,
+        recognizer=recognizer,
         arguments=_arguments(config, staging, plan),
         plan=plan,
         rank=session.rank,
@@ -153,7 +153,7 @@ def _train(
         evaluate=score_validation,
         callbacks=[Reseed(config.run.seed, session.rank), report, keeper, last],
     )
-    _say_start(session, config, plan, recogniser, start)
+    _say_start(session, config, plan, recognizer, start)
     set_seed(config.run.seed)
     if start is not None:
         _refuse_to_begin_at_the_end(start[0], _last_step(config, plan), writer)
@@ -163,7 +163,7 @@ def _train(
             trainer.train(resume_from_checkpoint=str(start[1]) if start is not None else None)
     if last.stopped_at is None:
         return uploader, None
-    newest = session.from_leader(lambda: keeper.newest)
+    newest = session.broadcast(lambda: keeper.newest)
     return uploader, _stop_words(last.stopped_at, _last_step(config, plan), newest, folder)
 
 
@@ -226,10 +226,10 @@ def _score_start(
     if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
         return
     report.scoring()
-    recogniser = open_exported(local)
-    recogniser.model.to("cuda" if order.config.scaling.use_gpu else "cpu")
-    scorer = Scorer(order.sets[VALIDATION], recogniser, session, cache_bytes=cache_bytes(order.config))
-    result = scorer.score(scoring_options(order.config, recogniser.context_s))
+    recognizer = open_exported(local)
+    recognizer.model.to("cuda" if order.config.scaling.use_gpu else "cpu")
+    scorer = Scorer(order.sets[VALIDATION], recognizer, session, cache_bytes=cache_bytes(order.config))
+    result = scorer.score(scoring_options(order.config, recognizer.context_s))
     epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
     report.validated(checkpoint.step, last_step, epoch, _pass_on(result, checkpoint.step, session, keeper))
     if ends or checkpoint.step % part.save_steps == 0:
@@ -241,7 +241,7 @@ def _finish(order: WorkOrder, session: Session, writer: GroupWriter, staging: St
     config, folder = order.config, writer.folder
     checkpoints, outputs = folder.storage.sub(layout.CHECKPOINTS), folder.sub(writer.group.outputs)
     keeping = _keeping(config)
-    best: Checkpoint | None = session.from_leader(lambda: keeping.best(writer.check().checkpoints))
+    best: Checkpoint | None = session.broadcast(lambda: keeping.best(writer.check().checkpoints))
     if best is None:
         raise RayscribeError(
             f"{checkpoints.url()}: training ended without a checkpoint; this is a bug, please report it"
@@ -252,9 +252,9 @@ def _finish(order: WorkOrder, session: Session, writer: GroupWriter, staging: St
     session.barrier()
     test = None
     if "test" in order.sets:
-        recogniser = open_exported(local)
-        recogniser.model.to("cuda" if config.scaling.use_gpu else "cpu")
-        test = score_split(config, order.sets["test"], session, outputs, recogniser, "test")
+        recognizer = open_exported(local)
+        recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
+        test = score_split(config, order.sets["test"], session, outputs, recognizer, "test")
 
     def deliver() -> None:
         for name in (f"{VALIDATION}.json", f"{VALIDATION}.jsonl"):
@@ -264,7 +264,7 @@ def _finish(order: WorkOrder, session: Session, writer: GroupWriter, staging: St
         publish(folder, writer.journal)
         _upload_tensorboard(folder, order.attempt, staging)
 
-    session.from_leader(deliver)
+    session.broadcast(deliver)
 
 
 def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any]) -> None:
@@ -324,12 +324,12 @@ def _say_start(
     session: Session,
     config: TrainConfig,
     plan: BatchPlan,
-    recogniser: Recogniser,
+    recognizer: Recognizer,
     start: tuple[Checkpoint, Path] | None,
 ) -> None:
-    if not session.leads:
+    if not session.is_main_process:
         return
-    millions = sum(weight.numel() for weight in recogniser.model.parameters()) / 1e6
+    millions = sum(weight.numel() for weight in recognizer.model.parameters()) / 1e6
     begin = f"resuming from {start[0].name}, step {start[0].step}" if start is not None else "from the beginning"
     size = plan.shape.global_batch_size
     batch = f"{size} utterances" if size else f"{plan.shape.max_batch_duration_s:g} padded s × {plan.shape.slots}"

@@ -50,11 +50,11 @@ class TokenGate:
             scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
             token = token.strip()
             if scheme.lower() != SCHEME.lower() or not token:
-                await _unauthorised(NO_TOKEN, SCHEME)(scope, receive, send)
+                await _unauthorized(NO_TOKEN, SCHEME)(scope, receive, send)
                 return
             user = await run_in_threadpool(self._user_of, token) if len(token) <= MOST_TOKEN else None
             if user is None:
-                await _unauthorised(UNKNOWN_TOKEN, f'{SCHEME} error="invalid_token"')(scope, receive, send)
+                await _unauthorized(UNKNOWN_TOKEN, f'{SCHEME} error="invalid_token"')(scope, receive, send)
                 return
             scope["state"]["user"] = user
         await self._app(scope, receive, send)
@@ -129,5 +129,5 @@ def _name_of(host: str) -> str:
         return ""
 
 
-def _unauthorised(message: str, challenge: str) -> ASGIApp:
+def _unauthorized(message: str, challenge: str) -> ASGIApp:
     return answer(AuthError(message), 401, {"WWW-Authenticate": challenge})

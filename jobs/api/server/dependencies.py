@@ -36,10 +36,10 @@ def backend_of(request: Request) -> Backend:
     return cast(Backend, request.app.state.backend)
 
 
-def front_of(request: Request, backend: Annotated[Backend, Depends(backend_of)]) -> Service:
+def operations_of(request: Request, backend: Annotated[Backend, Depends(backend_of)]) -> Service:
     """The verbs, asked by the user whom the gate has let in."""
     return backend.service.as_user(request.state.user)
 
 
 Behind = Annotated[Backend, Depends(backend_of)]
-Asked = Annotated[Service, Depends(front_of)]
+Asked = Annotated[Service, Depends(operations_of)]

@@ -84,7 +84,7 @@ LOGS = {
     "ended": False,
 }
 USAGE = {"key": "ana", "attempts": 12, "wall_hours": 31.5, "cpu_hours": 283.5, "gpu_hours": 63.0}
-TICKET = {name: RUN[name] for name in ("config", "spec_path", "overrides", "package")}
+RUN_REQUEST = {name: RUN[name] for name in ("config", "spec_path", "overrides", "package")}
 
 ERRORS: dict[int, tuple[str, str, str, int]] = {
     400: ("The body is not readable.", "ConfigError", "There was an error parsing the body", 2),

@@ -13,9 +13,9 @@ from jobs.api.client import Client, find_token
 from jobs.api.server.app import make_app
 from jobs.errors import AuthError, ConflictError, NotFoundError, ServiceError
 from jobs.model import RunState
-from jobs.service.interface import Front
+from jobs.service.interface import Operations
 from jobs.service.operations import Service
-from jobs.submission.run_request import Ticket
+from jobs.submission.run_request import RunRequest
 from tests.jobs.api.house import House, a_house, config_of, make_package, served
 from tests.jobs.ledger.making import DEADLINE_S
 from trainers.errors import ConfigError, RayscribeError, ResourceError
@@ -43,39 +43,39 @@ def direct(house: House) -> Service:
     return house.backend.service.as_user("ana")
 
 
-def ticket(front: Front, folder: Path, name: str, **job: object) -> Ticket:
+def run_request(operations: Operations, folder: Path, name: str, **job: object) -> RunRequest:
     """A submission whose package is there."""
     sha256 = make_package(folder / "package.zip")
-    if not front.has_package(sha256):
-        front.put_package(sha256, folder / "package.zip")
-    return Ticket(config=config_of(name, **job), spec_path="a.yaml", overrides=[f"run.name={name}"], package=sha256)
+    if not operations.has_package(sha256):
+        operations.put_package(sha256, folder / "package.zip")
+    return RunRequest(config=config_of(name, **job), spec_path="a.yaml", overrides=[f"run.name={name}"], package=sha256)
 
 
 def test_reading_gives_what_the_service_gives(client: Client, direct: Service, house: House) -> None:
     log = Path(house.ledger.run("run-failed").run_folder) / driver_log_key(1)
     log.parent.mkdir(parents=True)
     log.write_text("grüß\nGott\n")
-    questions: list[Callable[[Front], object]] = [
-        lambda front: front.runs(),
-        lambda front: front.runs(states=[RunState.FAILED, RunState.STOPPED], tag="every", limit=1),
-        lambda front: front.runs(limit=2, cursor=front.runs(limit=2).next_cursor),
-        lambda front: front.runs(user="nobody", queue="nothing"),
-        lambda front: front.run("run-queued"),
-        lambda front: front.attempts("run-failed"),
-        lambda front: front.events("run-failed"),
-        lambda front: front.events("run-failed", after=3, limit=1),
-        lambda front: front.logs("run-failed"),
-        lambda front: front.logs("run-failed", attempt=1, source="driver", cursor=front.logs("run-failed").cursor),
-        lambda front: front.usage("run", run_id="run-failed"),
-        lambda front: front.usage("tag", run_id="run-failed", since_s=1000.0),
-        lambda front: front.has_package("0" * 64),
+    questions: list[Callable[[Operations], object]] = [
+        lambda runs: runs.runs(),
+        lambda runs: runs.runs(states=[RunState.FAILED, RunState.STOPPED], tag="every", limit=1),
+        lambda runs: runs.runs(limit=2, cursor=runs.runs(limit=2).next_cursor),
+        lambda runs: runs.runs(user="nobody", queue="nothing"),
+        lambda runs: runs.run("run-queued"),
+        lambda runs: runs.attempts("run-failed"),
+        lambda runs: runs.events("run-failed"),
+        lambda runs: runs.events("run-failed", after=3, limit=1),
+        lambda runs: runs.logs("run-failed"),
+        lambda runs: runs.logs("run-failed", attempt=1, source="driver", cursor=runs.logs("run-failed").cursor),
+        lambda runs: runs.usage("run", run_id="run-failed"),
+        lambda runs: runs.usage("tag", run_id="run-failed", since_s=1000.0),
+        lambda runs: runs.has_package("0" * 64),
     ]
     for number, question in enumerate(questions):
         assert question(client) == question(direct), f"question {number}"
 
 
 def test_asking_for_things_happens_there(client: Client, house: House, tmp_path: Path) -> None:
-    asked = ticket(client, tmp_path, "new")
+    asked = run_request(client, tmp_path, "new")
     assert client.has_package(asked.package)
     run = client.submit(asked)
     assert run == house.ledger.run("new").model_copy(update={"reason": run.reason})
@@ -87,26 +87,26 @@ def test_asking_for_things_happens_there(client: Client, house: House, tmp_path:
 
 
 def test_errors_are_those_of_the_service_itself(client: Client, direct: Service, tmp_path: Path) -> None:
-    taken, large = ticket(direct, tmp_path, "run-failed"), config_of("large", queue="small")
+    taken, large = run_request(direct, tmp_path, "run-failed"), config_of("large", queue="small")
     large["scaling"]["num_workers"] = 99
     faulty = {**config_of("faulty"), "training": {"max_steps": "many", "max_stepz": 1}}
-    cases: list[tuple[type[RayscribeError], Callable[[Front], object]]] = [
-        (NotFoundError, lambda front: front.run("run-faild")),
-        (NotFoundError, lambda front: front.run("räksmörgås")),
-        (NotFoundError, lambda front: front.run("a b?c#d%2F")),
-        (NotFoundError, lambda front: front.attempts("nothing")),
-        (NotFoundError, lambda front: front.events("nothing")),
-        (NotFoundError, lambda front: front.stop("nothing")),
-        (NotFoundError, lambda front: front.usage("run", run_id="nothing")),
-        (NotFoundError, lambda front: front.logs("run-failed", attempt=9)),
-        (NotFoundError, lambda front: front.submit(taken.model_copy(update={"package": "0" * 64}))),
-        (ConflictError, lambda front: front.resume("run-training")),
-        (ConflictError, lambda front: front.logs("run-queued")),
-        (ConflictError, lambda front: front.submit(taken)),
-        (ConfigError, lambda front: front.runs(cursor="bm9uc2Vuc2U")),
-        (ConfigError, lambda front: front.has_package("x")),
-        (ConfigError, lambda front: front.submit(taken.model_copy(update={"config": faulty}))),
-        (ResourceError, lambda front: front.submit(taken.model_copy(update={"config": large}))),
+    cases: list[tuple[type[RayscribeError], Callable[[Operations], object]]] = [
+        (NotFoundError, lambda runs: runs.run("run-faild")),
+        (NotFoundError, lambda runs: runs.run("räksmörgås")),
+        (NotFoundError, lambda runs: runs.run("a b?c#d%2F")),
+        (NotFoundError, lambda runs: runs.attempts("nothing")),
+        (NotFoundError, lambda runs: runs.events("nothing")),
+        (NotFoundError, lambda runs: runs.stop("nothing")),
+        (NotFoundError, lambda runs: runs.usage("run", run_id="nothing")),
+        (NotFoundError, lambda runs: runs.logs("run-failed", attempt=9)),
+        (NotFoundError, lambda runs: runs.submit(taken.model_copy(update={"package": "0" * 64}))),
+        (ConflictError, lambda runs: runs.resume("run-training")),
+        (ConflictError, lambda runs: runs.logs("run-queued")),
+        (ConflictError, lambda runs: runs.submit(taken)),
+        (ConfigError, lambda runs: runs.runs(cursor="bm9uc2Vuc2U")),
+        (ConfigError, lambda runs: runs.has_package("x")),
+        (ConfigError, lambda runs: runs.submit(taken.model_copy(update={"config": faulty}))),
+        (ResourceError, lambda runs: runs.submit(taken.model_copy(update={"config": large}))),
     ]
     for number, (kind, question) in enumerate(cases):
         with pytest.raises(kind) as here:
@@ -120,7 +120,7 @@ def test_errors_are_those_of_the_service_itself(client: Client, direct: Service,
 
 
 def test_what_cannot_travel_is_refused_before_it_does(client: Client, tmp_path: Path) -> None:
-    asked = ticket(client, tmp_path, "odd")
+    asked = run_request(client, tmp_path, "odd")
     for odd in ({"overrides": ["run.name=\udcff"]}, {"config": {"training": {"learning_rate": float("nan")}}}):
         with pytest.raises(ConfigError, match="not finite, or a text that is not UTF-8"):
             client.submit(asked.model_copy(update=odd))
@@ -213,7 +213,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 
 class Flaky:
-    """A door in front of a house that shuts in the middle of answers when it is told to."""
+    """A door in operations of a house that shuts in the middle of answers when it is told to."""
 
     def __init__(self, house: House):
         self._app = make_app(house.backend)
@@ -236,7 +236,7 @@ class Flaky:
 def test_a_submission_whose_answer_is_lost_is_repeated_and_makes_one_run(house: House, tmp_path: Path) -> None:
     door = Flaky(house)
     with served(door) as url, Client(url, house.token) as client:
-        asked = ticket(client, tmp_path, "once")
+        asked = run_request(client, tmp_path, "once")
         door.lose = 2
         run = client.submit(asked)
     assert door.lose == 0
@@ -258,7 +258,7 @@ def test_a_service_that_restarts_in_the_middle_is_waited_for(house: House, tmp_p
     port = free_port()
     with served(make_app(house.backend), port) as url:
         client = Client(url, house.token)
-        asked = ticket(client, tmp_path, "across")
+        asked = run_request(client, tmp_path, "across")
     outcome: list[object] = []
     thread = threading.Thread(target=lambda: outcome.append(client.submit(asked)), daemon=True)
     thread.start()

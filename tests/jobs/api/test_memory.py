@@ -24,7 +24,7 @@ def requests(http: httpx.Client, package: str) -> Iterator[httpx.Response]:
     while True:
         number += 1
         name = f"run-{number:06}"
-        ticket = {"config": config_of(name), "spec_path": "a.yaml", "overrides": [], "package": package}
+        run_request = {"config": config_of(name), "spec_path": "a.yaml", "overrides": [], "package": package}
         yield http.get("/v1/runs")
         yield http.get("/v1/runs", params={"state": ["QUEUED", "FAILED"], "limit": 500})
         yield http.get("/v1/runs/run-training")
@@ -32,7 +32,7 @@ def requests(http: httpx.Client, package: str) -> Iterator[httpx.Response]:
         yield http.get("/v1/runs/run-failed/logs")
         yield http.get("/v1/runs/nothing")
         yield http.get("/v1/runs", params={"cursor": f"bad{number}"})
-        yield http.post("/v1/runs", json={**ticket, "config": {"run": {"name": name}}})
+        yield http.post("/v1/runs", json={**run_request, "config": {"run": {"name": name}}})
         yield http.post("/v1/runs/run-succeeded/resume")
         yield http.post("/v1/runs/run-failed/stop")
         yield http.get(f"/v1/{name}", headers={"Authorization": f"Bearer rsk_{number}"})

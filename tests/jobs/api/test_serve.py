@@ -18,7 +18,7 @@ from jobs.ledger import Ledger
 from jobs.model import RunState
 from tests.jobs.api.house import config_of, make_package
 from tests.jobs.api.serve_process import NO_CLUSTER, serve_process
-from tests.jobs.api.test_client import ticket
+from tests.jobs.api.test_client import run_request
 from tests.jobs.ledger.making import wait_until
 from trainers.errors import ConfigError
 
@@ -53,7 +53,7 @@ def test_it_says_where_it_serves_and_the_command_line_s_client_just_works(tmp_pa
         assert NO_CLUSTER in summary
         assert summary.endswith("drives the runs")
         with Client(url, token_of(tmp_path)) as client:
-            client.submit(ticket(client, tmp_path, "first"))
+            client.submit(run_request(client, tmp_path, "first"))
             assert client.run("first").user == getpass.getuser()
             assert client.health()["holds_lease"] is True
         assert httpx.get(f"{url}/v1/runs", timeout=30).status_code == 401
@@ -117,7 +117,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_made(tmp_path: Path, da
 
 def test_runs_wait_for_a_cluster_that_is_down_and_can_be_stopped(tmp_path: Path, database: str) -> None:
     with serve_process(tmp_path, database) as service, Client(service.url, token_of(tmp_path)) as client:
-        client.submit(ticket(client, tmp_path, "waits"))
+        client.submit(run_request(client, tmp_path, "waits"))
         run = client.run("waits")
         assert run.state == RunState.QUEUED
         assert NO_CLUSTER in run.reason
@@ -130,7 +130,7 @@ def test_a_cluster_that_hangs_neither_delays_answers_nor_the_end(tmp_path: Path,
         address = f"http://127.0.0.1:{mute.getsockname()[1]}"
         with serve_process(tmp_path, database, addresses=[address]) as service:
             with Client(service.url, token_of(tmp_path), read_s=10) as client:
-                client.submit(ticket(client, tmp_path, "waits"))
+                client.submit(run_request(client, tmp_path, "waits"))
                 assert client.run("waits").state == RunState.QUEUED
             assert service.end() == 0
             wait_until(ledger.lease("test", ttl_s=2.0).try_hold, "the lease to be free")

@@ -10,7 +10,7 @@ from tests.jobs.api.house import ADDRESS, House, config_of, make_package
 from trainers.run_folder.attempt_status import driver_log_key
 
 
-def ticket(http: httpx.Client, folder: Path, name: str, **job: object) -> dict[str, object]:
+def run_request(http: httpx.Client, folder: Path, name: str, **job: object) -> dict[str, object]:
     """A submission whose package the service has."""
     sha256 = make_package(folder / "upload.zip")
     http.put(f"/v1/packages/{sha256}", content=(folder / "upload.zip").read_bytes()).raise_for_status()
@@ -124,7 +124,7 @@ def test_resume_queues_a_failed_run_and_refuses_a_live_one(http: httpx.Client, h
 
 
 def test_a_submission_becomes_a_run_of_the_token_s_user(http: httpx.Client, tmp_path: Path, house: House) -> None:
-    answer = http.post("/v1/runs", json=ticket(http, tmp_path, "new", tags=["b", "a"], priority=3))
+    answer = http.post("/v1/runs", json=run_request(http, tmp_path, "new", tags=["b", "a"], priority=3))
     assert answer.status_code == 201
     assert answer.headers["Location"] == "/v1/runs/new"
     run = house.ledger.run("new")
@@ -135,33 +135,33 @@ def test_a_submission_becomes_a_run_of_the_token_s_user(http: httpx.Client, tmp_
 def test_the_same_key_submits_once_and_another_ticket_with_it_is_refused(
     http: httpx.Client, tmp_path: Path, house: House
 ) -> None:
-    asked = ticket(http, tmp_path, "once")
+    asked = run_request(http, tmp_path, "once")
     first, second = (http.post("/v1/runs", json=asked, headers={IDEMPOTENCY_KEY: "k"}) for _ in range(2))
     assert first.status_code == second.status_code == 201
     assert first.json()["uid"] == second.json()["uid"]
-    changed = http.post("/v1/runs", json=ticket(http, tmp_path, "twice"), headers={IDEMPOTENCY_KEY: "k"})
+    changed = http.post("/v1/runs", json=run_request(http, tmp_path, "twice"), headers={IDEMPOTENCY_KEY: "k"})
     assert error_of(changed) == (409, "ConflictError", 22)
     assert error_of(http.post("/v1/runs", json=asked)) == (409, "ConflictError", 22)
     assert len([event for event in house.ledger.events("once") if event.cause == "submitted"]) == 1
 
 
 def test_what_can_never_run_is_refused_when_it_is_submitted(http: httpx.Client, tmp_path: Path) -> None:
-    asked = ticket(http, tmp_path, "large", queue="small")
+    asked = run_request(http, tmp_path, "large", queue="small")
     asked["config"] = {**config_of("large", queue="small")}
     asked["config"]["scaling"]["num_workers"] = 5  # type: ignore[index]
     answer = http.post("/v1/runs", json=asked)
     assert error_of(answer) == (422, "ResourceError", 6)
     assert "small" in answer.json()["error"]["message"]
-    missing = {**ticket(http, tmp_path, "missing"), "package": "0" * 64}
+    missing = {**run_request(http, tmp_path, "missing"), "package": "0" * 64}
     assert error_of(http.post("/v1/runs", json=missing)) == (404, "NotFoundError", 21)
-    elsewhere = ticket(http, tmp_path, "elsewhere", address="http://169.254.169.254")
+    elsewhere = run_request(http, tmp_path, "elsewhere", address="http://169.254.169.254")
     assert error_of(http.post("/v1/runs", json=elsewhere)) == (422, "ConfigError", 2)
-    waits = ticket(http, tmp_path, "waits", depends_on=["run-failed"])
+    waits = run_request(http, tmp_path, "waits", depends_on=["run-failed"])
     assert error_of(http.post("/v1/runs", json=waits)) == (409, "ConflictError", 22)
 
 
 def test_every_fault_of_a_config_is_named_in_one_answer(http: httpx.Client, tmp_path: Path) -> None:
-    asked = ticket(http, tmp_path, "faulty")
+    asked = run_request(http, tmp_path, "faulty")
     asked["config"]["training"] = {"max_steps": -1, "max_stepz": 3}  # type: ignore[index]
     message = http.post("/v1/runs", json=asked).json()["error"]["message"]
     assert "training.max_steps" in message

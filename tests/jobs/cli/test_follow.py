@@ -6,18 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from jobs.answers import LogLine, LogPage
 from jobs.cli import connect as sessions
 from jobs.cli.connect import Session
 from jobs.cli.follow import PATIENCE_S, Follower, exit_code_of
 from jobs.errors import ServiceError
-from jobs.model import Run, RunState
+from jobs.model import LogLine, LogPage, Run, RunState
 from tests.jobs.sample import sample_run
 from trainers.errors import StorageError
 
 
 class Story:
-    """A front door behind which one run lives; each look brings it on by one."""
+    """A operations door behind which one run lives; each look brings it on by one."""
 
     def __init__(self, runs: list[Run | Exception], logs: dict[int, list[LogPage | Exception]]):
         self.runs, self.logs_of = runs, logs

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.errors import ClusterError
 from jobs.scheduler.policy import Capacity
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
@@ -60,20 +60,20 @@ class FakeCluster:
         self.jobs[request.submission_id] = FakeJob(request, self.lasts.get(request.submission_id, 1), end)
         return True
 
-    def sights(self) -> dict[str, JobSight]:
+    def job_infos(self) -> dict[str, JobInfo]:
         """All jobs; each comes nearer to its end by being looked at."""
         self._answer()
         return {name: self._sight(job) for name, job in self.jobs.items()}
 
-    def _sight(self, job: FakeJob) -> JobSight:
+    def _sight(self, job: FakeJob) -> JobInfo:
         job.looks += 1
         uid = job.request.metadata[METADATA_UID]
         if job.stopped:
-            return JobSight(known=True, status="STOPPED", uid=uid)
+            return JobInfo(known=True, status="STOPPED", uid=uid)
         if job.looks <= job.lasts:
-            return JobSight(known=True, status="RUNNING", uid=uid)
+            return JobInfo(known=True, status="RUNNING", uid=uid)
         status, code, message, error_type = job.end
-        return JobSight(known=True, status=status, exit_code=code, message=message, error_type=error_type, uid=uid)
+        return JobInfo(known=True, status=status, exit_code=code, message=message, error_type=error_type, uid=uid)
 
     def capacity(self, grows_to: object) -> Capacity:
         """One node."""

@@ -2,7 +2,7 @@ from typing import NoReturn
 
 import pytest
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.clusters.registry import LONGEST_PAUSE_S, PAUSE_S, Clusters
 from jobs.errors import ClusterError
 from tests.jobs.clusters.fake_cluster import FakeCluster
@@ -15,7 +15,7 @@ class Slow(FakeCluster):
         super().__init__()
         self.clock, self.hangs_s, self.asked = clock, 0.0, 0
 
-    def sights(self) -> dict[str, JobSight]:
+    def job_infos(self) -> dict[str, JobInfo]:
         return self._hang()
 
     def log(self, submission_id: str) -> bytes:
@@ -39,15 +39,15 @@ def test_a_cluster_is_left_alone_the_longer_the_longer_it_hung(hangs_s: float, p
     slow, clusters = clusters_that_hang(hangs_s)
     for _ in range(3):
         with pytest.raises(ClusterError, match="no answer"):
-            clusters.sight("http://a", "sr-a1", "0")
+            clusters.job_info("http://a", "sr-a1", "0")
     assert slow.asked == 1
     slow.clock[0] += pause_s - 0.01
     with pytest.raises(ClusterError):
-        clusters.sight("http://a", "sr-a1", "0")
+        clusters.job_info("http://a", "sr-a1", "0")
     assert slow.asked == 1
     slow.clock[0] += 0.02
     with pytest.raises(ClusterError):
-        clusters.sight("http://a", "sr-a1", "0")
+        clusters.job_info("http://a", "sr-a1", "0")
     assert slow.asked == 2
 
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from jobs.answers import Usage
 from jobs.errors import NotFoundError
 from jobs.ledger import Ledger
-from jobs.model import Gang
+from jobs.model import Gang, Usage
 from tests.jobs.ledger.making import add, make_attempt
 
 HOUR_S = 3600.0
@@ -85,7 +84,7 @@ def test_what_lies_outside_of_a_window_is_not_there(used: Ledger) -> None:
     assert rows(used, by="user", now_s=0.5 * HOUR_S) == []
 
 
-def test_neighbouring_windows_share_out_everything(used: Ledger) -> None:
+def test_neighboring_windows_share_out_everything(used: Ledger) -> None:
     edges = [0.0, 1.5, 2.25, 4.5, 5.0, 7.75, 10.0]
     parts = [
         used.usage(by="user", since_s=since * HOUR_S, now_s=until * HOUR_S)

@@ -5,7 +5,7 @@ The longer messages are what Ray 2.60 said of real jobs, stack traces and the me
 
 import pytest
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.model import Cause
 from jobs.service.failure_causes import cause_of, is_transient, line_of
 
@@ -94,15 +94,15 @@ NOT_STARTED = "Failed to start supervisor actor one-a1: 'bad runtime_env'. Full 
 COMMAND_ERROR = "JOB_ENTRYPOINT_COMMAND_ERROR"
 
 
-def ended_with(code: int, log: str = "") -> JobSight:
+def ended_with(code: int, log: str = "") -> JobInfo:
     """A job whose entrypoint gave back this code."""
     message = ENDED_WITH.format(code=code, log=log)
-    return JobSight(known=True, status="FAILED", exit_code=code, message=message, error_type=COMMAND_ERROR)
+    return JobInfo(known=True, status="FAILED", exit_code=code, message=message, error_type=COMMAND_ERROR)
 
 
-def failed(error_type: str, message: str) -> JobSight:
+def failed(error_type: str, message: str) -> JobInfo:
     """A job whose entrypoint gave back nothing."""
-    return JobSight(known=True, status="FAILED", message=message, error_type=error_type)
+    return JobInfo(known=True, status="FAILED", message=message, error_type=error_type)
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_what_the_log_says_never_contradicts_an_exit_code_of_ours() -> None:
 
 
 def test_success_is_success_even_after_a_stop_was_asked_for() -> None:
-    assert cause_of(JobSight(known=True, status="SUCCEEDED", exit_code=0), stop_requested=True) == Cause.SUCCEEDED
+    assert cause_of(JobInfo(known=True, status="SUCCEEDED", exit_code=0), stop_requested=True) == Cause.SUCCEEDED
 
 
 @pytest.mark.parametrize("asked_here", [True, False])
 def test_a_job_that_somebody_stopped_is_stopped(asked_here: bool) -> None:
-    job = JobSight(known=True, status="STOPPED", message="Job was intentionally stopped.")
+    job = JobInfo(known=True, status="STOPPED", message="Job was intentionally stopped.")
     assert cause_of(job, stop_requested=asked_here) == Cause.STOPPED
 
 
@@ -203,8 +203,8 @@ def test_other_ends_keep_their_cause_while_a_stop_is_asked_for() -> None:
 
 
 def test_a_job_that_the_cluster_does_not_know_is_lost_unless_it_was_to_stop() -> None:
-    assert cause_of(JobSight.unknown(), stop_requested=False) == Cause.CLUSTER_LOST
-    assert cause_of(JobSight.unknown(), stop_requested=True) == Cause.STOPPED
+    assert cause_of(JobInfo.unknown(), stop_requested=False) == Cause.CLUSTER_LOST
+    assert cause_of(JobInfo.unknown(), stop_requested=True) == Cause.STOPPED
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,10 @@ def test_a_job_that_the_cluster_does_not_know_is_lost_unless_it_was_to_stop() ->
             "Unexpected error occurred: 1 worker(s) were killed due to the node running low on memory. Memory on the "
             "node (IP: 192.0.2.2, ID: 8d35bfcf) was 1.83GB used / 23.54GB limit (0.077884)",
         ),
-        (JobSight.unknown(), ""),
+        (JobInfo.unknown(), ""),
     ],
 )
-def test_the_line_that_says_most_is_picked(job: JobSight, line: str) -> None:
+def test_the_line_that_says_most_is_picked(job: JobInfo, line: str) -> None:
     assert line_of(job) == line
 
 

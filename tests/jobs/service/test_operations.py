@@ -9,7 +9,7 @@ from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
-from jobs.submission.run_request import Ticket
+from jobs.submission.run_request import RunRequest
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
 from tests.jobs.clusters.fake_cluster import FakeCluster
@@ -32,10 +32,12 @@ def test_a_request_that_is_repeated_is_answered_whatever_became_of_the_cluster(t
         addresses=["http://head:8265"],
     )
     content = {**CONTENT, "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 2}}}
-    ticket = Ticket(config=content, spec_path="sr.yaml", overrides=[], package=package.sha256)
-    first = service.submit(ticket, idempotency_key="k")
+    run_request = RunRequest(config=content, spec_path="sr.yaml", overrides=[], package=package.sha256)
+    first = service.submit(run_request, idempotency_key="k")
     cluster.cpus = 1.0
-    assert service.submit(ticket, idempotency_key="k").uid == first.uid
+    assert service.submit(run_request, idempotency_key="k").uid == first.uid
     with pytest.raises(ResourceError):
-        service.submit(ticket.model_copy(update={"config": {**content, "run": {**CONTENT["run"], "name": "other"}}}))
+        service.submit(
+            run_request.model_copy(update={"config": {**content, "run": {**CONTENT["run"], "name": "other"}}})
+        )
     ledger.close()

@@ -70,8 +70,8 @@ def test_what_is_written_can_be_read_again(file: Path) -> None:
             "queues.night.per_user.max_run: unknown key; did you mean queues.night.per_user.max_running?",
         ),
         (
-            "queues: {night: {colour: 2}}",
-            "queues.night.colour: unknown key; the keys here are max_gpus, max_cpus, max_running, per_user",
+            "queues: {night: {color: 2}}",
+            "queues.night.color: unknown key; the keys here are max_gpus, max_cpus, max_running, per_user",
         ),
         (
             "queues: {night: {max_gpus: -1}}",

@@ -2,17 +2,17 @@
 
 import pytest
 
-from jobs.clusters.job_info import JobSight
+from jobs.clusters.job_info import JobInfo
 from jobs.model import Progress, RunState
 from jobs.service.run_status import describe, status_of
 
-RUNNING = JobSight(known=True, status="RUNNING")
-PENDING = JobSight(known=True, status="PENDING")
+RUNNING = JobInfo(known=True, status="RUNNING")
+PENDING = JobInfo(known=True, status="PENDING")
 TRAINING = Progress(phase="TRAINING", step=37, max_steps=200, loss=1.23456, wer=12.3, eta_s=130, at_s=1000.0)
 
 
 def said(
-    job: JobSight, progress: Progress | None, pending: list[dict[str, float]], *, stopping: bool, now_s: float
+    job: JobInfo, progress: Progress | None, pending: list[dict[str, float]], *, stopping: bool, now_s: float
 ) -> tuple[RunState, str]:
     """What is said of an attempt that was submitted at 990 s."""
     return status_of(

@@ -5,10 +5,10 @@ from tests.jobs.sample import sample_run
 
 
 def test_a_branch_has_a_name_and_a_folder_of_its_own_and_begins_from_the_checkpoint() -> None:
-    ticket = branch(sample_run(), "checkpoint-40-a1-abc", lambda name: name == "sr-from-1")
-    assert ticket.config["run"]["name"] == "sr-from-2"
-    assert ticket.config["run"]["resume"] == "from:/mnt/runs/sr/checkpoints/checkpoint-40-a1-abc"
-    assert ticket.overrides[-3:] == [
+    run_request = branch(sample_run(), "checkpoint-40-a1-abc", lambda name: name == "sr-from-1")
+    assert run_request.config["run"]["name"] == "sr-from-2"
+    assert run_request.config["run"]["resume"] == "from:/mnt/runs/sr/checkpoints/checkpoint-40-a1-abc"
+    assert run_request.overrides[-3:] == [
         "run.name=sr-from-2",
         "run.resume=from:/mnt/runs/sr/checkpoints/checkpoint-40-a1-abc",
         "job.depends_on=[]",
@@ -16,8 +16,8 @@ def test_a_branch_has_a_name_and_a_folder_of_its_own_and_begins_from_the_checkpo
 
 
 def test_a_checkpoint_of_elsewhere_is_named_by_its_whole_address() -> None:
-    ticket = branch(sample_run(), "s3://bucket/other/checkpoints/checkpoint-8-a1-x", lambda _: False)
-    assert ticket.config["run"]["resume"] == "from:s3://bucket/other/checkpoints/checkpoint-8-a1-x"
+    run_request = branch(sample_run(), "s3://bucket/other/checkpoints/checkpoint-8-a1-x", lambda _: False)
+    assert run_request.config["run"]["resume"] == "from:s3://bucket/other/checkpoints/checkpoint-8-a1-x"
 
 
 def test_a_branch_of_a_branch_counts_on_instead_of_growing() -> None:

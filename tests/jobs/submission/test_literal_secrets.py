@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.submission.literal_secrets import written_secrets
-from jobs.submission.run_request import Ticket, run_of
+from jobs.submission.run_request import RunRequest, run_of
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.submission.test_job_spec import load
 from trainers.config.loader import parse_override
@@ -27,9 +27,9 @@ def test_a_credential_is_refused_wherever_it_stands_and_never_repeated(tmp_path:
     content = {**CONTENT, **PLACES[place]}
     with pytest.raises(ConfigError) as raised:
         load(tmp_path, **PLACES[place])
-    ticket = Ticket(config=content, spec_path="recipe.yaml", overrides=[], package="ab" * 32)
+    run_request = RunRequest(config=content, spec_path="recipe.yaml", overrides=[], package="ab" * 32)
     with pytest.raises(ConfigError) as sent:
-        run_of(ticket, uid="0" * 32, user="ana", address_of=lambda job: "http://head:8265", now_s=0.0)
+        run_of(run_request, uid="0" * 32, user="ana", address_of=lambda job: "http://head:8265", now_s=0.0)
     for message in (str(raised.value), str(sent.value)):
         assert f"{place}: looks like a credential (not shown)" in message
         assert not any(word in message for word in (TOKEN, "a-plain-word", "hunter22"))

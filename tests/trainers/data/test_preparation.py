@@ -129,7 +129,7 @@ class TestFolder:
             number = position % 5
             assert np.array_equal(reader.read(position), speechlike(DURATIONS_S[number], seed=number))
 
-    def test_text_is_normalised_as_asked(self, folder: Cache, manifest: Path) -> None:
+    def test_text_is_normalized_as_asked(self, folder: Cache, manifest: Path) -> None:
         made = folder.prepare(manifest, do_lower_case=True, do_remove_punctuation=True)
         assert made.index["text"].to_pylist() == ["one two", "three", "četiri", "", "five"]
 

@@ -10,7 +10,7 @@ from torch.distributed import DistStoreError, HashStore
 
 from trainers.distributed import coordinated_stop
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.distributed.session import LoneSession
+from trainers.distributed.session import LocalSession
 from trainers.errors import LostWorkerError
 
 FAR = 100_000
@@ -18,7 +18,7 @@ DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True)
-class AskedSession(LoneSession):
+class AskedSession(LocalSession):
     """A rank that an event asks to stop."""
 
     asked: Any = None
@@ -40,7 +40,7 @@ class GoneStore:
         return getattr(self._store, name)
 
 
-def begun(session: LoneSession, store: Any = None, first_step: int = 0) -> LastStep:
+def begun(session: LocalSession, store: Any = None, first_step: int = 0) -> LastStep:
     return LastStep(session, first_step, store)
 
 

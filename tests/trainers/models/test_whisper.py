@@ -12,12 +12,12 @@ from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError, DataError
 from trainers.models.whisper import (
     IGNORED_LABEL,
-    Recogniser,
+    Recognizer,
     check_label_lengths,
     encode_labels,
     input_frames,
     label_loss,
-    load_recogniser,
+    load_recognizer,
     open_exported,
     pad_labels,
     write_scratch_description,
@@ -36,56 +36,56 @@ def description(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def recogniser(description: Path) -> Recogniser:
-    return load_recogniser(MODEL, description, seed=1)
+def recognizer(description: Path) -> Recognizer:
+    return load_recognizer(MODEL, description, seed=1)
 
 
 class TestScratch:
     def test_every_rank_builds_the_same_weights(self, description: Path) -> None:
-        first, second = (load_recogniser(MODEL, description, seed=1).model.state_dict() for _ in range(2))
-        other = load_recogniser(MODEL, description, seed=2).model.state_dict()
+        first, second = (load_recognizer(MODEL, description, seed=1).model.state_dict() for _ in range(2))
+        other = load_recognizer(MODEL, description, seed=2).model.state_dict()
         assert all(torch.equal(first[name], second[name]) for name in first)
         assert any(not torch.equal(first[name], other[name]) for name in first)
 
     def test_a_description_holds_no_weights(self, description: Path) -> None:
         assert not [*description.glob("*.safetensors"), *description.glob("*.bin")]
 
-    def test_any_text_comes_back_from_its_tokens(self, recogniser: Recogniser) -> None:
-        tokenizer = recogniser.processor.tokenizer
+    def test_any_text_comes_back_from_its_tokens(self, recognizer: Recognizer) -> None:
+        tokenizer = recognizer.processor.tokenizer
         for text in [*TEXTS, "never seen: ß 🎉"]:
             assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
-    def test_the_vocabulary_is_all_that_the_model_knows(self, recogniser: Recogniser) -> None:
-        tokenizer = recogniser.processor.tokenizer
-        assert recogniser.model.config.vocab_size == len(tokenizer)
+    def test_the_vocabulary_is_all_that_the_model_knows(self, recognizer: Recognizer) -> None:
+        tokenizer = recognizer.processor.tokenizer
+        assert recognizer.model.config.vocab_size == len(tokenizer)
         assert tokenizer.pad_token_id == tokenizer.eos_token_id
-        assert recogniser.model.config.decoder_start_token_id == tokenizer.convert_tokens_to_ids(START)
+        assert recognizer.model.config.decoder_start_token_id == tokenizer.convert_tokens_to_ids(START)
 
-    def test_the_context_is_the_config_s(self, recogniser: Recogniser) -> None:
-        assert recogniser.context_s == 3.0
-        assert recogniser.model.config.max_source_positions == 150
+    def test_the_context_is_the_config_s(self, recognizer: Recognizer) -> None:
+        assert recognizer.context_s == 3.0
+        assert recognizer.model.config.max_source_positions == 150
 
-    def test_what_was_saved_opens_as_the_same(self, recogniser: Recogniser, tmp_path: Path) -> None:
-        recogniser.model.save_pretrained(tmp_path)
-        recogniser.processor.save_pretrained(tmp_path)
+    def test_what_was_saved_opens_as_the_same(self, recognizer: Recognizer, tmp_path: Path) -> None:
+        recognizer.model.save_pretrained(tmp_path)
+        recognizer.processor.save_pretrained(tmp_path)
         opened = open_exported(tmp_path)
-        assert encode_labels(opened.processor.tokenizer, TEXTS) == encode_labels(recogniser.processor.tokenizer, TEXTS)
-        weights, again = recogniser.model.state_dict(), opened.model.state_dict()
+        assert encode_labels(opened.processor.tokenizer, TEXTS) == encode_labels(recognizer.processor.tokenizer, TEXTS)
+        weights, again = recognizer.model.state_dict(), opened.model.state_dict()
         assert all(torch.equal(weights[name], again[name]) for name in weights)
         assert opened.context_s == 3.0
         assert opened.model.generation_config.language == "serbian"
 
-    def test_a_plain_pipeline_transcribes_with_it(self, recogniser: Recogniser, tmp_path: Path) -> None:
-        recogniser.model.save_pretrained(tmp_path)
-        recogniser.processor.save_pretrained(tmp_path)
-        recognise = transformers.pipeline("automatic-speech-recognition", model=str(tmp_path), device="cpu")
+    def test_a_plain_pipeline_transcribes_with_it(self, recognizer: Recognizer, tmp_path: Path) -> None:
+        recognizer.model.save_pretrained(tmp_path)
+        recognizer.processor.save_pretrained(tmp_path)
+        recognize = transformers.pipeline("automatic-speech-recognition", model=str(tmp_path), device="cpu")
         samples = speechlike(1.0).astype("float32") / 32768
-        answer = recognise(samples, generate_kwargs={"max_new_tokens": 4})
+        answer = recognize(samples, generate_kwargs={"max_new_tokens": 4})
         assert isinstance(answer["text"], str)
 
-    def test_plain_classes_open_it(self, recogniser: Recogniser, tmp_path: Path) -> None:
-        recogniser.model.save_pretrained(tmp_path)
-        recogniser.processor.save_pretrained(tmp_path)
+    def test_plain_classes_open_it(self, recognizer: Recognizer, tmp_path: Path) -> None:
+        recognizer.model.save_pretrained(tmp_path)
+        recognizer.processor.save_pretrained(tmp_path)
         assert WhisperForConditionalGeneration.from_pretrained(tmp_path).config.d_model == 16
         prefix = WhisperProcessor.from_pretrained(tmp_path).tokenizer.prefix_tokens
         assert WhisperProcessor.from_pretrained(tmp_path).tokenizer.convert_ids_to_tokens(prefix) == [
@@ -112,8 +112,8 @@ class TestLanguages:
 
 
 class TestLabels:
-    def test_the_start_token_is_left_to_the_model(self, recogniser: Recogniser) -> None:
-        tokenizer = recogniser.processor.tokenizer
+    def test_the_start_token_is_left_to_the_model(self, recognizer: Recognizer) -> None:
+        tokenizer = recognizer.processor.tokenizer
         start = tokenizer.convert_tokens_to_ids(START)
         for labels, text in zip(encode_labels(tokenizer, TEXTS), TEXTS, strict=True):
             assert start not in labels
@@ -122,8 +122,8 @@ class TestLabels:
             assert labels[-1] == tokenizer.eos_token_id
             assert tokenizer.decode(labels, skip_special_tokens=True) == text
 
-    def test_the_decoder_hears_it_once(self, recogniser: Recogniser) -> None:
-        tokenizer = recogniser.processor.tokenizer
+    def test_the_decoder_hears_it_once(self, recognizer: Recognizer) -> None:
+        tokenizer = recognizer.processor.tokenizer
         start = tokenizer.convert_tokens_to_ids(START)
         _, inputs = pad_labels(encode_labels(tokenizer, TEXTS), start_id=start, pad_id=tokenizer.pad_token_id)
         assert (inputs[:, 0] == start).all()
@@ -148,8 +148,8 @@ class TestLabels:
         with pytest.raises(DataError, match=r"test: 1 transcripts .* the model's 448: b \(449\); shorten or split"):
             check_label_lengths([448, 449], ["a", "b"], 448, "test")
 
-    def test_no_texts_have_no_labels(self, recogniser: Recogniser) -> None:
-        assert encode_labels(recogniser.processor.tokenizer, []) == []
+    def test_no_texts_have_no_labels(self, recognizer: Recognizer) -> None:
+        assert encode_labels(recognizer.processor.tokenizer, []) == []
 
 
 class TestLoss:
@@ -187,13 +187,13 @@ class TestLoss:
 
 
 class TestInputFrames:
-    def test_within_it_a_shorter_input_is_taken(self, recogniser: Recogniser) -> None:
-        model = recogniser.model.eval()
+    def test_within_it_a_shorter_input_is_taken(self, recognizer: Recognizer) -> None:
+        model = recognizer.model.eval()
         with torch.no_grad(), input_frames(model, 100):
             assert model.get_encoder()(torch.zeros(1, 80, 100)).last_hidden_state.shape == (1, 50, 16)
 
-    def test_afterwards_all_is_as_before(self, recogniser: Recogniser) -> None:
-        model = recogniser.model
+    def test_afterwards_all_is_as_before(self, recognizer: Recognizer) -> None:
+        model = recognizer.model
         before = json.dumps(model.config.to_dict(), default=str), model.get_encoder().embed_positions.weight.clone()
         with pytest.raises(RuntimeError, match="inside"), input_frames(model, 100):
             raise RuntimeError("inside")
@@ -202,8 +202,8 @@ class TestInputFrames:
         assert torch.equal(positions.weight, before[1])
         assert positions.num_embeddings == positions.weight.shape[0] == 150
 
-    def test_the_whole_length_changes_nothing(self, recogniser: Recogniser) -> None:
-        model = recogniser.model.eval()
+    def test_the_whole_length_changes_nothing(self, recognizer: Recognizer) -> None:
+        model = recognizer.model.eval()
         features = torch.randn(1, 80, 300, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             plain = model.get_encoder()(features).last_hidden_state

@@ -30,7 +30,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for(folder: RunFolder, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The first status that fulfils a condition."""
+    """The first status that fulfills a condition."""
     end = time.monotonic() + DEADLINE_S
     while not condition(status := read_status(folder, 1) or {}):
         assert time.monotonic() < end, status

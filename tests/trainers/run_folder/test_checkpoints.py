@@ -12,7 +12,6 @@ from trainers.run_folder.checkpoints import (
     MANIFEST,
     Keeping,
     Uploader,
-    bring_home,
     fetch,
     list_checkpoints,
     list_staged,
@@ -20,6 +19,7 @@ from trainers.run_folder.checkpoints import (
     read_manifest,
     set_aside,
     sweep,
+    upload_staged,
 )
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
@@ -69,7 +69,7 @@ def test_a_folder_that_is_not_declared_whole_is_not_staged(tmp_path: Path) -> No
 def test_a_checkpoint_comes_home_and_back(tmp_path: Path, storage: Storage) -> None:
     folder = RunFolder(storage)
     path = staged(tmp_path / "staging", 3)
-    home = bring_home(path, first_group(folder), KEEP_ONE)
+    home = upload_staged(path, first_group(folder), KEEP_ONE)
     assert not path.exists()
     assert list_checkpoints(folder) == [home]
     checkpoints = storage.sub(CHECKPOINTS)
@@ -92,7 +92,7 @@ def test_a_half_uploaded_checkpoint_does_not_exist(tmp_path: Path, s3_bucket: st
     assert list_checkpoints(folder) == []
     assert [item.step for item in list_staged(tmp_path)] == [3], "it waits in staging for the next worker"
     fault_proxy.clear()
-    bring_home(path, writer, KEEP_ONE)
+    upload_staged(path, writer, KEEP_ONE)
     assert [item.step for item in list_checkpoints(folder)] == [3]
 
 
@@ -109,7 +109,7 @@ def test_surplus_checkpoints_go_when_a_better_one_is_home(tmp_path: Path, storag
 def test_a_stale_group_s_checkpoint_does_not_exist_and_leaves_nothing(tmp_path: Path, storage: Storage) -> None:
     folder = RunFolder(storage)
     stale = first_group(folder)
-    bring_home(staged(tmp_path, 1), stale, KEEP_ONE)
+    upload_staged(staged(tmp_path, 1), stale, KEEP_ONE)
     before = list_checkpoints(folder)
     begin(folder, number=2)
     uploader = Uploader(stale, KEEP_ONE, also=nothing)
@@ -134,7 +134,7 @@ def test_a_group_that_is_fenced_in_the_middle_of_an_upload_takes_its_files_back(
 
     monkeypatch.setattr(type(storage), "upload_file", upload_and_pause)
     with pytest.raises(FencedError):
-        bring_home(staged(tmp_path, 1), stale, KEEP_ONE)
+        upload_staged(staged(tmp_path, 1), stale, KEEP_ONE)
     assert list_checkpoints(folder) == []
     assert storage.list_files(CHECKPOINTS) == []
 
@@ -143,7 +143,7 @@ def test_what_another_group_staged_comes_home_under_a_name_of_its_own(tmp_path: 
     folder = RunFolder(storage)
     driver = begin(folder)
     group_of(driver, "x")
-    home = bring_home(staged(tmp_path, 5), group_of(driver, "y"), KEEP_ONE)
+    home = upload_staged(staged(tmp_path, 5), group_of(driver, "y"), KEEP_ONE)
     assert home.name == "checkpoint-5-a1-x-y"
     assert list_checkpoints(folder) == [home]
 
@@ -152,8 +152,8 @@ def test_what_killed_groups_left_half_uploaded_is_swept_and_nothing_else(tmp_pat
     folder = RunFolder(storage)
     driver, checkpoints = begin(folder), storage.sub(CHECKPOINTS)
     old = group_of(driver, "x")
-    bring_home(staged(tmp_path, 1), old, Keeping(None, "eval_wer"))
-    damaged = bring_home(staged(tmp_path, 2), old, Keeping(None, "eval_wer"))
+    upload_staged(staged(tmp_path, 1), old, Keeping(None, "eval_wer"))
+    damaged = upload_staged(staged(tmp_path, 2), old, Keeping(None, "eval_wer"))
     set_aside(old, damaged.name)
     for name in ("checkpoint-3-a1-x", "checkpoint-3-a1-y", "mine"):
         checkpoints.write_bytes(f"{name}/optimizer.pt", b"half")
@@ -181,7 +181,7 @@ def test_damage_is_told_from_trouble(tmp_path: Path, storage: Storage) -> None:
     folder = RunFolder(storage)
     writer = first_group(folder)
     checkpoints = storage.sub(CHECKPOINTS)
-    home = bring_home(staged(tmp_path / "staging", 2), writer, KEEP_ONE)
+    home = upload_staged(staged(tmp_path / "staging", 2), writer, KEEP_ONE)
     checkpoints.write_bytes(f"{home.name}/optimizer.pt", b"STATE")
     with pytest.raises(DamagedError, match="SHA-256"):
         fetch(checkpoints, home, tmp_path / "a")
@@ -196,7 +196,7 @@ def test_damage_is_told_from_trouble(tmp_path: Path, storage: Storage) -> None:
 
 
 def test_a_manifest_cannot_name_files_outside_its_folder(tmp_path: Path, storage: Storage) -> None:
-    home = bring_home(staged(tmp_path / "staging", 2), first_group(RunFolder(storage)), KEEP_ONE)
+    home = upload_staged(staged(tmp_path / "staging", 2), first_group(RunFolder(storage)), KEEP_ONE)
     outside = replace(home, files={"../../escaped": home.files["optimizer.pt"]})
     with pytest.raises(DamagedError, match="outside"):
         fetch(storage.sub(CHECKPOINTS), outside, tmp_path / "deep/back")
@@ -208,5 +208,5 @@ def test_one_entry_adds_a_checkpoint_and_drops_the_surplus(tmp_path: Path, stora
     writer = first_group(folder)
     for step, wer in ((1, 9.0), (2, 5.0), (3, 7.0)):
         before = Journal(folder).read().number
-        bring_home(staged(tmp_path, step, wer), writer, KEEP_ONE)
+        upload_staged(staged(tmp_path, step, wer), writer, KEEP_ONE)
         assert Journal(folder).read().number == before + 1

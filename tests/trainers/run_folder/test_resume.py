@@ -6,17 +6,17 @@ import pytest
 
 from tests.trainers.run_folder.writers import begin, first_group, group_of, staged
 from trainers.config.schema import RunPart
-from trainers.distributed.session import LoneSession
+from trainers.distributed.session import LocalSession
 from trainers.errors import FencedError, ResumeError, StorageError
 from trainers.run_folder import resume
-from trainers.run_folder.checkpoints import Keeping, bring_home, list_checkpoints, set_aside
+from trainers.run_folder.checkpoints import Keeping, list_checkpoints, set_aside, upload_staged
 from trainers.run_folder.fencing import Driver, GroupWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.run_folder.resume import Staging, starting_point, take_over
 from trainers.storage import open_storage
 
-ALONE = LoneSession(0, 1, 0)
+ALONE = LocalSession(0, 1, 0)
 KEEP_ALL = Keeping(None, "eval_wer")
 
 
@@ -56,7 +56,7 @@ def test_what_a_killed_group_left_whole_is_brought_home(folder: RunFolder) -> No
 
 def test_what_is_behind_or_of_another_run_is_not(folder: RunFolder, tmp_path: Path) -> None:
     driver = begin(folder)
-    bring_home(staged(tmp_path / "old", 30), group_of(driver, "x"), KEEP_ALL)
+    upload_staged(staged(tmp_path / "old", 30), group_of(driver, "x"), KEEP_ALL)
     leave("run", 20)
     leave("another run", 99)
     staging, _ = enter(driver)
@@ -73,7 +73,7 @@ def test_a_group_that_is_alive_is_not_robbed(folder: RunFolder, monkeypatch: pyt
     with pytest.raises(ResumeError, match="another attempt of this run trains on this node"):
         enter(second)
     assert (alive.folder / "checkpoint-20-a1-x").is_dir()
-    bring_home(alive.folder / "checkpoint-20-a1-x", writer, KEEP_ALL)
+    upload_staged(alive.folder / "checkpoint-20-a1-x", writer, KEEP_ALL)
     assert [item.step for item in list_checkpoints(folder)] == [20], "the refused one has not fenced it either"
 
 
@@ -86,7 +86,7 @@ def test_a_living_group_is_left_alone_and_fenced_where_a_service_counts(
     assert "an older worker group is still alive" in capsys.readouterr().out
     staging.remove()
     with pytest.raises(FencedError):
-        bring_home(alive.folder / "checkpoint-20-a1-x", stale, KEEP_ALL)
+        upload_staged(alive.folder / "checkpoint-20-a1-x", stale, KEEP_ALL)
     assert list_checkpoints(folder) == []
     alive.remove()
     assert not alive.root.exists(), "the last one out leaves nothing"
@@ -108,7 +108,7 @@ def test_trouble_with_the_storage_is_no_reason_to_go_back(
 ) -> None:
     writer = first_group(folder)
     for step in (10, 20):
-        bring_home(staged(tmp_path / "made", step), writer, KEEP_ALL)
+        upload_staged(staged(tmp_path / "made", step), writer, KEEP_ALL)
 
     def down(*_: object) -> None:
         raise StorageError("the storage does not answer")
@@ -121,7 +121,7 @@ def test_trouble_with_the_storage_is_no_reason_to_go_back(
 
 def test_when_no_checkpoint_is_whole_the_run_does_not_begin_anew(folder: RunFolder, tmp_path: Path) -> None:
     writer = first_group(folder)
-    home = bring_home(staged(tmp_path / "made", 10), writer, KEEP_ALL)
+    home = upload_staged(staged(tmp_path / "made", 10), writer, KEEP_ALL)
     folder.storage.write_bytes(f"{CHECKPOINTS}/{home.name}/optimizer.pt", b"other")
     with pytest.raises(ResumeError, match="none of 1 checkpoints is whole"):
         starting_point(RunPart(), Staging.open("run", ALONE), writer, ALONE)
@@ -138,7 +138,7 @@ def test_a_named_checkpoint_must_be_an_absolute_whole_one(folder: RunFolder, tmp
 def test_a_named_checkpoint_must_be_in_its_run_s_journal(folder: RunFolder, tmp_path: Path) -> None:
     other = RunFolder(open_storage(str(tmp_path / "other")))
     theirs = first_group(other)
-    good, bad = (bring_home(staged(tmp_path / "made", step), theirs, KEEP_ALL) for step in (10, 20))
+    good, bad = (upload_staged(staged(tmp_path / "made", step), theirs, KEEP_ALL) for step in (10, 20))
     manifest = other.storage.read_bytes(f"{CHECKPOINTS}/{bad.name}/MANIFEST.json")
     set_aside(theirs, bad.name)
     other.storage.write_bytes(f"{CHECKPOINTS}/{bad.name}/MANIFEST.json", manifest)

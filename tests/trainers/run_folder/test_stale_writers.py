@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.trainers.run_folder.writers import same_experiment, staged
 from trainers.errors import FencedError
-from trainers.run_folder.checkpoints import Keeping, bring_home, fetch, list_checkpoints, set_aside, sweep
+from trainers.run_folder.checkpoints import Keeping, fetch, list_checkpoints, set_aside, sweep, upload_staged
 from trainers.run_folder.fencing import Driver, GroupWriter
 from trainers.run_folder.journal import Journal, State, accepted_metrics, fold
 from trainers.run_folder.layout import CHECKPOINTS, JOURNAL, METRICS, RESULT, RunFolder
@@ -136,7 +136,7 @@ def train(folder: RunFolder, number: int, name: str, staging: Path) -> None:
     for step in (begin + 1, begin + 2):
         folder.storage.append_line(writer.group.metrics_key, json.dumps({"step": step, "by": writer.group.id}))
         path = staged(staging, step, wer=float(step % 3), name=f"a{number}-{writer.group.id}")
-        bring_home(path, writer, KEEP_ONE)
+        upload_staged(path, writer, KEEP_ONE)
     older = writer.check().checkpoints[:-1]
     if older:
         set_aside(writer, older[0].name)
@@ -170,7 +170,7 @@ class Reader:
             assert self._outputs.setdefault(state.finished.outputs, files) == files, "results changed once named"
         return state
 
-    def sight(self) -> tuple[Any, ...]:
+    def state_read(self) -> tuple[Any, ...]:
         """Everything that is read, by programs and by people."""
         state = Journal(self._folder).read()
         files = {name: self._read(name) for name in (*REQUEST, *OUTPUTS)}
@@ -252,11 +252,11 @@ def test_readers_see_one_true_story_whoever_pauses_and_wakes_when(
             final.step(1)
         assert final.fault is None
         reader.look_at_the_end()
-        before = reader.sight()
+        before = reader.state_read()
         for index in last:
             while not actors[index].ended:
                 actors[index].step(15)
                 reader.look()
         reader.look_at_the_end()
-        assert reader.sight() == before, "an attempt that woke changed what is read"
+        assert reader.state_read() == before, "an attempt that woke changed what is read"
         assert [repr(actor.fault) for actor in actors if not isinstance(actor.fault, FencedError | None)] == []

@@ -161,7 +161,7 @@ def test_more_scored_than_asked_for_is_an_error() -> None:
         total(scores_of([("a", "a"), ("b", "b")]), utterances=1)
 
 
-def test_texts_are_compared_normalised_and_kept_raw() -> None:
+def test_texts_are_compared_normalized_and_kept_raw() -> None:
     score = score_utterance("u1", "The CAT", "the cat", 0.5, normalize=str.lower)
     assert (score.reference, score.hypothesis) == ("The CAT", "the cat")
     assert score.word_counts == EditCounts(0, 0, 0, 2)

@@ -236,7 +236,7 @@ class TestFolders:
             list(pool.map(lambda name: storage.write_bytes(name, b""), names))
         assert keys(storage) == names
 
-    def test_a_tree_is_deleted_and_its_neighbours_stay(self, storage: Storage) -> None:
+    def test_a_tree_is_deleted_and_its_neighbors_stay(self, storage: Storage) -> None:
         for key in ("a/1", "a/b/2", "ab/3"):
             storage.write_bytes(key, b"")
         storage.delete_tree("a", first="1")

@@ -12,8 +12,8 @@ import torch
 
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
-from trainers.distributed.session import LoneSession, be_quiet
-from trainers.models.whisper import load_recogniser
+from trainers.distributed.session import LocalSession, be_quiet
+from trainers.models.whisper import load_recognizer
 from trainers.training.arguments import training_arguments
 from trainers.training.planning import plan_training
 from trainers.training.trainer import Reseed, SpeechTrainer
@@ -57,9 +57,9 @@ def one_step(rank: int, job: Job) -> None:
         os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
         meeting = f"file://{job.folder}/meeting"
         torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
-    session = LoneSession.of_this_process()
-    recogniser = load_recogniser(job.config.model, job.description, seed=1)
-    plan, clips = plan_training(job.config, job.prepared, recogniser, workers)
+    session = LocalSession.of_this_process()
+    recognizer = load_recognizer(job.config.model, job.description, seed=1)
+    plan, clips = plan_training(job.config, job.prepared, recognizer, workers)
     arguments = training_arguments(
         job.config,
         output_dir=job.folder / f"out-{rank}",
@@ -67,7 +67,7 @@ def one_step(rank: int, job: Job) -> None:
         on_gpu=False,
     )
     trainer = (PlainMean if job.plain_mean else SpeechTrainer)(
-        recogniser=recogniser,
+        recognizer=recognizer,
         arguments=arguments,
         plan=plan,
         rank=session.rank,

@@ -18,7 +18,7 @@ Sha256 = Annotated[
     str,
     Path(
         description="SHA-256 of the zip, in lower-case hexadecimal digits.",
-        examples=[openapi.TICKET["package"]],
+        examples=[openapi.RUN_REQUEST["package"]],
         pattern=r"^[0-9a-f]{64}$",
     ),
 ]

@@ -6,13 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.answers import LogPage, Page
 from jobs.api.protocol import IDEMPOTENCY_KEY, MOST_CURSOR, MOST_EVENTS, MOST_RUNS, RUNS
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import Asked
 from jobs.errors import NotFoundError
-from jobs.model import Attempt, Event, Run, RunState
-from jobs.submission.run_request import Ticket
+from jobs.model import Attempt, Event, LogPage, Page, Run, RunState
+from jobs.submission.run_request import RunRequest
 from trainers.config.schema import NAME
 from trainers.errors import ConfigError
 
@@ -91,7 +90,7 @@ Key = Annotated[
         alias=IDEMPOTENCY_KEY,
         pattern=r"^[!-~]+$",
         max_length=MOST_NAME,
-        description="Made up by the client, new for each new run. Sent again with the same ticket, it gives the run "
+        description="Made up by the client, new for each new run. Sent again with the same request, it gives the run "
         "that is there already, so that a request whose answer was lost can be repeated.",
     ),
 ]
@@ -108,15 +107,15 @@ Key = Annotated[
         },
         **openapi.errors(400, 404, 408, 409, 413, 422),
     },
-    openapi_extra={"requestBody": {"content": {"application/json": {"example": openapi.TICKET}}}},
+    openapi_extra={"requestBody": {"content": {"application/json": {"example": openapi.RUN_REQUEST}}}},
 )
-def submit_run(ticket: Ticket, asked: Asked, response: Response, key: Key = None) -> Run:
+def submit_run(run_request: RunRequest, asked: Asked, response: Response, key: Key = None) -> Run:
     """Queues a run of an uploaded package (see `PUT /v1/packages/{sha256}`). Its user is the one of the token.
 
     The config is checked whole; one answer names every fault. A gang that can never fit is refused with the arithmetic.
     """
-    _refuse_unspeakable([ticket.config, ticket.spec_path, ticket.overrides])
-    run = asked.submit(ticket, idempotency_key=key)
+    _refuse_unspeakable([run_request.config, run_request.spec_path, run_request.overrides])
+    run = asked.submit(run_request, idempotency_key=key)
     response.headers["Location"] = f"{RUNS}/{run.id}"
     return run
 

@@ -7,12 +7,11 @@ from fastapi import APIRouter, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import Field
 
-from jobs.answers import Usage, UsageBy
 from jobs.api.protocol import HEALTH, METRICS, QUEUES, USAGE
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import Asked, Backend, Behind
 from jobs.api.server.routes.run_routes import MOST_NAME, PRINTABLE, QueryString
-from jobs.model import Record, RunState
+from jobs.model import Record, RunState, Usage, UsageBy
 from jobs.scheduler.limits import Limits
 
 router = APIRouter(tags=["service"])
