@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from jobs.errors import ServiceError
-from jobs.ledger import address, migrate, schema
+from jobs.ledger import address, migrate, tables
 
 # How long a writer waits for the one before it. Transactions take milliseconds; a checkpoint on a slow disk, seconds.
 LOCK_WAIT_S = 30.0
@@ -107,7 +107,7 @@ class Database:
             with self._answers_for_errors(), self._writing_engine.begin() as connection:
                 if connection.dialect.name == "postgresql":
                     _set_patience(connection)
-                    connection.execute(select(schema.lease.c.name).with_for_update())
+                    connection.execute(select(tables.lease.c.name).with_for_update())
                 yield connection
         finally:
             self._thread.writes = False

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, case, func, select
 
-from jobs.ledger import schema
+from jobs.ledger import tables
 from jobs.ledger.sums import MICRO, hours, seconds_between, total_us
 
 # Upper bounds of the waiting time's buckets, in seconds: from at once to three days.
@@ -71,7 +71,7 @@ def figures_of(connection: Connection, *, now_s: float) -> Figures:
 
 
 def _select(now_s: float) -> Select[Any]:
-    runs, attempts = schema.runs.c, schema.attempts.c
+    runs, attempts = tables.runs.c, tables.attempts.c
     end_s = func.coalesce(attempts.ended_s, now_s)
     duration_s = seconds_between(attempts.created_s, end_s)
     first = attempts.number == 1
@@ -87,7 +87,7 @@ def _select(now_s: float) -> Select[Any]:
         total_us(case((first & (wait_s > 0), wait_s), else_=0.0)),
         *(func.sum(case((first & (wait_s <= bound), 1), else_=0)) for bound in WAIT_BOUNDS_S),
     ]
-    joined = select(*columns).join_from(schema.attempts, schema.runs, runs.id == attempts.run_id)
+    joined = select(*columns).join_from(tables.attempts, tables.runs, runs.id == attempts.run_id)
     return joined.group_by(runs.queue, runs.user, attempts.cause)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection, CursorResult, select, update
 
 from jobs.errors import LeaseLostError
-from jobs.ledger import schema
+from jobs.ledger import tables
 from jobs.ledger.database import Database
 
 Sight = tuple[str | None, int, int]
@@ -85,7 +85,7 @@ class Lease:
         if self._epoch is None:
             return
         epoch, self._epoch = self._epoch, None
-        table = schema.lease
+        table = tables.lease
         with self._database.writing() as connection:
             connection.execute(
                 update(table).where(table.c.holder == self.holder, table.c.epoch == epoch).values(holder=None)
@@ -104,7 +104,7 @@ class Lease:
             raise LeaseLostError(f"{self.holder} does not hold the lease of the ledger: {now}")
 
     def _renew(self, epoch: int) -> bool:
-        table = schema.lease
+        table = tables.lease
         mine = (table.c.holder == self.holder, table.c.epoch == epoch)
         with self._database.writing() as connection:
             return _one(connection.execute(update(table).where(*mine).values(beat=table.c.beat + 1)))
@@ -114,7 +114,7 @@ class Lease:
             return _row(connection)
 
     def _take(self, job_info: Sight) -> bool:
-        table, (holder, epoch, beat) = schema.lease, job_info
+        table, (holder, epoch, beat) = tables.lease, job_info
         unchanged = (table.c.holder.is_not_distinct_from(holder), table.c.epoch == epoch, table.c.beat == beat)
         new = {"holder": self.holder, "epoch": epoch + 1, "beat": beat + 1}
         with self._database.writing() as connection:
@@ -125,8 +125,8 @@ class Lease:
 
 
 def _row(connection: Connection) -> Sight:
-    table = schema.lease
-    row = connection.execute(select(table).where(table.c.name == schema.CONTROLLER)).one()
+    table = tables.lease
+    row = connection.execute(select(table).where(table.c.name == tables.CONTROLLER)).one()
     return row.holder, row.epoch, row.beat
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import func, select
 
 from jobs.errors import NotFoundError
-from jobs.ledger import pages, records, scheduler_rows, schema, tokens, usage, user_requests
+from jobs.ledger import pages, records, scheduler_rows, tables, tokens, usage, user_requests
 from jobs.ledger.database import Database
 from jobs.ledger.figures import Figures, figures_of
 from jobs.ledger.lease import Lease
@@ -142,7 +142,7 @@ class Ledger:
         Raises:
             NotFoundError: there is no such run.
         """
-        table = schema.attempts
+        table = tables.attempts
         statement = records.select_attempts().where(table.c.run_id == run_id).order_by(table.c.number)
         with self._database.reading() as connection:
             found = [records.attempt_of(row) for row in connection.execute(statement)]
@@ -152,7 +152,7 @@ class Ledger:
 
     def forgiven(self, run_id: str) -> int:
         """Number of the newest attempt that the user forgave by resuming the run; 0 where none was."""
-        table = schema.events
+        table = tables.events
         resumed = (table.c.run_id == run_id, table.c.cause == user_requests.RESUMED)
         with self._database.reading() as connection:
             return connection.execute(select(func.max(table.c.attempt)).where(*resumed)).scalar_one() or 0
@@ -163,7 +163,7 @@ class Ledger:
         Raises:
             NotFoundError: there is no such run, or it has no such attempt.
         """
-        table = schema.attempts
+        table = tables.attempts
         wanted = (table.c.run_id == run_id, table.c.number == min(max(number, 0), _MOST_ATTEMPTS))
         with self._database.reading() as connection:
             row = connection.execute(records.select_attempts().where(*wanted)).one_or_none()
@@ -187,7 +187,7 @@ class Ledger:
             NotFoundError: there is no such run.
             ConfigError: the limit is less than 1.
         """
-        table = schema.events
+        table = tables.events
         statement = records.select_events().where(table.c.number > min(max(after, 0), _MOST_EVENTS))
         statement = statement.order_by(table.c.number).limit(pages.checked_limit(limit))
         if run_id is not None:
@@ -212,7 +212,7 @@ class Ledger:
 
     def active_runs(self) -> list[Run]:
         """The runs that hold their gang, oldest submitted first."""
-        table = schema.runs
+        table = tables.runs
         statement = records.select_runs().where(table.c.state.in_(HOLDING)).order_by(table.c.submitted_s, table.c.id)
         with self._database.reading() as connection:
             return [records.run_of(row) for row in connection.execute(statement)]

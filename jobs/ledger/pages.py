@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_, union_all
 
-from jobs.ledger import records, schema
+from jobs.ledger import records, tables
 from jobs.model import Page, Run, RunState
 from trainers.errors import ConfigError
 
@@ -45,7 +45,7 @@ def page_of(connection: Connection, wanted: Filter, limit: int, cursor: str | No
     limit = checked_limit(limit)
     before = None if cursor is None else _read_cursor(cursor)
     found = _newest(wanted, limit + 1, before).subquery()
-    statement = records.select_runs().join(found, found.c.id == schema.runs.c.id)
+    statement = records.select_runs().join(found, found.c.id == tables.runs.c.id)
     statement = statement.order_by(found.c.submitted_s.desc(), found.c.id.desc())
     runs = [records.run_of(row) for row in connection.execute(statement)]
     more = len(runs) > limit
@@ -73,7 +73,7 @@ def _newest(wanted: Filter, limit: int, before: tuple[float, str] | None) -> Sel
 
 def _branch(wanted: Filter, state: RunState | None, limit: int, before: tuple[float, str] | None) -> Select[Any]:
     """The newest runs in one state (None: in any)."""
-    runs, tags = schema.runs, schema.run_tags
+    runs, tags = tables.runs, tables.run_tags
     conditions: list[ColumnElement[bool]] = []
     of_run = [(runs.c.queue, wanted.queue), (runs.c.user, wanted.user)]
     on_run = [column == value for column, value in of_run if value is not None]

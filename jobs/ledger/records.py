@@ -9,12 +9,12 @@ from typing import Any
 from sqlalchemy import Column, Connection, Row, Select, Table, select
 
 from jobs.errors import NotFoundError
-from jobs.ledger import schema
+from jobs.ledger import tables
 from jobs.model import Attempt, Event, Gang, Run
 
 _RUN_FIELDS = frozenset(Run.model_fields)
-REQUEST_FIELDS = frozenset(column.name for column in schema.requests.c) & _RUN_FIELDS
-_IN_RUNS = frozenset(column.name for column in schema.runs.c) & _RUN_FIELDS
+REQUEST_FIELDS = frozenset(column.name for column in tables.requests.c) & _RUN_FIELDS
+_IN_RUNS = frozenset(column.name for column in tables.runs.c) & _RUN_FIELDS
 # What happens to a run, or tells two submissions of the same apart: not what was asked for.
 _NOT_ASKED = frozenset(
     {
@@ -41,9 +41,9 @@ _NEAR_AMONG = 500
 
 def select_runs() -> Select[Any]:
     """Everything that is a Run, without an order."""
-    parts = [column for column in schema.runs.c if column.name in _IN_RUNS]
-    parts += [column for column in schema.requests.c if column.name in REQUEST_FIELDS]
-    return select(*parts).join_from(schema.runs, schema.requests, schema.requests.c.run_id == schema.runs.c.id)
+    parts = [column for column in tables.runs.c if column.name in _IN_RUNS]
+    parts += [column for column in tables.requests.c if column.name in REQUEST_FIELDS]
+    return select(*parts).join_from(tables.runs, tables.requests, tables.requests.c.run_id == tables.runs.c.id)
 
 
 def run_of(row: Row[Any]) -> Run:
@@ -57,7 +57,7 @@ def find_run(connection: Connection, run_id: str) -> Run:
     Raises:
         NotFoundError: there is none of this name; says near ones.
     """
-    row = connection.execute(select_runs().where(schema.runs.c.id == run_id)).one_or_none()
+    row = connection.execute(select_runs().where(tables.runs.c.id == run_id)).one_or_none()
     if row is None:
         raise no_such_run(connection, run_id)
     return run_of(row)
@@ -65,7 +65,7 @@ def find_run(connection: Connection, run_id: str) -> Run:
 
 def no_such_run(connection: Connection, run_id: str) -> NotFoundError:
     """The error for a name that no run has."""
-    newest = select(schema.runs.c.id).order_by(schema.runs.c.submitted_s.desc(), schema.runs.c.id.desc())
+    newest = select(tables.runs.c.id).order_by(tables.runs.c.submitted_s.desc(), tables.runs.c.id.desc())
     names = connection.execute(newest.limit(_NEAR_AMONG)).scalars().all()
     return NotFoundError(f"no run is named {run_id}: {near_names(run_id, names, or_else='`rayscribe list` shows all')}")
 
@@ -98,7 +98,7 @@ def attempt_of(row: Row[Any]) -> Attempt:
 
 def select_attempts() -> Select[Any]:
     """Everything that is an Attempt, without an order."""
-    return select(*_columns(schema.attempts, frozenset(Attempt.model_fields)))
+    return select(*_columns(tables.attempts, frozenset(Attempt.model_fields)))
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def accounted(gang: Gang) -> dict[str, float]:
 
 def select_events() -> Select[Any]:
     """Everything that is an Event, without an order."""
-    return select(*_columns(schema.events, frozenset(Event.model_fields)))
+    return select(*_columns(tables.events, frozenset(Event.model_fields)))
 
 
 def event_of(row: Row[Any]) -> Event:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, Text, func, select, type_coerce
 
-from jobs.ledger import schema
+from jobs.ledger import tables
 from jobs.ledger.transitions import HOLDING
 from jobs.model import WAITING, Gang, RunState
 from jobs.scheduler.policy import Holding, Waiting
@@ -21,7 +21,7 @@ Amounts = Mapping[str, float]
 
 def waiting(connection: Connection) -> list[Waiting]:
     """Runs that wait to be admitted, in no order."""
-    runs = schema.runs
+    runs = tables.runs
     depends_on = type_coerce(runs.c.depends_on, Text)
     statement = _select(runs.c.queued_s, depends_on, runs.c.not_before_s).where(runs.c.state.in_(WAITING))
     found = []
@@ -47,7 +47,7 @@ def waiting(connection: Connection) -> list[Waiting]:
 
 def holding(connection: Connection) -> list[Holding]:
     """Runs that hold their gang, in no order."""
-    statement = _select(schema.runs.c.queued_s).where(schema.runs.c.state.in_(HOLDING))
+    statement = _select(tables.runs.c.queued_s).where(tables.runs.c.state.in_(HOLDING))
     return [
         Holding(
             id=id_,
@@ -64,7 +64,7 @@ def holding(connection: Connection) -> list[Holding]:
 
 def states_of(connection: Connection, ids: Collection[str]) -> dict[str, RunState]:
     """The states of these runs; without those that are not there."""
-    runs, names, states = schema.runs, sorted(set(ids)), {}
+    runs, names, states = tables.runs, sorted(set(ids)), {}
     for first in range(0, len(names), _IDS_AT_ONCE):
         some = names[first : first + _IDS_AT_ONCE]
         for run_id, state in connection.execute(select(runs.c.id, runs.c.state).where(runs.c.id.in_(some))):
@@ -74,13 +74,13 @@ def states_of(connection: Connection, ids: Collection[str]) -> dict[str, RunStat
 
 def counts(connection: Connection) -> dict[tuple[str, RunState], int]:
     """How many runs there are, by queue and state; none where there are none."""
-    queue, state = schema.runs.c.queue, schema.runs.c.state
+    queue, state = tables.runs.c.queue, tables.runs.c.state
     found = connection.execute(select(queue, state, func.count()).group_by(queue, state))
     return {(name, RunState(value)): number for name, value, number in found}
 
 
 def _select(*more: Any) -> Select[Any]:
-    c = schema.runs.c
+    c = tables.runs.c
     return select(c.id, c.queue, c.user, c.priority, c.address, type_coerce(c.gang, Text), *more)
 
 

@@ -10,7 +10,7 @@ import secrets
 from sqlalchemy import Connection, delete, insert, select
 
 from jobs.errors import ConflictError, NotFoundError
-from jobs.ledger import schema
+from jobs.ledger import tables
 from jobs.ledger.records import near_names
 from jobs.model import Record
 from trainers.errors import ConfigError
@@ -41,7 +41,7 @@ def add(connection: Connection, name: str, at_s: float) -> str:
     """
     if not 0 < len(name) <= MOST_NAME or not name.isprintable() or name != name.strip():
         raise ConfigError(f"user {name[:80]!r} is no name: 1 to {MOST_NAME} characters that can be printed")
-    table = schema.tokens
+    table = tables.tokens
     if connection.execute(select(table.c.name).where(table.c.name == name)).first() is not None:
         raise ConflictError(f"{name} has a token already: revoke that one first, or give another name")
     token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
@@ -51,13 +51,13 @@ def add(connection: Connection, name: str, at_s: float) -> str:
 
 def user_of(connection: Connection, token: str) -> str | None:
     """Whose token this is. None: nobody's."""
-    table = schema.tokens
+    table = tables.tokens
     return connection.execute(select(table.c.name).where(table.c.sha256 == _sha256(token))).scalar_one_or_none()
 
 
 def infos(connection: Connection) -> list[TokenInfo]:
     """All tokens, by name."""
-    table = schema.tokens
+    table = tables.tokens
     found = connection.execute(select(table.c.name, table.c.created_s).order_by(table.c.name))
     return [TokenInfo(name=name, created_s=created_s) for name, created_s in found]
 
@@ -68,7 +68,7 @@ def revoke(connection: Connection, name: str) -> None:
     Raises:
         NotFoundError: no token has this name.
     """
-    table = schema.tokens
+    table = tables.tokens
     if connection.execute(delete(table).where(table.c.name == name)).rowcount == 0:
         names = [info.name for info in infos(connection)]
         raise NotFoundError(f"no token is named {name}: {near_names(name, names, or_else='list the tokens that are')}")

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, case, func, literal, or_, select
 
-from jobs.ledger import schema
+from jobs.ledger import tables
 from jobs.ledger.sums import hours, seconds_between, total_us
 from jobs.model import Usage, UsageBy
 
@@ -31,7 +31,7 @@ def usage_of(
 
 
 def _select(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None) -> Select[Any]:
-    attempts, runs, tags = schema.attempts.c, schema.runs.c, schema.run_tags.c
+    attempts, runs, tags = tables.attempts.c, tables.runs.c, tables.run_tags.c
     keys: dict[UsageBy, ColumnElement[str]] = {
         "run": attempts.run_id,
         "attempt": attempts.submission_id,
@@ -42,11 +42,11 @@ def _select(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None
     held_s = _held_s(now_s, since_s)
     sums = [total_us(held_s * size) for size in (1, attempts.cpus, attempts.gpus)]
     columns: list[Any] = [keys[by], func.count(), *sums]
-    statement = select(*columns).select_from(schema.attempts).group_by(keys[by])
+    statement = select(*columns).select_from(tables.attempts).group_by(keys[by])
     if by in ("user", "queue"):
-        statement = statement.join(schema.runs, runs.id == attempts.run_id)
+        statement = statement.join(tables.runs, runs.id == attempts.run_id)
     elif by == "tag":
-        statement = statement.outerjoin(schema.run_tags, tags.run_id == attempts.run_id)
+        statement = statement.outerjoin(tables.run_tags, tags.run_id == attempts.run_id)
     elif by == "attempt":
         statement = statement.group_by(attempts.run_id, attempts.number).order_by(attempts.run_id, attempts.number)
     statement = statement.where(attempts.created_s <= now_s)
@@ -59,7 +59,7 @@ def _select(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None
 
 def _held_s(now_s: float, since_s: float | None) -> ColumnElement[float]:
     """How long an attempt has held its gang within the window."""
-    attempts = schema.attempts.c
+    attempts = tables.attempts.c
     begin_s: ColumnElement[float] = attempts.created_s
     if since_s is not None:
         begin_s = case((attempts.created_s < since_s, literal(since_s)), else_=attempts.created_s)

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection, insert, select
 
 from jobs.errors import ConflictError, NotFoundError
-from jobs.ledger import records, scheduler_rows, schema
+from jobs.ledger import records, scheduler_rows, tables
 from jobs.ledger.writer import Writer
 from jobs.model import Run, RunState
 
@@ -22,14 +22,14 @@ def add_run(connection: Connection, run: Run, *, text: str, idempotency_key: str
     _refuse_hopeless(connection, run)
     values, request = records.insert_values(run)
     values |= {"idempotency_key": idempotency_key, "asked_sha256": asked}
-    connection.execute(insert(schema.runs).values(values))
-    connection.execute(insert(schema.requests).values(request))
+    connection.execute(insert(tables.runs).values(values))
+    connection.execute(insert(tables.requests).values(request))
     if run.tags:
         tags = [
             {"run_id": run.id, "tag": tag, "state": run.state, "submitted_s": run.submitted_s}
             for tag in sorted(set(run.tags))
         ]
-        connection.execute(insert(schema.run_tags), tags)
+        connection.execute(insert(tables.run_tags), tags)
     Writer(connection).note(run, before=None, cause="submitted", text=text, at_s=run.submitted_s)
     return run
 
@@ -79,7 +79,7 @@ def reopen(connection: Connection, run_id: str, *, by: str, at_s: float) -> Run:
 
 def run_of_key(connection: Connection, run: Run, key: str, asked: str) -> Run | None:
     """The run that this user's key has made already."""
-    c = schema.runs.c
+    c = tables.runs.c
     found = select(c.id, c.asked_sha256).where(c.user == run.user, c.idempotency_key == key)
     row = connection.execute(found).one_or_none()
     if row is None:
@@ -93,7 +93,7 @@ def run_of_key(connection: Connection, run: Run, key: str, asked: str) -> Run | 
 
 
 def _refuse_taken(connection: Connection, run_id: str) -> None:
-    state = connection.execute(select(schema.runs.c.state).where(schema.runs.c.id == run_id)).scalar_one_or_none()
+    state = connection.execute(select(tables.runs.c.state).where(tables.runs.c.id == run_id)).scalar_one_or_none()
     if state is None:
         return
     resume = f"continue it (`rayscribe resume {run_id}`), or " if state in _LOST else ""

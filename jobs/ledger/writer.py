@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
 from jobs.errors import ConflictError, NotFoundError
-from jobs.ledger import records, schema
+from jobs.ledger import records, tables
 from jobs.ledger.transitions import may_follow
 from jobs.model import Attempt, Gang, Run, RunState
 
@@ -58,7 +58,7 @@ class Writer:
             fields.setdefault("ended_s", at_s)
         changes = {**fields, "state": after, "updated_s": at_s, "version": run.version + 1}
         changed = run.model_copy(update=changes)
-        table = schema.runs
+        table = tables.runs
         written = self._connection.execute(
             update(table)
             .where(table.c.id == run.id, table.c.version == run.version)
@@ -67,7 +67,7 @@ class Writer:
         if written.rowcount == 0:
             raise self._lost(run)
         if run.tags and after != run.state:
-            tags = schema.run_tags
+            tags = tables.run_tags
             self._connection.execute(update(tags).where(tags.c.run_id == run.id).values(state=after))
         if event:
             self.note(changed, before=run.state, cause=cause, text=text, at_s=at_s)
@@ -76,7 +76,7 @@ class Writer:
     def note(self, run: Run, *, before: RunState | None, cause: str, text: str, at_s: float) -> None:
         """Adds an event of a run that has just been changed."""
         self._connection.execute(
-            insert(schema.events).values(
+            insert(tables.events).values(
                 run_id=run.id,
                 attempt=run.attempt,
                 at_s=at_s,
@@ -94,7 +94,7 @@ class Writer:
             NotFoundError: there is no such run.
             ConflictError: the run has an attempt of this number, or the submission id is taken.
         """
-        table, of = schema.attempts, attempt.run_id
+        table, of = tables.attempts, attempt.run_id
         same_number = and_(table.c.run_id == of, table.c.number == attempt.number)
         same_id = table.c.submission_id == attempt.submission_id
         taken = select(table.c.run_id, table.c.number).where(or_(same_number, same_id))
@@ -103,7 +103,7 @@ class Writer:
                 f"attempt {attempt.number} of {of} as {attempt.submission_id}: that is attempt {row.number} of "
                 f"{row.run_id} already"
             )
-        if self._connection.execute(select(schema.runs.c.id).where(schema.runs.c.id == of)).first() is None:
+        if self._connection.execute(select(tables.runs.c.id).where(tables.runs.c.id == of)).first() is None:
             raise records.no_such_run(self._connection, of)
         self._connection.execute(insert(table).values(records.attempt_values(attempt)))
 
@@ -119,7 +119,7 @@ class Writer:
         gang = fields.get("gang")
         if isinstance(gang, Gang):
             fields = {**fields, "gang": gang.model_dump(mode="json"), **records.accounted(gang)}
-        table = schema.attempts
+        table = tables.attempts
         written = self._connection.execute(
             update(table).where(table.c.run_id == run_id, table.c.number == number).values(fields)
         )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from jobs.scheduler.fit import Resources
+from jobs.scheduler.feasibility import Resources
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from jobs.scheduler.decision import Holding, Waiting
-from jobs.scheduler.fit import RUNS, Capacity, Resources, caps, misfit
+from jobs.scheduler.feasibility import RUNS, Capacity, Resources, caps, misfit
 from jobs.scheduler.limits import Limits, QueuesConfig
 from jobs.scheduler.pools import Demand, Pool
 

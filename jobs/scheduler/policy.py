@@ -36,7 +36,7 @@ from operator import attrgetter
 
 from jobs.model import RunState
 from jobs.scheduler.decision import Decision, Holding, Wait, Waiting
-from jobs.scheduler.fit import Capacity, never_fits
+from jobs.scheduler.feasibility import Capacity, never_fits
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.scheduler.lines import Lines, Places
 from jobs.scheduler.pools import Obstacle

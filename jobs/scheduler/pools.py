@@ -25,7 +25,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from jobs.scheduler.fit import EPSILON, RUNS, amount, number
+from jobs.scheduler.feasibility import EPSILON, RUNS, amount, number
 
 # Nobody starts ahead of more runs than this that wait for one pool: what a decision costs stays bounded. Other
 # schedulers know such a depth too (Slurm's bf_max_job_test).

@@ -12,7 +12,7 @@ from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.model import Attempt, Event, LogPage, Page, Run, RunState, Usage, UsageBy
-from jobs.scheduler.fit import never_fits
+from jobs.scheduler.feasibility import never_fits
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Decision
 from jobs.service.admission import look

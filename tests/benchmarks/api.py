@@ -18,7 +18,7 @@ import psutil
 import yaml
 from sqlalchemy import update
 
-from jobs.ledger import Ledger, schema
+from jobs.ledger import Ledger, tables
 from jobs.ledger.database import Database
 from tests.benchmarks.ledger import QUEUES, Sizes, fill
 from tests.jobs.api.serve_process import NO_CLUSTER, serve_process
@@ -59,7 +59,7 @@ def _filled(url: str, sizes: Sizes) -> str:
     fill(database, sizes)
     with database.writing() as connection:
         # Whatever listens on this machine is left alone.
-        connection.execute(update(schema.runs).values(address=NO_CLUSTER))
+        connection.execute(update(tables.runs).values(address=NO_CLUSTER))
     database.close()
     ledger = Ledger.open(url)
     token = ledger.add_token("bench", time.time())

@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from jobs.ledger import Ledger, records, schema
+from jobs.ledger import Ledger, records, tables
 from jobs.ledger.database import Database
 from jobs.model import Gang, Progress, Run, RunState
 from tests.jobs.ledger.making import make_attempt, make_run
@@ -168,22 +168,22 @@ def _run(number: int, sizes: Sizes, rng: random.Random) -> Run:
 def _insert(connection: Connection, made: list[Run], rng: random.Random) -> None:
     values = [records.insert_values(run) for run in made]
     extra = {"idempotency_key": None, "asked_sha256": "0" * 64}
-    connection.execute(insert(schema.runs), [{**run, **extra} for run, _ in values])
-    connection.execute(insert(schema.requests), [request for _, request in values])
+    connection.execute(insert(tables.runs), [{**run, **extra} for run, _ in values])
+    connection.execute(insert(tables.requests), [request for _, request in values])
     tags = [
         {"run_id": run.id, "tag": tag, "state": run.state, "submitted_s": run.submitted_s}
         for run in made
         for tag in run.tags
     ]
-    connection.execute(insert(schema.run_tags), tags)
+    connection.execute(insert(tables.run_tags), tags)
     attempts = [
         make_attempt(run.id, gang=run.gang, created_s=run.submitted_s + rng.random(), ended_s=run.ended_s)
         for run in made
         if run.attempt
     ]
     if attempts:
-        connection.execute(insert(schema.attempts), [records.attempt_values(attempt) for attempt in attempts])
-    connection.execute(insert(schema.events), [event for run in made for event in _events(run)])
+        connection.execute(insert(tables.attempts), [records.attempt_values(attempt) for attempt in attempts])
+    connection.execute(insert(tables.events), [event for run in made for event in _events(run)])
 
 
 def _events(run: Run) -> Iterator[dict[str, Any]]:

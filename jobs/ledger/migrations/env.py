@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import Connection
 
-from jobs.ledger.schema import METADATA
+from jobs.ledger.tables import METADATA
 
 connection: Connection = context.config.attributes["connection"]
 context.configure(connection=connection, target_metadata=METADATA)

@@ -18,7 +18,7 @@ from jobs.errors import ServiceError
 from jobs.ledger import Ledger
 from jobs.ledger.address import parse
 from jobs.ledger.database import Database
-from jobs.ledger.schema import METADATA
+from jobs.ledger.tables import METADATA
 from tests.jobs.ledger.ledger_process import ROOT, ledger_process
 from tests.jobs.ledger.making import add
 from trainers.errors import ConfigError
