@@ -18,7 +18,7 @@ CLIENT_MAY_USE = {
     "trainers.errors",
     "trainers.run_folder.layout",
     "trainers.storage",
-    "trainers.distributed.console",
+    "trainers.config.durations",
     "trainers.main",
     "trainers.run_folder.checkpoints",
     "trainers.run_folder.journal",

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from jobs.model import Attempt, AttemptState, Event, Run
-from trainers.distributed.console import format_duration
+from trainers.config.durations import format_duration
 
 LONGEST_REASON = 100
 

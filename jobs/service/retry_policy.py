@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from jobs.model import Attempt, Cause, RunState
 from jobs.service.failure_causes import is_transient
-from trainers.distributed.console import format_duration
+from trainers.config.durations import format_duration
 
 # Lost nodes cost the user nothing, but a run that ends this often without a step has no bad luck.
 MOST_WITHOUT_A_STEP = 100

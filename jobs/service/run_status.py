@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from jobs.clusters.job_info import PENDING, JobInfo
 from jobs.model import Progress, RunState
-from trainers.distributed.console import format_duration
+from trainers.config.durations import format_duration
 
 # Phases that an attempt writes into its status file, see trainers.run_folder.attempt_status.
 PHASES = {

@@ -25,7 +25,7 @@ from trainers.config.schema import DataPart, ModelPart, RunPart, ScalingPart, Tr
 from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
-from trainers.distributed.session import LocalSession, be_quiet
+from trainers.distributed.session import LocalSession
 from trainers.models.whisper import load_recognizer
 from trainers.pipeline.fit import LocalEngine, fit, prepare_all
 from trainers.pipeline.ray_engine import RayEngine
@@ -34,6 +34,7 @@ from trainers.scoring.scorer import Scorer
 from trainers.training.planning import scoring_options
 from trainers.training.trainer import Clips, Collator, Request
 from trainers.training.worker import WorkOrder, train_loop_per_worker
+from trainers.training.worker_setup import silence_libraries
 
 FULL_CONTEXT_S = 30.0
 
@@ -178,7 +179,7 @@ def fit_on_ray(given: argparse.Namespace) -> None:
 def evaluate(given: argparse.Namespace) -> None:
     """Scores the test split on two ranks in every turn; one batch of each rank goes before, uncounted."""
     session, config = LocalSession.of_this_process(), config_of(given)
-    be_quiet()
+    silence_libraries()
     recognizer = load_recognizer(config.model, None, 0)
     options = scoring_options(config, recognizer.context_s)
     warm, scorer = (

@@ -4,12 +4,8 @@ The training core asks for nothing else of its surroundings, so that the same co
 """
 
 import contextlib
-import logging
 import os
-import sys
-import traceback
 import uuid
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -19,13 +15,9 @@ from functools import cached_property
 from typing import Any
 
 import torch.distributed
-import transformers
 
-from trainers.config.secrets import resolve_secrets
 from trainers.distributed.board import STOPPABLE, WORKING
 from trainers.distributed.signals import STOP
-from trainers.errors import RayscribeError, StoppedError
-from trainers.run_folder.worker_logs import WorkerLog, finish_logs
 
 # A rank may prepare a large set, or bring a large checkpoint home, while the others wait.
 LONGEST_WAIT = timedelta(hours=12)
@@ -187,42 +179,3 @@ class LocalSession(Session):
     def stop_asked(self) -> bool:
         """Whether this process has got a signal."""
         return STOP.asked
-
-
-def run_on_worker(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
-    """Runs in a Ray Train worker, and keeps what the worker prints in the run folder.
-
-    Args:
-        run: What every rank runs.
-        loop_config: `order`, what `run` is told; `board`, see RaySession; `folder` and `attempt`, whose run folder
-            keeps the log.
-
-    Returns:
-        What the driver is to say of a run that was stopped; None for one that went to its end.
-    """
-    resolve_secrets(os.environ)
-    session = RaySession.of_this_worker(loop_config["board"])
-    session.begin()
-    folder, attempt = loop_config["folder"], loop_config["attempt"]
-    if session.local_rank == 0:
-        finish_logs(folder)
-    with WorkerLog(folder, attempt, rank=session.rank, group=session.group):
-        try:
-            run(loop_config["order"], session)
-        except StoppedError as stopped:
-            return str(stopped)
-        except RayscribeError as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            raise
-        except Exception:
-            traceback.print_exc()
-            raise
-    return None
-
-
-def be_quiet() -> None:
-    """Leaves one voice: ours."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    logging.getLogger("accelerate").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")

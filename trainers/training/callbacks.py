@@ -10,8 +10,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from trainers.config.durations import format_duration
 from trainers.data.batch_plan import BatchPlan
-from trainers.distributed.console import format_duration
 from trainers.distributed.session import Session
 from trainers.errors import FencedError, StorageError
 from trainers.run_folder.attempt_status import Phase, StatusWriter

@@ -9,12 +9,13 @@ from typing import Any
 from trainers.config.schema import TrainConfig, is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import check_scorable
-from trainers.distributed.session import LocalSession, Session, be_quiet, run_on_worker
+from trainers.distributed.session import LocalSession, Session
 from trainers.models.whisper import Recognizer, check_label_lengths, encode_labels, load_recognizer, open_exported
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.storage import open_storage
 from trainers.training.planning import cache_bytes, context_of, scoring_options
+from trainers.training.worker_setup import run_on_worker, silence_libraries
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
     """Entry of a Ray Train worker that scores.
 
     Args:
-        loop_config: See `session.run_on_worker`; `order` is an EvaluateOrder.
+        loop_config: See `worker_setup.run_on_worker`; `order` is an EvaluateOrder.
     """
     run_on_worker(score_order, loop_config)
 
@@ -52,7 +53,7 @@ def evaluate_here(order: EvaluateOrder) -> None:
 
 def score_order(order: EvaluateOrder, session: Session) -> None:
     """Scores one split with a finished model. Every rank calls it."""
-    be_quiet()
+    silence_libraries()
     config = order.config
     folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
     recognizer = _open_model(order)

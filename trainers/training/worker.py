@@ -16,7 +16,7 @@ from trainers.config.schema import S3_SCHEME, TrainConfig
 from trainers.data.batch_plan import BatchPlan
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.distributed.session import LocalSession, Session, be_quiet, run_on_worker
+from trainers.distributed.session import LocalSession, Session
 from trainers.errors import FencedError, RayscribeError, ResumeError, StoppedError
 from trainers.models.export import export_model
 from trainers.models.whisper import Recognizer, load_recognizer, open_exported
@@ -34,6 +34,7 @@ from trainers.training.callbacks import VALIDATION, KeepCheckpoints, MetricsLog,
 from trainers.training.planning import cache_bytes, plan_training, scoring_options
 from trainers.training.scoring_worker import score_split
 from trainers.training.trainer import Reseed, SpeechTrainer
+from trainers.training.worker_setup import run_on_worker, silence_libraries
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
     """Entry of a Ray Train worker.
 
     Args:
-        loop_config: See `session.run_on_worker`; `order` is a WorkOrder.
+        loop_config: See `worker_setup.run_on_worker`; `order` is a WorkOrder.
 
     Returns:
         What a run that was stopped says.
@@ -76,7 +77,7 @@ def work_here(order: WorkOrder) -> None:
 
 def work(order: WorkOrder, session: Session) -> None:
     """Trains, scores and exports one run. Every rank calls it."""
-    be_quiet()
+    silence_libraries()
     folder = RunFolder.of(order.config)
     staging = Staging.open(order.run_id, session, session.group)
     writer = GroupWriter.of(folder, order.attempt, staging.group)

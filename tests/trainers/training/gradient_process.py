@@ -12,11 +12,12 @@ import torch
 
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
-from trainers.distributed.session import LocalSession, be_quiet
+from trainers.distributed.session import LocalSession
 from trainers.models.whisper import load_recognizer
 from trainers.training.arguments import training_arguments
 from trainers.training.planning import plan_training
 from trainers.training.trainer import Reseed, SpeechTrainer
+from trainers.training.worker_setup import silence_libraries
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def one_step(rank: int, job: Job) -> None:
     """Runs one rank and writes norm_<rank>."""
     workers = job.config.scaling.num_workers
     torch.set_num_threads(1)
-    be_quiet()
+    silence_libraries()
     if workers > 1:
         # A lone process must not find these: accelerate would look for company.
         os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_RANK": str(rank)})
