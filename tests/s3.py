@@ -1,4 +1,4 @@
-"""An S3 over HTTP for tests, a bucket in it, and a proxy in operations of it that misbehaves when told to.
+"""An S3 over HTTP for tests, a bucket in it, and a proxy in front of it that misbehaves when told to.
 
 All three listen on loopback, so other processes can use them too: give them `storage.url()` and
 `s3_endpoint` or `fault_proxy.url`; the credentials are in the environment.
@@ -83,7 +83,7 @@ def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def fault_proxy(s3_endpoint: str) -> Iterator["FaultProxy"]:
-    """A proxy in operations of `s3_endpoint`, without faults at first."""
+    """A proxy in front of `s3_endpoint`, without faults at first."""
     proxy = FaultProxy(s3_endpoint)
     with _serving(proxy.server):
         yield proxy

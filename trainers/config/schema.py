@@ -71,7 +71,7 @@ class RunPart(Part):
 
 
 class DemoPart(Part):
-    """A spoken corpus that is synthesised where the job runs, so that a recipe works on any cluster."""
+    """A spoken corpus that is synthesized where the job runs, so that a recipe works on any cluster."""
 
     train_utterances: Positive = Field(1500, description="Utterances to train on.")
     validation_utterances: Positive = Field(100, description="Utterances that choose the best model.")
@@ -102,7 +102,7 @@ class DataPart(Part):
     validation: str | None = Field(None, description="Manifest that chooses the best model. null: another door.")
     test: str | None = Field(None, description="Manifest of the final score. null: no final score.")
     demo: DemoPart | None = Field(
-        None, description="Door `demo:`, a corpus synthesised where the job runs. null: another door."
+        None, description="Door `demo:`, a corpus synthesized where the job runs. null: another door."
     )
     dataset: HubDatasetPart | None = Field(
         None, description="Door `dataset:`, opened by datasets.load_dataset. null: another door."

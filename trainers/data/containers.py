@@ -173,7 +173,7 @@ def _promised_by_mp3(source: bytes, frames: int) -> int:
         offset += size_bytes
         walked += 1
     if not walked:
-        return 0  # Free format, or junk in operations: nothing to go by.
+        return 0  # Free format, or junk in front: nothing to go by.
     rest = source[offset:].rstrip(b"\0")
     is_tag = rest.startswith(_MP3_TRAILERS)
     if offset > len(source) or (0 < len(rest) < 4 and not is_tag):

@@ -95,7 +95,7 @@ class Subject:
     def _opened(self) -> tuple[list[Split], list[Note]]:
         data = self.config.data
         if data.demo is not None:
-            return [], [skipped("data.demo is synthesised where the job runs; there is no manifest to read")]
+            return [], [skipped("data.demo is synthesized where the job runs; there is no manifest to read")]
         if data.dataset is not None:
             return self._data_set(data.dataset.name)
         manifests = {"train": data.train, "validation": data.validation, "test": data.test}

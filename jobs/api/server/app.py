@@ -19,7 +19,7 @@ from jobs.api.server.prometheus import LedgerCollector, registry_of
 from jobs.api.server.routes import package_routes, run_routes, service_routes
 
 ABOUT = """
-Rayscribe fine-tunes speech recognizers on Ray clusters; this service is the queue in operations of them.
+Rayscribe fine-tunes speech recognizers on Ray clusters; this service is the queue in front of them.
 
 Times are seconds since 1970, UTC. Every answer that is not the one asked for has one shape, `ErrorBody`. All tokens may
 read, stop and resume all runs; every change is an event that says whose token made it.

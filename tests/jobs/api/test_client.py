@@ -213,7 +213,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 
 class Flaky:
-    """A door in operations of a house that shuts in the middle of answers when it is told to."""
+    """A proxy in front of a service that shuts in the middle of answers when it is told to."""
 
     def __init__(self, house: House):
         self._app = make_app(house.backend)

@@ -66,7 +66,7 @@ class TestManifests:
 
     def test_the_demo_has_none(self, tmp_path: Path) -> None:
         demo = {"data.train": None, "data.validation": None, "data.test": None, "data.demo": {}}
-        assert "synthesised where the job runs" in the_one(check_manifests, subject_of(tmp_path, demo), "skipped")
+        assert "synthesized where the job runs" in the_one(check_manifests, subject_of(tmp_path, demo), "skipped")
         for check in CHECKS:
             assert levels(check.run, subject_of(tmp_path, demo)) == {"skipped"}
 

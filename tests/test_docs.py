@@ -1,0 +1,38 @@
+"""The generated pages of docs/ say what the code says, and the README names nothing that is not there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    command = [sys.executable, "docs/generate.py", "--check"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_that_exist(page: Path) -> None:
+    links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_that_are_named_exist(page: Path) -> None:
+    """`trainers/training/worker.py`, and functions in it: `trainers/training/worker.py:train`."""
+    pattern = r"`((?:jobs|trainers|runtime_env|tests|cluster_configs)/[\w/]+\.(?:py|yaml|sh))(?::(\w+))?`"
+    named = re.findall(pattern, page.read_text(encoding="utf-8"))
+    missing = [path for path, _ in named if not (ROOT / path).exists()]
+    unknown = [
+        f"{path}:{name}"
+        for path, name in named
+        if name and path not in missing and not re.search(rf"\b(?:def|class) {name}\b", (ROOT / path).read_text())
+    ]
+    assert missing + unknown == []
