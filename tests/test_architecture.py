@@ -24,6 +24,7 @@ CLIENT_MAY_USE = {
     "trainers.run_folder.journal",
     "trainers.run_folder.attempt_status",
     "trainers.config.locations",
+    "trainers.inspection.findings",
 }
 HEAVY = ("torch", "transformers", "datasets")
 # What a command on a laptop loads before it has decided to drive runs itself.

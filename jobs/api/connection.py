@@ -1,6 +1,5 @@
 """One service, asked over HTTP: timeouts, trying again while it is silent, and its errors as they were raised there."""
 
-import ipaddress
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 from pydantic import ValidationError
 
+from jobs.addresses import is_loopback
 from jobs.api.protocol import ErrorBody
 from jobs.errors import AuthError, ServiceError
 from trainers.errors import ConfigError
@@ -86,7 +86,7 @@ class Connection:
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
             # A proxy of the company does not know this machine's own loopback.
-            trust_env=not _is_local(host),
+            trust_env=not is_loopback(host),
         )
 
     def close(self) -> None:
@@ -165,10 +165,3 @@ def _parts_of(url: str) -> SplitResult:
     except ValueError:
         pass
     raise ConfigError(f"the service's URL is {url!r}: write it as http://host:8470 (--service, RAYSCRIBE_SERVICE)")
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

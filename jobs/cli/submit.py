@@ -21,8 +21,8 @@ from jobs.submission.job_spec import JobPart, JobSpec, load_spec
 from trainers.config.schema import is_absolute
 
 if TYPE_CHECKING:
-    from jobs.preflight.finding import Finding
     from jobs.submission.assemble import Bundle
+    from trainers.inspection.findings import Finding
 
 AddressOption = Annotated[
     str | None,
@@ -32,7 +32,7 @@ FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Show states and logs until the end; give its exit code back.")
 ]
 UNNAMED_ADDRESS = "<the service's own>"
-SIGNS = {"ok": "✓", "warning": "!", "fault": "✗", "skipped": "-"}
+SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "skipped": "-"}
 
 
 def submit(  # noqa: PLR0913, PLR0917 -- a command has as many as it has options
@@ -124,7 +124,7 @@ def preflight(
     else:
         for finding in findings:
             typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}")
-    _refuse_faults(findings)
+    _refuse_errors(findings)
 
 
 def _sets(overrides: list[str], priority: int | None, address: str | None) -> list[str]:
@@ -229,13 +229,13 @@ def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, d
 def _check(spec: JobSpec, root: Path) -> None:
     findings = _findings(spec, root, spec.job.address, deep=False)
     for finding in findings:
-        if finding.level in ("warning", "fault"):
+        if finding.level in ("warning", "error"):
             typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}", err=True)
-    _refuse_faults(findings)
+    _refuse_errors(findings)
 
 
-def _refuse_faults(findings: "list[Finding]") -> None:
-    faults = sum(finding.level == "fault" for finding in findings)
-    if faults:
-        count = "1 fault" if faults == 1 else f"{faults} faults"
-        raise PreflightError(f"preflight found {count}; mend what is marked {SIGNS['fault']}, or say --no-preflight")
+def _refuse_errors(findings: "list[Finding]") -> None:
+    errors = sum(finding.level == "error" for finding in findings)
+    if errors:
+        count = "1 error" if errors == 1 else f"{errors} errors"
+        raise PreflightError(f"preflight found {count}; fix what is marked {SIGNS['error']}, or use --no-preflight")

@@ -1,13 +1,12 @@
-"""Checks that find a fault before the cluster does.
+"""Checks that find an error before the cluster does.
 
-    finding.py      Finding, and what a check is
-    case.py         what is looked at: recipe, repository, cluster
-    here.py         checks of what goes along, that ask nobody
-    cluster.py      checks that ask the cluster
-    dashboard.py    what the dashboard answers to a plain question
-    inspection.py   checks of data and model, in a process of their own: `task.py --verb check`
-    probe.py        the same on the nodes, as a small Ray job
-    run.py          run_preflight
+    runner.py               run_preflight
+    context.py              what is checked: recipe, repository, cluster
+    local_checks.py         checks of the package and of paths; they contact nobody
+    cluster_checks.py       checks that ask the cluster
+    dashboard.py            what a cluster's dashboard responds, with and without a token
+    inspection_process.py   checks of data and model, in a process of their own: `task.py --verb check`
+    probe_job.py            the same on the cluster's nodes, as a small Ray job
 
-Each check is a small function; its finding names the thing, the value and the fix.
+Each check is a small function; its findings (`trainers.inspection.findings`) name the thing, the value and the fix.
 """

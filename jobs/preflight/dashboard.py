@@ -1,4 +1,4 @@
-"""What the dashboard of a Ray cluster answers to a plain question, with and without a token."""
+"""What the dashboard of a Ray cluster responds to a plain request, with and without a token."""
 
 import socket
 from collections.abc import Mapping
@@ -7,24 +7,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+
+# Private: Ray has no public function that gives the headers its own clients send.
 from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
 from ray.exceptions import RayError
 
 from jobs.errors import ClusterError
 
-# Ray's versions and Python's; asks for a token where the cluster has one.
+# Ray's and Python's versions; needs a token where the cluster has one.
 METADATA = "/api/v0/cluster_metadata"
-ANSWER_DEADLINE_S = 10.0
-LOOPBACK = ("localhost", "::1")
+TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came back.
+class DashboardResponse:
+    """A response of the dashboard.
 
     Attributes:
-        status: HTTP's.
-        data: The `data` of Ray's answer; empty where it is not JSON.
+        status: HTTP status code.
+        data: The `data` of Ray's JSON; empty where it is not JSON.
     """
 
     status: int
@@ -36,50 +37,43 @@ class Answer:
         return self.status in (401, 403)
 
 
-def ask(address: str, *, with_token: bool) -> Answer:
-    """Asks a dashboard for its cluster's versions.
+def get_metadata(address: str, *, with_token: bool) -> DashboardResponse:
+    """Requests the versions that a cluster runs.
 
     Args:
-        address: Its URL.
+        address: URL of its dashboard.
         with_token: Send the token that Ray itself would send from here.
 
     Raises:
-        ClusterError: nothing answers.
+        ClusterError: there is no response.
     """
     try:
-        answer = requests.get(
+        response = requests.get(
             address.rstrip("/") + METADATA,
             headers=_token_header() if with_token else {},
-            timeout=ANSWER_DEADLINE_S,
+            timeout=TIMEOUT_S,
             allow_redirects=False,
         )
     except requests.RequestException as error:
         raise ClusterError(
-            f"{address} does not answer ({type(error).__name__}): check the address, and that the cluster is up"
+            f"{address} does not respond ({type(error).__name__}): check the address, and that the cluster is up"
         ) from error
     try:
-        content = answer.json()
+        content = response.json()
     except ValueError:
         content = None
     data = content.get("data") if isinstance(content, dict) else None
-    return Answer(answer.status_code, data if isinstance(data, dict) else {})
+    return DashboardResponse(response.status_code, data if isinstance(data, dict) else {})
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can mean this address."""
-    host = urlsplit(address).hostname or ""
-    return host in LOOPBACK or host.startswith("127.")
-
-
-def seen_from_outside(address: str) -> str | None:
-    """The same port at the address under which other machines know this one; None where it has none."""
+def external_url(address: str) -> str | None:
+    """The same port at the address by which other machines know this one; None where this one has no such address."""
     parts = urlsplit(address)
-    outside = _own_address()
-    return None if outside is None else f"{parts.scheme}://{outside}:{parts.port or 80}"
+    host = _own_address()
+    return None if host is None else f"{parts.scheme}://{host}:{parts.port or 80}"
 
 
 def _token_header() -> Mapping[str, str]:
-    # Ray has no public call for it; its own clients send this.
     try:
         return get_auth_headers_if_auth_enabled({})
     except (RayError, RuntimeError, OSError):

@@ -1,6 +1,6 @@
-"""Checks of data, model and storage: `task.py --verb check` in a process of its own, which may load torch.
+"""Checks of data, model and storage: `task.py --verb check` in a process of its own, which may import torch.
 
-It says its findings as lines of JSON, see `trainers/inspection/check_command.py`; other output is passed over.
+It prints its findings as lines of JSON, see `trainers/inspection/check_command.py`; other output is passed over.
 """
 
 import json
@@ -8,59 +8,59 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from jobs.preflight.case import Case
-from jobs.preflight.finding import Finding
+from jobs.preflight.context import Context
 from jobs.submission.job_spec import JobSpec
 from trainers.config.loader import PATH_FIELDS, variables_in
+from trainers.inspection.findings import Finding, Level
 
 GROUPS = ("storage", "data", "model", "hardware")
-# Before a submit nobody waits longer than this; what was not looked at by then is said to be so.
-QUICK_DEADLINE_S = 20.0
-DEEP_DEADLINE_S = 1800.0
+# `rayscribe submit` waits no longer than this; checks that are not done by then are reported as skipped.
+QUICK_TIMEOUT_S = 20.0
+DEEP_TIMEOUT_S = 1800.0
 QUICK_RECORDINGS_S = 2.0
 DEEP_RECORDINGS_S = 120.0
 
 
-class Inspection:
-    """One process that inspects; started first, asked last, so that other checks run meanwhile."""
+class InspectionProcess:
+    """One process that inspects; started first and read last, so that other checks run meanwhile."""
 
-    def __init__(self, case: Case):
-        """Starts it, unless the recipe names something that only the nodes know."""
-        assert case.spec is not None
-        self._deadline_s = DEEP_DEADLINE_S if case.deep else QUICK_DEADLINE_S
-        self._unknown = _unknown_variables(case.spec)
+    def __init__(self, context: Context):
+        """Starts it, unless the recipe refers to variables that only the nodes have."""
+        assert context.spec is not None
+        self._timeout_s = DEEP_TIMEOUT_S if context.deep else QUICK_TIMEOUT_S
+        self._unknown = _unknown_variables(context.spec)
         self._process: subprocess.Popen[bytes] | None = None
         self._began = time.monotonic()
         if not self._unknown:
             self._process = subprocess.Popen(
-                command_of(case),
-                cwd=case.root,
-                env={**os.environ, **case.spec.job.runtime_env.env_vars},
+                command_of(context),
+                cwd=context.root,
+                env={**os.environ, **context.spec.job.runtime_env.env_vars},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
 
     def findings(self) -> list[Finding]:
-        """Waits for its end, or for the end of its time."""
+        """Waits for its end, or for the timeout."""
         if self._process is None:
-            return missing([], GROUPS, f"the recipe names {', '.join(self._unknown)}, which only the nodes know")
-        left_s = self._deadline_s - (time.monotonic() - self._began)
-        reason = f"not done within {self._deadline_s:.0f} s; `rayscribe preflight` takes its time"
+            reason = f"the recipe names {', '.join(self._unknown)}, which only the nodes know"
+            return list(unreported([], GROUPS, reason))
+        left_s = self._timeout_s - (time.monotonic() - self._began)
         try:
             output, errors = self._process.communicate(timeout=max(0.0, left_s))
+            reason = _reason_of_exit(self._process.returncode, errors)
         except subprocess.TimeoutExpired:
             self._process.kill()
             output, _ = self._process.communicate()
-        else:
-            reason = _last_words(self._process.returncode, errors)
+            reason = f"not done within {self._timeout_s:.0f} s; `rayscribe preflight` waits longer"
         lines = output.decode(errors="replace").splitlines()
-        return [*parse(lines), *missing(lines, GROUPS, reason)]
+        return [*parse_findings(lines), *unreported(lines, GROUPS, reason)]
 
     def close(self) -> None:
         """Ends the process, if it still runs."""
@@ -69,24 +69,25 @@ class Inspection:
             self._process.communicate()
 
 
-def command_of(case: Case) -> list[str]:
+def command_of(context: Context) -> list[str]:
     """The command line of the process."""
-    assert case.spec is not None
-    seconds = DEEP_RECORDINGS_S if case.deep else QUICK_RECORDINGS_S
-    words = [sys.executable, "task.py", *words_of(GROUPS, str(case.spec.path.resolve()), case.spec.overrides)]
-    words += ["--recordings-s", f"{seconds:g}"]
-    return words if case.on_this_machine else [*words, "--elsewhere"]
+    assert context.spec is not None
+    seconds = DEEP_RECORDINGS_S if context.deep else QUICK_RECORDINGS_S
+    recipe = str(context.spec.path.resolve())
+    command = [sys.executable, "task.py", *check_arguments(GROUPS, recipe, context.spec.overrides)]
+    command += ["--recordings-s", f"{seconds:g}"]
+    return command if context.on_this_machine else [*command, "--elsewhere"]
 
 
-def words_of(groups: Sequence[str], recipe: str, overrides: Sequence[str]) -> list[str]:
+def check_arguments(groups: Sequence[str], recipe: str, overrides: Sequence[str]) -> list[str]:
     """Arguments of task.py."""
-    words = ["--verb", "check", "--only", ",".join(groups), "--config", recipe]
+    arguments = ["--verb", "check", "--only", ",".join(groups), "--config", recipe]
     for override in overrides:
-        words += ["--set", override]
-    return words
+        arguments += ["--set", override]
+    return arguments
 
 
-def parse(lines: Iterable[str]) -> list[Finding]:
+def parse_findings(lines: Iterable[str]) -> list[Finding]:
     """The findings among the lines that were printed."""
     findings = []
     for content in _objects(lines):
@@ -98,19 +99,18 @@ def parse(lines: Iterable[str]) -> list[Finding]:
     return findings
 
 
-def missing(lines: Iterable[str], groups: Sequence[str], reason: str) -> list[Finding]:
-    """Says of groups and checks that were asked for, and of which nothing is heard, that they were skipped."""
+def unreported(lines: Iterable[str], groups: Sequence[str], reason: str) -> Iterator[Finding]:
+    """A skipped finding for each check of the groups, or group, that the lines have no finding of."""
     contents = list(_objects(lines))
-    heard = {str(content["check"]) for content in contents if "check" in content}
-    plan = {str(content["group"]): content.get("checks", []) for content in contents if "group" in content}
-    silent = []
+    reported = {str(content["check"]) for content in contents if "check" in content}
+    checks_of = {str(content["group"]): content.get("checks", []) for content in contents if "group" in content}
     for group in groups:
-        checks = [str(check) for check in plan.get(group, [group])]
-        silent += [check for check in checks if check not in heard]
-    return [Finding(check=check, level="skipped", text=reason) for check in silent]
+        for check in map(str, checks_of.get(group, [group])):
+            if check not in reported:
+                yield Finding(check=check, level=Level.SKIPPED, text=reason)
 
 
-def _objects(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         if not line.startswith("{"):
             continue
@@ -128,7 +128,7 @@ def _unknown_variables(spec: JobSpec) -> list[str]:
     return sorted({name for value in values if value for name in variables_in(value)} - known)
 
 
-def _last_words(exit_code: int, errors: bytes) -> str:
+def _reason_of_exit(exit_code: int, errors: bytes) -> str:
     lines = errors.decode(errors="replace").strip().splitlines()
-    said = lines[-1] if lines else "it said nothing"
-    return f"`task.py --verb check` ended with exit code {exit_code}: {said}"
+    last = lines[-1] if lines else "it printed nothing"
+    return f"`task.py --verb check` ended with exit code {exit_code}: {last}"

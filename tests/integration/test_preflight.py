@@ -7,14 +7,14 @@ import pytest
 import yaml
 
 from jobs.clusters.registry import Clusters
-from jobs.preflight.finding import Finding
 from jobs.preflight.runner import run_preflight
 from jobs.submission.job_spec import load_spec
 from tests.integration.conftest import LOGICAL_CPUS
 from tests.integration.killing import REPOSITORY, RayHead
-from tests.jobs.preflight.surroundings import NOW
-from tests.trainers.inspection.looking import sound_corpus
+from tests.jobs.preflight.contexts import NOW
+from tests.trainers.inspection.checking import sound_corpus
 from tests.trainers.synthetic import content
+from trainers.inspection.findings import Finding
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def preflight(clusters: Clusters, head: RayHead, recipe: Path, *sets: str, **opt
     return found
 
 
-def faults(found: dict[str, list[Finding]]) -> dict[str, str]:
-    return {check: item.text for check, items in found.items() for item in items if item.level == "fault"}
+def errors(found: dict[str, list[Finding]]) -> dict[str, str]:
+    return {check: item.text for check, items in found.items() for item in items if item.level == "error"}
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_sound_recipe_is_found_sound_from_the_nodes_too(clusters: Clusters, ra
 def test_what_only_a_node_can_tell_is_found_by_the_probe(clusters: Clusters, ray_head: RayHead, recipe: Path) -> None:
     secrets = "{HF_TOKEN: {file: /nowhere/hf}, WANDB_API_KEY: {env: NO_SUCH_KEY_ON_A_NODE}}"
     found = preflight(clusters, ray_head, recipe, f"job.runtime_env.secrets={secrets}", deep=True)
-    told = faults(found)
+    told = errors(found)
     assert "job.runtime_env.secrets.HF_TOKEN refers to /nowhere/hf, which cannot be read on this node" in str(told)
     assert "Traceback" not in str(found)
 
@@ -67,11 +67,11 @@ def test_what_only_a_node_can_tell_is_found_by_the_probe(clusters: Clusters, ray
 def test_a_gang_that_never_fits_is_found_with_the_cluster_s_own_numbers(
     clusters: Clusters, ray_head: RayHead, recipe: Path
 ) -> None:
-    told = faults(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS + 1}"))
+    told = errors(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS + 1}"))
     assert f"{LOGICAL_CPUS + 1} × 1 CPU" in told["gang"]
-    told = faults(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS}"))
+    told = errors(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS}"))
     assert "leaves less than 1 for Ray Data" in told["data_cpus"]
-    told = faults(preflight(clusters, ray_head, recipe, "scaling.use_gpu=true"))
+    told = errors(preflight(clusters, ray_head, recipe, "scaling.use_gpu=true"))
     assert "1 GPU" in told["gang"]
 
 
@@ -81,5 +81,5 @@ def test_packages_that_cannot_be_installed_are_found_before_the_run(
 ) -> None:
     packages = "{pip: [no-such-package-of-rayscribe==1.0], index_url: file:///nowhere, install: script}"
     found = preflight(clusters, ray_head, recipe, f"job.runtime_env={packages}", deep=True)
-    assert "no-such-package-of-rayscribe" in faults(found)["probe"]
+    assert "no-such-package-of-rayscribe" in errors(found)["probe"]
     assert {item.level for item in found["nodes"]} == {"skipped"}

@@ -1,11 +1,11 @@
-"""Checks that find a fault before training does: `task.py --verb check`, here or on the nodes of a cluster.
+"""Checks that find an error before training does: `task.py --verb check`, here or on the nodes of a cluster.
 
-    notes.py        what a check says, and what a check is
-    subject.py      the config under inspection, and what several checks look at
-    recordings.py   durations and absences of a split's recordings, as many as there is time for
-    storage.py data.py model.py hardware.py    the checks, in groups
-    nodes.py        the same looks on every node of the cluster
-    run.py          runs groups of checks and says their findings as JSON lines
+    findings.py         what a check is and what it finds; `jobs.preflight` uses it too
+    subject.py          the config under inspection, and its manifests, opened once
+    recordings.py       durations of a split's recordings, and which are missing
+    storage_checks.py data_checks.py model_checks.py hardware_checks.py    the checks, in groups
+    node_checks.py      the same checks on every node of the cluster
+    check_command.py    runs groups of checks and prints their findings as JSON lines
 
-Only `model.py` and `hardware.py` load torch, and `nodes.py` Ray; they are imported when their group is asked for.
+Only `model_checks` and `hardware_checks` import torch, and `node_checks` Ray; each when its group is run.
 """

@@ -1,39 +1,44 @@
-"""Runs groups of checks, and says what they find as lines of JSON, each as soon as it is known.
+"""`task.py --verb check`: runs groups of checks and prints each finding as a line of JSON, as soon as it is known.
 
 {"group": "data", "checks": ["manifests", "transcripts"]}                        before the first check of a group
-{"check": "manifests", "level": "fault", "text": "…", "seconds": 0.1}            a finding; a check may have several
+{"check": "manifests", "level": "error", "text": "…", "seconds": 0.1}            a finding; a check may have several
 """
 
 import importlib
 import json
-import time
 from collections.abc import Callable, Sequence
 
-from trainers.errors import ConfigError, RayscribeError
-from trainers.inspection.notes import Check, Level, Note, fault, warning
+from trainers.errors import ConfigError
+from trainers.inspection.findings import Check, Level, run_check
 from trainers.inspection.subject import Subject
 
-# Names of the modules that hold the checks; the quick ones first.
-GROUPS = ("storage", "data", "model", "hardware", "nodes")
+# Group → the module with its CHECKS; the quick ones first.
+GROUPS = {
+    "storage": "trainers.inspection.storage_checks",
+    "data": "trainers.inspection.data_checks",
+    "model": "trainers.inspection.model_checks",
+    "hardware": "trainers.inspection.hardware_checks",
+    "nodes": "trainers.inspection.node_checks",
+}
 # Those that need no Ray.
-ALONE = ("storage", "data", "model", "hardware")
+WITHOUT_RAY = ("storage", "data", "model", "hardware")
 
 
 def check(subject: Subject, only: str | None) -> int:
     """The verb: prints a line for each finding.
 
     Args:
-        subject: What to look at.
+        subject: What to check.
         only: Groups, joined by commas. None: all that need no Ray.
 
     Returns:
-        The exit code: 0 where there is no fault, a config error's otherwise.
+        The exit code: 0 where there is no error, a ConfigError's otherwise.
 
     Raises:
         ConfigError: there is no such group.
     """
-    sound = inspect(subject, parse_groups(only), lambda line: print(line, flush=True))
-    return 0 if sound else ConfigError.exit_code
+    passed = inspect(subject, parse_groups(only), lambda line: print(line, flush=True))
+    return 0 if passed else ConfigError.exit_code
 
 
 def parse_groups(text: str | None) -> tuple[str, ...]:
@@ -43,7 +48,7 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
         ConfigError: there is no such group.
     """
     if text is None:
-        return ALONE
+        return WITHOUT_RAY
     names = tuple(name.strip() for name in text.split(","))
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
@@ -51,57 +56,34 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def inspect(subject: Subject, groups: Sequence[str], say: Callable[[str], None]) -> bool:
+def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str], None]) -> bool:
     """Runs the checks of some groups.
 
     Args:
-        subject: What to look at.
+        subject: What to check.
         groups: Some of GROUPS.
-        say: Takes the lines.
+        write_line: Takes the lines.
 
     Returns:
-        Whether no check found a fault.
+        Whether no check found an error.
     """
-    sound = True
+    passed = True
     for group in groups:
-        began = time.monotonic()
-        try:
-            # Only now: some groups need torch, which takes seconds to load, or Ray.
-            checks: Sequence[Check[Subject]] = importlib.import_module(f"trainers.inspection.{group}").CHECKS
-        except (ImportError, OSError) as error:
-            note = subject.unreachable(f"a package cannot be loaded: {error}; install Rayscribe's requirements")
-            say(_line(group, note, began))
-            sound = sound and note.level != Level.FAULT
-            continue
-        say(json.dumps({"group": group, "checks": [check.name for check in checks]}))
+        checks = _checks_of(group)
+        write_line(json.dumps({"group": group, "checks": [check.name for check in checks]}))
         for check in checks:
-            sound = _run(check, subject, say) and sound
-    return sound
+            for finding in run_check(check, subject):
+                write_line(json.dumps(finding.model_dump(mode="json"), ensure_ascii=False))
+                passed = passed and finding.level != Level.ERROR
+    return passed
 
 
-def _run(check: Check[Subject], subject: Subject, say: Callable[[str], None]) -> bool:
-    began, sound = time.monotonic(), True
-    for note in notes_of(check, subject):
-        say(_line(check.name, note, began))
-        sound = sound and note.level != Level.FAULT
-        began = time.monotonic()
-    return sound
-
-
-def notes_of(check: Check[Subject], subject: Subject) -> list[Note]:
-    """What a check says; one that breaks says so itself."""
-    notes: list[Note] = []
+def _checks_of(group: str) -> Sequence[Check[Subject]]:
+    """The checks of a group; one that fails where a package of theirs cannot be imported."""
     try:
-        for note in check.run(subject):
-            notes.append(note)
-    except RayscribeError as error:
-        notes.append(fault(str(error)))
-    except Exception as error:
-        # A slip in a check must not keep a good run from starting.
-        notes.append(warning(f"the check itself failed ({type(error).__name__}: {error}); look at this by hand"))
-    return notes
-
-
-def _line(check: str, note: Note, began: float) -> str:
-    seconds = round(time.monotonic() - began, 3)
-    return json.dumps({"check": check, "level": note.level, "text": note.text, "seconds": seconds}, ensure_ascii=False)
+        # Only now: some groups need torch, which takes seconds to import, or Ray.
+        checks: Sequence[Check[Subject]] = importlib.import_module(GROUPS[group]).CHECKS
+    except (ImportError, OSError) as error:
+        text = f"a package cannot be imported: {error}; install Rayscribe's requirements"
+        return [Check(group, "the packages of its checks are installed", lambda subject: [subject.unreachable(text)])]
+    return checks

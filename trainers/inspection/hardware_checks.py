@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from trainers.inspection.notes import Check, Note, fault, ok, skipped, warning
+from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
 from trainers.inspection.subject import Subject
 
 CUDA, ROCM, HPU, CPU = "CUDA", "ROCm", "HPU", "CPU"
 # PCI vendor of Habana Labs; /dev/accel has accelerators of other makers too.
 HABANA_VENDOR = "0x1da3"
-SMI_DEADLINE_S = 20.0
+SMI_TIMEOUT_S = 20.0
 GUIDE = "https://pytorch.org/get-started/locally"
 
 
@@ -28,7 +28,7 @@ class Build:
     Attributes:
         kind: What it was built for.
         name: Its version, e.g. "torch 2.13.0+cu128 (CUDA 12.8)".
-        sees_gpus: Whether torch.cuda, which is ROCm's door too, finds a usable GPU.
+        sees_gpus: Whether torch.cuda, which covers ROCm too, finds a usable GPU.
     """
 
     kind: str
@@ -50,7 +50,7 @@ def build_here() -> Build:
 
 
 def devices_here(root: Path = Path("/")) -> dict[str, str]:
-    """Accelerators of this machine, told by their drivers and not by torch: kind → what was found.
+    """Accelerators of this machine, as their drivers report them, not torch: kind → what was found.
 
     Args:
         root: Root of the file system.
@@ -67,7 +67,7 @@ def devices_here(root: Path = Path("/")) -> dict[str, str]:
     return found
 
 
-def judge(build: Build, devices: Mapping[str, str], *, use_gpu: bool, machine: str) -> Note:
+def judge(build: Build, devices: Mapping[str, str], *, use_gpu: bool, machine: str) -> Finding:
     """Compares build, machine and config. Pure.
 
     Args:
@@ -77,26 +77,26 @@ def judge(build: Build, devices: Mapping[str, str], *, use_gpu: bool, machine: s
         machine: Its name, for the message.
     """
     has = ", ".join(f"{kind} ({what})" for kind, what in devices.items()) or "no GPU"
-    seen = f"{machine} has {has}, and {build.name}"
+    found = f"{machine} has {has}, and {build.name}"
     gpus = [kind for kind in devices if kind in (CUDA, ROCM)]
     if not use_gpu:
         if gpus:
-            return warning(f"{seen}: scaling.use_gpu is false, so that they stay idle; set scaling.use_gpu: true")
-        return ok(seen)
+            return warning(f"{found}: scaling.use_gpu is false, so they stay idle; set scaling.use_gpu: true")
+        return ok(found)
     if not gpus:
         supported = " (this version trains on CUDA and ROCm GPUs)" if devices else ""
-        return fault(f"{seen}: scaling.use_gpu is true{supported}; use a machine with GPUs, or set it to false")
+        return problem(f"{found}: scaling.use_gpu is true{supported}; use a machine with GPUs, or set it to false")
     if build.kind not in gpus:
-        return fault(f"{seen}, a build for {build.kind}: install the build for {gpus[0]} ({GUIDE})")
+        return problem(f"{found}, a build for {build.kind}: install the build for {gpus[0]} ({GUIDE})")
     if not build.sees_gpus:
-        return fault(
-            f"{seen}, which sees none of them: update the driver, or install a torch for an older {build.kind} "
+        return problem(
+            f"{found}, which sees none of them: update the driver, or install a torch for an older {build.kind} "
             "(nvidia-smi or rocm-smi shows what the driver supports), and check CUDA_VISIBLE_DEVICES"
         )
-    return ok(seen)
+    return ok(found)
 
 
-def check_torch_build(subject: Subject) -> Iterator[Note]:
+def check_torch_build(subject: Subject) -> Iterator[Finding]:
     """Compares what torch was built for with what this machine has."""
     if subject.elsewhere:
         yield skipped("the job runs on other machines")
@@ -109,12 +109,12 @@ def _nvidia(root: Path) -> str:
     tool = shutil.which("nvidia-smi", path=os.environ.get("PATH"))
     if tool is not None:
         try:
-            answer = subprocess.run(
-                [tool, "--list-gpus"], capture_output=True, text=True, timeout=SMI_DEADLINE_S, check=False
+            result = subprocess.run(
+                [tool, "--list-gpus"], capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
-            answer = None
-        lines = [line for line in (answer.stdout if answer else "").splitlines() if line.startswith("GPU ")]
+            result = None
+        lines = [line for line in (result.stdout if result else "").splitlines() if line.startswith("GPU ")]
         if lines:
             return f"{len(lines)} × {lines[0].partition(': ')[2].partition(' (')[0]}"
     nodes = sorted((root / "dev").glob("nvidia[0-9]*"))

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, WhisperConfig
 
 from trainers.config.schema import ModelPart
 from trainers.errors import ConfigError, DataError
-from trainers.inspection.notes import Check, Note, fault, named, ok, skipped, warning
+from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.subject import Split, Subject
 from trainers.models.processor import context_and_labels
 from trainers.models.whisper import check_label_lengths, encode_labels, is_multilingual, load_processor
@@ -39,24 +39,24 @@ class Opened:
     generation: Any | None
 
 
-def _of_an_open_model(look: Callable[[Subject, Opened], Iterator[Note]]) -> Callable[[Subject], Iterator[Note]]:
-    """Makes a check of a look at an open model; where it is not open, `check_model` says why."""
+def _needs_model(run: Callable[[Subject, Opened], Iterator[Finding]]) -> Callable[[Subject], Iterator[Finding]]:
+    """Makes a check report that it was skipped where the model is not open; `check_model` reports why."""
 
-    @wraps(look)
-    def check(subject: Subject) -> Iterator[Note]:
+    @wraps(run)
+    def check(subject: Subject) -> Iterator[Finding]:
         opened = open_model(subject)
-        if isinstance(opened, Note):
+        if isinstance(opened, Finding):
             yield skipped("the model could not be opened")
         else:
-            yield from look(subject, opened)
+            yield from run(subject, opened)
 
     return check
 
 
-def check_model(subject: Subject) -> Iterator[Note]:
-    """Opens the processor; looks for weights in a folder."""
+def check_model(subject: Subject) -> Iterator[Finding]:
+    """Opens the processor; checks that a folder has weights."""
     opened, part = open_model(subject), subject.config.model
-    if isinstance(opened, Note):
+    if isinstance(opened, Finding):
         yield opened
         return
     if part.init == "scratch":
@@ -64,16 +64,16 @@ def check_model(subject: Subject) -> Iterator[Note]:
         return
     folder = Path(str(part.name_or_path))
     if folder.is_dir() and not any(next(folder.glob(pattern), None) for pattern in WEIGHT_FILES):
-        yield fault(
+        yield problem(
             f"model.name_or_path: {folder} holds no weights (model.safetensors); copy them there, or name another"
         )
         return
     yield ok(f"model.name_or_path: {part.name_or_path} opens")
 
 
-@_of_an_open_model
-def check_tokens(subject: Subject, opened: Opened) -> Iterator[Note]:
-    """Looks up the special tokens that every label begins with."""
+@_needs_model
+def check_tokens(subject: Subject, opened: Opened) -> Iterator[Finding]:
+    """Checks the special tokens that every label begins with."""
     part = subject.config.model
     wanted = [START, NO_TIMESTAMPS]
     if part.language is not None and (opened.generation is None or _multilingual(opened.generation)):
@@ -81,7 +81,7 @@ def check_tokens(subject: Subject, opened: Opened) -> Iterator[Note]:
     vocabulary = opened.processor.tokenizer.get_vocab()
     missing = [token for token in wanted if token not in vocabulary]
     if missing:
-        yield fault(
+        yield problem(
             f"the tokenizer of {_name(part)} has no token {', '.join(missing)}: take a model that knows "
             f"model.language {part.language} and model.task {part.task}, or name a language that it knows"
         )
@@ -89,22 +89,22 @@ def check_tokens(subject: Subject, opened: Opened) -> Iterator[Note]:
         yield ok(f"the tokenizer has {' '.join(wanted)}")
 
 
-@_of_an_open_model
-def check_start_token(subject: Subject, opened: Opened) -> Iterator[Note]:
+@_needs_model
+def check_start_token(subject: Subject, opened: Opened) -> Iterator[Finding]:
     """Compares the token that the decoder starts with: in training, in generation, in the tokenizer."""
     part = subject.config.model
     if opened.config is None:
         yield ok("a new model starts with the tokenizer's own token")
         return
     start = opened.processor.tokenizer.convert_tokens_to_ids(START)
-    places = {"config.json": opened.config, "generation_config.json": opened.generation}
+    configs = {"config.json": opened.config, "generation_config.json": opened.generation}
     wrong = {
         file: found
-        for file, place in places.items()
-        if (found := getattr(place, "decoder_start_token_id", None)) != start
+        for file, content in configs.items()
+        if (found := getattr(content, "decoder_start_token_id", None)) != start
     }
     for file, found in wrong.items():
-        yield fault(
+        yield problem(
             f"{_name(part)}: decoder_start_token_id is {found} in {file}, but the tokenizer's {START} is {start}: "
             f"write {start} there, or the model is trained from one token and generates from another"
         )
@@ -112,17 +112,17 @@ def check_start_token(subject: Subject, opened: Opened) -> Iterator[Note]:
         yield ok(f"decoder_start_token_id is {start}, the tokenizer's {START}")
 
 
-@_of_an_open_model
-def check_generation(subject: Subject, opened: Opened) -> Iterator[Note]:
-    """Looks for what generation needs to speak the language and task of the config, and for what it ignores."""
+@_needs_model
+def check_generation(subject: Subject, opened: Opened) -> Iterator[Finding]:
+    """Checks what generation needs for the language and task of the config, and reports what it ignores."""
     part = subject.config.model
     if opened.generation is None:
         yield ok("a new model's generation config is made of the recipe")
         return
-    faults = list(_generation_faults(part, opened))
-    yield from map(fault, faults)
-    for file, place in (("config.json", opened.config), ("generation_config.json", opened.generation)):
-        if ids := getattr(place, "forced_decoder_ids", None):
+    problems = list(_generation_problems(part, opened))
+    yield from map(problem, problems)
+    for file, content in (("config.json", opened.config), ("generation_config.json", opened.generation)):
+        if ids := getattr(content, "forced_decoder_ids", None):
             # In every released model; set_language clears them.
             yield ok(f"{file} has outdated forced_decoder_ids {ids}, which are ignored: model.language and task count")
     if opened.config is not None and getattr(opened.config, "suppress_tokens", None) == []:
@@ -130,12 +130,12 @@ def check_generation(subject: Subject, opened: Opened) -> Iterator[Note]:
             f"{_name(part)}: config.json has suppress_tokens [], which is ignored and goes into the exported model: "
             "remove it there (transformers#36341)"
         )
-    if not faults:
+    if not problems:
         yield ok("the generation config knows language, task and timestamps")
 
 
-@_of_an_open_model
-def check_labels(subject: Subject, opened: Opened) -> Iterator[Note]:
+@_needs_model
+def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
     """Compares lengths of transcripts with what the decoder holds and with what scoring generates."""
     if not subject.splits:
         yield skipped("no manifest could be opened")
@@ -152,7 +152,7 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Note]:
         try:
             check_label_lengths(lengths, long_ids, most, split.name)
         except DataError as error:
-            yield fault(str(error))
+            yield problem(str(error))
             continue
         if long_ids:
             yield warning(
@@ -164,7 +164,7 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Note]:
             yield ok(f"{split.name}: none of {len(ids)} transcripts has more than {allowed} label tokens")
 
 
-def check_arguments(subject: Subject) -> Iterator[Note]:
+def check_arguments(subject: Subject) -> Iterator[Finding]:
     """Builds the Trainer's arguments: unknown ones, values that transformers refuses, another metric to choose by."""
     # Whether there is a GPU here says nothing about the workers.
     training = subject.config.training.model_copy(update={"fp16": False, "bf16": False})
@@ -176,8 +176,8 @@ def check_arguments(subject: Subject) -> Iterator[Note]:
 
 
 @lru_cache(maxsize=1)
-def open_model(subject: Subject) -> Opened | Note:
-    """Opens what the checks look at, once; a note where that cannot be done."""
+def open_model(subject: Subject) -> Opened | Finding:
+    """Opens what the checks need, once; a finding where that is not possible."""
     part = subject.config.model
     if part.init == "scratch":
         return _new_model(subject)
@@ -186,31 +186,31 @@ def open_model(subject: Subject) -> Opened | Note:
         config = WhisperConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
     except (ConfigError, OSError, ValueError) as error:
         is_here = Path(str(part.name_or_path)).exists()
-        return fault(str(error)) if is_here else subject.unreachable(str(error))
+        return problem(str(error)) if is_here else subject.unreachable(str(error))
     try:
         return Opened(load_processor(part, None), config, generation)
     except ConfigError as error:
-        return fault(str(error))
+        return problem(str(error))
 
 
-def _new_model(subject: Subject) -> Opened | Note:
+def _new_model(subject: Subject) -> Opened | Finding:
     part = subject.config.model
     try:
         language_code(str(part.language))
     except ConfigError as error:
-        return fault(str(error))
+        return problem(str(error))
     train = subject.split("train")
     if train is None:
-        return skipped("the vocabulary is learned from data.train, which is not open here")
+        return skipped("the vocabulary is learned from data.train, which could not be opened here")
     return Opened(new_processor(train.texts, part), None, None)
 
 
 def _generation_config(part: ModelPart) -> Any:
-    is_multilingual(part)  # opens it too, and says well what is wrong where it cannot
+    is_multilingual(part)  # opens it too, with a better message where it cannot
     return GenerationConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
 
 
-def _generation_faults(part: ModelPart, opened: Opened) -> Iterator[str]:
+def _generation_problems(part: ModelPart, opened: Opened) -> Iterator[str]:
     tokenizer, generation = opened.processor.tokenizer, opened.generation
     assert generation is not None
     fix = "copy generation_config.json from the released model of this size"

@@ -1,6 +1,6 @@
-"""The same looks from every node of the cluster: storage that all share, data that all read, torch that fits each.
+"""Checks on every node of the cluster: storage that all share, data that all read, torch that fits each.
 
-Tasks that reserve nothing, so that they run on a busy cluster too.
+Ray tasks that reserve nothing, so that they run on a busy cluster too.
 """
 
 import json
@@ -22,59 +22,59 @@ from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.data.sources import read_location
 from trainers.distributed.ray_connection import connected
 from trainers.errors import ConfigError, ResourceError, StorageError
+from trainers.inspection.findings import Check, Finding, Level, named, ok, problem, skipped
 from trainers.inspection.hardware_checks import build_here, devices_here, judge
-from trainers.inspection.notes import Check, Level, Note, fault, named, ok, skipped
 from trainers.inspection.subject import Subject
 from trainers.storage import open_storage
 
 MOST_NODES = 64
 MOST_RECORDINGS = 4
 # Starting a worker process with the job's packages is part of it.
-ANSWER_DEADLINE_S = 240.0
+TASK_TIMEOUT_S = 240.0
 PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
 
 
 @dataclass(frozen=True)
-class Errand:
-    """What is looked at on one node.
+class ProbeTask:
+    """What is checked on one node.
 
     Attributes:
         storage_url: Folder or URL under which run folders are made.
         s3_endpoint_url: Server of s3:// URLs, None for the default.
-        mark: Key of a file that the driver wrote there, "" where it could not.
+        marker: Key of a file that the driver wrote there, "" where it could not.
         locations: Manifests, recordings and model files, absolute.
         use_gpu: Whether workers on this node take GPUs.
     """
 
     storage_url: str
     s3_endpoint_url: str | None
-    mark: str
+    marker: str
     locations: tuple[str, ...]
     use_gpu: bool
 
 
 @dataclass
 class Report:
-    """What was seen on one node.
+    """What was found on one node.
 
     Attributes:
         node: Its address.
-        notes: Check → what it says there.
+        findings: Check → its findings there.
         versions: Package → version there.
     """
 
     node: str
-    notes: dict[str, list[Note]] = field(default_factory=dict)
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
     versions: dict[str, str | None] = field(default_factory=dict)
 
 
-def look_around(errand: Errand, node: str) -> Report:
-    """Looks at storage, data and hardware of the machine that this runs on."""
+def run_probe(task: ProbeTask, node: str) -> Report:
+    """Checks storage, data, secrets and hardware of the machine that this runs on."""
     report = Report(node, versions=versions_here())
-    report.notes["node_storage"] = list(_storage(errand))
-    report.notes["node_data"] = list(_data(errand))
-    report.notes["node_secrets"] = list(_secrets(os.environ))
-    report.notes["node_torch_build"] = [judge(build_here(), devices_here(), use_gpu=errand.use_gpu, machine=node)]
+    report.findings["node_storage"] = list(_storage(task))
+    report.findings["node_data"] = list(_data(task))
+    report.findings["node_secrets"] = list(_secrets(os.environ))
+    report.findings["node_torch_build"] = [judge(build_here(), devices_here(), use_gpu=task.use_gpu, machine=node)]
     return report
 
 
@@ -91,51 +91,53 @@ def versions_here() -> dict[str, str | None]:
 
 @lru_cache(maxsize=1)
 def reports_of(subject: Subject) -> list[Report]:
-    """Looks around on all nodes, once; what cannot be done at all is told in place of a node's report."""
+    """Probes all nodes, once; where that is not possible, a report of its own has the reason."""
     config = subject.config
     storage = open_storage(storage_path_of(config), s3_endpoint_url=config.run.s3_endpoint_url)
-    mark, reports = f".rayscribe-probe-{uuid4().hex}", []
+    folder, reports = f".rayscribe-probe-{uuid4().hex}", []
+    marker = f"{folder}/marker"
     try:
-        storage.write_bytes(f"{mark}/mark", mark.encode())
+        storage.write_bytes(marker, b"written by the driver")
     except StorageError as error:
-        reports.append(_not_asked("the driver's node", f"run.storage_path: {error}"))
-        mark = ""
+        reports.append(_not_probed("the driver's node", f"run.storage_path: {error}"))
+        marker = ""
     try:
         with connected(config, subject.address):
-            return [*reports, *_reports(subject, f"{mark}/mark" if mark else "")]
+            return [*reports, *_probe_nodes(subject, marker)]
     except ResourceError as error:
-        return [*reports, _not_asked("the cluster", str(error))]
+        return [*reports, _not_probed("the cluster", str(error))]
     finally:
-        if mark:
-            storage.delete_tree(mark)
+        if marker:
+            storage.delete_tree(folder)
 
 
-def _not_asked(place: str, why: str) -> Report:
-    return Report(place, {"node_storage": [fault(why)]})
+def _not_probed(node: str, reason: str) -> Report:
+    return Report(node, {"node_storage": [problem(reason)]})
 
 
-def _reports(subject: Subject, mark: str) -> list[Report]:
+def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
+    """One report a node, by address."""
     config = subject.config
-    remote: Any = ray.remote(look_around)
-    asked = {}
+    remote: Any = ray.remote(run_probe)
+    started = {}
     for node in [node for node in ray.nodes() if node["Alive"]][:MOST_NODES]:
-        errand = Errand(
+        task = ProbeTask(
             storage_path_of(config),
             config.run.s3_endpoint_url,
-            mark,
+            marker,
             locations_of(subject),
             use_gpu=config.scaling.use_gpu and node["Resources"].get("GPU", 0) > 0,
         )
-        here_only = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        only_there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         address = node["NodeManagerAddress"]
-        task = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=here_only).remote(errand, address)
-        asked[task] = address
-    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_DEADLINE_S)
-    reports = [_answer(task, asked[task]) for task in done]
-    for task in late:
-        ray.cancel(task, force=True)
-        why = f"no answer in {ANSWER_DEADLINE_S:.0f} s; look at `ray status` and the node's logs"
-        reports.append(_not_asked(asked[task], why))
+        options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=only_there)
+        started[options.remote(task, address)] = address
+    done, late = ray.wait(list(started), num_returns=len(started), timeout=TASK_TIMEOUT_S)
+    reports = [_report_of(reference, started[reference]) for reference in done]
+    for reference in late:
+        ray.cancel(reference, force=True)
+        reason = f"no result in {TASK_TIMEOUT_S:.0f} s; check `ray status` and the node's logs"
+        reports.append(_not_probed(started[reference], reason))
     return sorted(reports, key=lambda report: report.node)
 
 
@@ -151,111 +153,111 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
     return tuple(found)
 
 
-def merged(reports: Iterable[Report], check: str) -> Iterator[Note]:
-    """What a check says over all nodes: once where it is fine, otherwise with the nodes' names."""
-    said: dict[Note, list[str]] = {}
+def merged(reports: Iterable[Report], check: str) -> Iterator[Finding]:
+    """The findings of a check over all nodes: each once with the names of its nodes; for all that is ok, one."""
+    nodes_of: dict[Finding, list[str]] = {}
     for report in reports:
-        for note in report.notes.get(check, []):
-            said.setdefault(note, []).append(report.node)
-    if not said:
-        yield skipped("no node could be asked")
-    fine = {node for note, nodes in said.items() if note.level == Level.OK for node in nodes}
-    bad = {note: nodes for note, nodes in said.items() if note.level != Level.OK}
-    for note, nodes in bad.items():
-        yield Note(note.level, f"from {named(nodes)}: {note.text}")
-    fine -= {node for nodes in bad.values() for node in nodes}
-    if fine:
-        example = next(note.text for note in said if note.level == Level.OK)
-        yield ok(f"from {named(sorted(fine))}: {example}")
+        for finding in report.findings.get(check, []):
+            nodes_of.setdefault(finding, []).append(report.node)
+    if not nodes_of:
+        yield skipped("no node could be checked")
+    sound = {node for finding, nodes in nodes_of.items() if finding.level == Level.OK for node in nodes}
+    others = {finding: nodes for finding, nodes in nodes_of.items() if finding.level != Level.OK}
+    for finding, nodes in others.items():
+        yield Finding(level=finding.level, text=f"on {named(nodes)}: {finding.text}")
+    sound -= {node for nodes in others.values() for node in nodes}
+    if sound:
+        example = next(finding.text for finding in nodes_of if finding.level == Level.OK)
+        yield ok(f"on {named(sorted(sound))}: {example}")
 
 
-def compare_versions(reports: Iterable[Report], here: Mapping[str, str | None]) -> Iterator[Note]:
+def compare_versions(reports: Iterable[Report], here: Mapping[str, str | None]) -> Iterator[Finding]:
     """Compares the nodes' versions with those of the driver's node."""
-    seen = [report for report in reports if report.versions]
+    probed = [report for report in reports if report.versions]
     same = True
     for package, ours in here.items():
-        others = {report.node: report.versions.get(package) for report in seen}
+        others = {report.node: report.versions.get(package) for report in probed}
         different = {node: theirs for node, theirs in others.items() if theirs != ours}
         if different:
             same = False
             listed = named([f"{node} has {theirs or 'none'}" for node, theirs in different.items()])
-            yield fault(f"{package} {ours} on the driver's node, but {listed}: install the same version everywhere")
+            yield problem(f"{package} {ours} on the driver's node, but {listed}: install the same version everywhere")
     if same:
         listed = ", ".join(f"{package} {ours}" for package, ours in here.items())
-        yield ok(f"the same on {len(seen)} nodes: {listed}")
+        yield ok(f"the same on {len(probed)} nodes: {listed}")
 
 
-def _answer(task: Any, node: str) -> Report:
+def _report_of(reference: Any, node: str) -> Report:
     try:
-        report: Report = ray.get(task)
+        report: Report = ray.get(reference)
     except ray.exceptions.RayError as error:
-        return _not_asked(node, f"nothing can be run there: {str(error).strip().splitlines()[-1]}")
+        return _not_probed(node, f"nothing can be run there: {str(error).strip().splitlines()[-1]}")
     return report
 
 
-def _storage(errand: Errand) -> Iterator[Note]:
-    storage = open_storage(errand.storage_url, s3_endpoint_url=errand.s3_endpoint_url)
+def _storage(task: ProbeTask) -> Iterator[Finding]:
+    storage = open_storage(task.storage_url, s3_endpoint_url=task.s3_endpoint_url)
     try:
         storage.check_writable()
-        shared = not errand.mark or storage.exists(errand.mark)
+        shared = not task.marker or storage.exists(task.marker)
     except StorageError as error:
-        yield fault(f"run.storage_path: {error}")
+        yield problem(f"run.storage_path: {error}")
         return
     if shared:
-        yield ok(f"run.storage_path: {errand.storage_url} can be written, and shows what other nodes write")
+        yield ok(f"run.storage_path: {task.storage_url} can be written, and has what other nodes write")
     else:
-        yield fault(
-            f"run.storage_path: {errand.storage_url} is not the driver's folder but one of this node's own: mount "
+        yield problem(
+            f"run.storage_path: {task.storage_url} is not the driver's folder but one of this node's own: mount "
             "the same file system on all nodes, or use s3://"
         )
 
 
-def _data(errand: Errand) -> Iterator[Note]:
+def _data(task: ProbeTask) -> Iterator[Finding]:
     failed = []
-    for location in errand.locations:
+    for location in task.locations:
         try:
-            read_location(location, errand.s3_endpoint_url)
+            read_location(location, task.s3_endpoint_url)
         except FileNotFoundError:
             failed.append(f"{location}: no such file")
         except (OSError, StorageError) as error:
             failed.append(f"{location}: {error}")
     if failed:
-        yield fault(
-            f"{len(failed)} of {len(errand.locations)} files cannot be read ({named(failed)}): put them where every "
-            "node sees them under the same path, or on s3://"
+        yield problem(
+            f"{len(failed)} of {len(task.locations)} files cannot be read ({named(failed)}): put them where every "
+            "node can read them under the same path, or on s3://"
         )
-    elif errand.locations:
-        yield ok(f"{len(errand.locations)} files of data and model can be read")
+    elif task.locations:
+        yield ok(f"{len(task.locations)} files of data and model can be read")
     else:
-        yield skipped("the config names no file that nodes would read")
+        yield skipped("the config names no file that nodes read")
 
 
-def _secrets(environment: Mapping[str, str]) -> Iterator[Note]:
-    """Looks whether each secret is where the job's references say; what it is does not leave this function."""
+def _secrets(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Checks that each secret is where the job refers to; its value does not leave this function."""
     references = json.loads(environment.get(REFERENCES, "{}"))
-    absent = []
-    for name, place in references.items():
+    missing = []
+    for name, reference in references.items():
         try:
-            resolve_secrets({**environment, REFERENCES: json.dumps({name: place})})
+            resolve_secrets({**environment, REFERENCES: json.dumps({name: reference})})
         except ConfigError as error:
-            absent.append(str(error))
-    if absent:
-        yield fault("; ".join(absent))
+            missing.append(str(error))
+    if missing:
+        yield problem("; ".join(missing))
     else:
         yield ok(f"the {len(references)} secrets of the job are there" if references else "the job needs no secrets")
 
 
-def _merged(check: str) -> Callable[[Subject], Iterator[Note]]:
+def _merged(check: str) -> Callable[[Subject], Iterator[Finding]]:
     return lambda subject: merged(reports_of(subject), check)
 
 
-def check_versions(subject: Subject) -> Iterator[Note]:
+def check_versions(subject: Subject) -> Iterator[Finding]:
     """Compares Python and packages over the nodes."""
     yield from compare_versions(reports_of(subject), versions_here())
 
 
 CHECKS = (
-    Check("node_storage", "every node can write the storage, and sees what others write", _merged("node_storage")),
+    Check("node_storage", "every node can write the storage, and read what others write", _merged("node_storage")),
     Check("node_data", "every node can read data and model", _merged("node_data")),
     Check("node_secrets", "every node has the secrets that the job refers to", _merged("node_secrets")),
     Check("node_torch_build", "torch is built for each node's hardware", _merged("node_torch_build")),

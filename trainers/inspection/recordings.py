@@ -1,4 +1,4 @@
-"""Durations and absences of a split's recordings: all that the manifest says, and headers while there is time."""
+"""Durations of a split's recordings, and which are missing: all from the manifest, and headers while there is time."""
 
 import io
 import time
@@ -20,7 +20,7 @@ MOST_FETCHED = 8
 AT_A_TIME = 256
 THREADS = 8
 LENGTH_NOT_IN_HEADER = float("nan")
-# libsndfile's answer is near 2**63 where the header leaves the length open.
+# libsndfile gives a number near 2**63 where the header leaves the length open.
 UNKNOWN_FRAMES = 2**62
 NO_FILE = "no such file"
 
@@ -30,16 +30,16 @@ class Recordings:
     """What is known of a split's recordings.
 
     Attributes:
-        durations_s: Seconds of each row, shape (N,); NaN where neither manifest nor header says it.
-        looked_at: Recordings that were looked for.
-        absent: id → why it cannot be read.
-        trouble: The storage's words, where it did not let us look.
+        durations_s: Seconds of each row, shape (N,); NaN where neither manifest nor header has it.
+        checked: Recordings that were looked up.
+        unreadable: id → why it cannot be read.
+        storage_error: The storage's message, where it stopped the reading.
     """
 
     durations_s: npt.NDArray[np.float64]
-    looked_at: int = 0
-    absent: dict[str, str] = field(default_factory=dict)
-    trouble: str | None = None
+    checked: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+    storage_error: str | None = None
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -47,8 +47,8 @@ class Recordings:
         return ~np.isnan(self.durations_s)
 
 
-def look_at(table: pa.Table, s3_endpoint_url: str | None, *, deadline: float) -> Recordings:
-    """Looks for recordings and into their headers, rows spread over the split, until it has seen all or time is up.
+def read_recordings(table: pa.Table, s3_endpoint_url: str | None, *, deadline: float) -> Recordings:
+    """Looks up recordings and reads their headers, rows spread over the split, until all are read or time is up.
 
     Args:
         table: The split, see `sources.Source.table`.
@@ -56,30 +56,30 @@ def look_at(table: pa.Table, s3_endpoint_url: str | None, *, deadline: float) ->
         deadline: On the monotonic clock.
     """
     declared = table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
-    seen = Recordings(declared)
+    known = Recordings(declared)
     ids, paths = table["id"], table["audio"]
     has_bytes = "audio_bytes" in table.column_names
 
-    def look(row: int) -> tuple[int, float | str]:
+    def read(row: int) -> tuple[int, float | str]:
         header_wanted = bool(np.isnan(declared[row]))
         if has_bytes:
             return row, _length(io.BytesIO(table["audio_bytes"][row].as_py() or b""))
-        return row, _look_for(paths[row].as_py(), s3_endpoint_url, header_wanted)
+        return row, _read_header(paths[row].as_py(), s3_endpoint_url, header_wanted)
 
     try:
-        for row, found in _in_time(look, _rows(table, has_bytes), deadline):
-            seen.looked_at += 1
+        for row, found in _in_time(read, _rows(table, has_bytes), deadline):
+            known.checked += 1
             if isinstance(found, str):
-                seen.absent[ids[row].as_py()] = found
-            elif np.isnan(seen.durations_s[row]):
-                seen.durations_s[row] = found
+                known.unreadable[ids[row].as_py()] = found
+            elif np.isnan(known.durations_s[row]):
+                known.durations_s[row] = found
     except StorageError as error:
-        seen.trouble = str(error)
-    return seen
+        known.storage_error = str(error)
+    return known
 
 
 def _rows(table: pa.Table, has_bytes: bool) -> list[int]:
-    """Rows in the order of looking: spread over the split; of a bucket's only a few."""
+    """Rows in the order of reading: spread over the split; of a bucket's only a few."""
     order: list[int] = np.random.default_rng(0).permutation(len(table)).tolist()
     if has_bytes:
         return order
@@ -89,17 +89,17 @@ def _rows(table: pa.Table, has_bytes: bool) -> list[int]:
 
 
 def _in_time(
-    look: Callable[[int], tuple[int, float | str]], rows: list[int], deadline: float
+    read: Callable[[int], tuple[int, float | str]], rows: list[int], deadline: float
 ) -> Iterator[tuple[int, float | str]]:
     with ThreadPoolExecutor(THREADS) as pool:
         for start in range(0, len(rows), AT_A_TIME):
             if start and time.monotonic() > deadline:
                 return
-            yield from pool.map(look, rows[start : start + AT_A_TIME])
+            yield from pool.map(read, rows[start : start + AT_A_TIME])
 
 
-def _look_for(location: str, s3_endpoint_url: str | None, header_wanted: bool) -> float | str:
-    """Seconds that a recording's header says, or why it cannot be read."""
+def _read_header(location: str, s3_endpoint_url: str | None, header_wanted: bool) -> float | str:
+    """Seconds that a recording's header gives, or why it cannot be read."""
     try:
         if "://" in location:
             return _length(io.BytesIO(read_location(location, s3_endpoint_url)))

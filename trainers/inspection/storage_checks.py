@@ -8,23 +8,23 @@ from pathlib import Path
 from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.schema import S3_SCHEME
 from trainers.errors import StorageError
-from trainers.inspection.notes import Check, Note, ok
+from trainers.inspection.findings import Check, Finding, ok
 from trainers.inspection.subject import Subject
 from trainers.storage import open_storage
 
 
-def check_storage(subject: Subject) -> Iterator[Note]:
+def check_storage(subject: Subject) -> Iterator[Finding]:
     """Writes, reads, lists and deletes a small file under run.storage_path and, where it is another, data.cache_dir."""
-    places = {"run.storage_path": storage_path_of(subject.config)}
+    roots = {"run.storage_path": storage_path_of(subject.config)}
     if subject.config.data.cache_dir is not None:
-        places["data.cache_dir"] = cache_url_of(subject.config)
-    for field, url in places.items():
+        roots["data.cache_dir"] = cache_url_of(subject.config)
+    for field, url in roots.items():
         is_folder = not url.startswith(S3_SCHEME)
         if subject.elsewhere and is_folder and not Path(url).is_dir():
             yield subject.unreachable(f"{field}: {url} is a folder that this machine does not have")
             continue
         try:
-            with _left_as_it_was(Path(url) if is_folder else None):
+            with _without_new_folders(Path(url) if is_folder else None):
                 open_storage(url, s3_endpoint_url=subject.config.run.s3_endpoint_url).check_writable()
         except StorageError as error:
             yield subject.unreachable(f"{field}: {error}")
@@ -33,8 +33,8 @@ def check_storage(subject: Subject) -> Iterator[Note]:
 
 
 @contextmanager
-def _left_as_it_was(folder: Path | None) -> Iterator[None]:
-    """Removes the empty folders that a look at a folder made."""
+def _without_new_folders(folder: Path | None) -> Iterator[None]:
+    """Removes the empty folders that a check made."""
     made = [] if folder is None else [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:
         yield

@@ -1,4 +1,4 @@
-"""The config under inspection, and what several checks look at: its manifests and its model's files, opened once."""
+"""The config under inspection, and its manifests, opened once for all checks."""
 
 import time
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from trainers.data.manifest import read_manifest
 from trainers.data.sources import SPLITS, open_sources, read_location
 from trainers.data.text import normalize
 from trainers.errors import DataError, StorageError
-from trainers.inspection.notes import Note, fault, ok, skipped
-from trainers.inspection.recordings import Recordings, look_at
+from trainers.inspection.findings import Finding, ok, problem, skipped
+from trainers.inspection.recordings import Recordings, read_recordings
 
-# Whisper's encoder hears no more; a scratch model, or one at short context, hears model.max_context_s.
+# Whisper's encoder takes no more; a scratch model, or one at short context, takes model.max_context_s.
 WHISPER_CONTEXT_S = 30.0
 
 
@@ -44,7 +44,7 @@ class Split:
 
 
 class Subject:
-    """A config, looked at by one process on one machine."""
+    """A config, inspected by one process on one machine."""
 
     def __init__(
         self, config: TrainConfig, address: str | None = None, *, elsewhere: bool = False, recordings_s: float = 60.0
@@ -53,8 +53,8 @@ class Subject:
 
         Args:
             config: The config, paths absolute.
-            address: Of a Ray cluster, for the looks from its nodes. None: RAY_ADDRESS, or a Ray that is started here.
-            elsewhere: The job runs on other machines: what cannot be reached from here is no fault.
+            address: Of a Ray cluster, for the checks on its nodes. None: RAY_ADDRESS, or a Ray that is started here.
+            elsewhere: The job runs on other machines: what cannot be reached from here is not an error.
             recordings_s: Headers of recordings are read for at most this long for each split. Seconds.
         """
         self.config, self.address = config, address
@@ -66,15 +66,15 @@ class Subject:
         """Seconds of the model's longest input."""
         return float(self.config.model.max_context_s or WHISPER_CONTEXT_S)
 
-    def unreachable(self, text: str) -> Note:
-        """What to say of something that is not there, or does not let us in."""
-        return skipped(f"{text} (the nodes may reach it)") if self.elsewhere else fault(text)
+    def unreachable(self, text: str) -> Finding:
+        """The finding for something that is not there, or cannot be read."""
+        return skipped(f"{text} (the nodes may reach it)") if self.elsewhere else problem(text)
 
     def recordings(self, split: Split) -> Recordings:
-        """What a look at the split's recordings shows."""
+        """What is known of the split's recordings."""
         if split.name not in self._recordings:
             end = time.monotonic() + self.recordings_s
-            self._recordings[split.name] = look_at(split.table, self.config.run.s3_endpoint_url, deadline=end)
+            self._recordings[split.name] = read_recordings(split.table, self.config.run.s3_endpoint_url, deadline=end)
         return self._recordings[split.name]
 
     @property
@@ -83,7 +83,7 @@ class Subject:
         return self._opened[0]
 
     @property
-    def split_notes(self) -> list[Note]:
+    def split_findings(self) -> list[Finding]:
         """What happened when the splits were opened."""
         return self._opened[1]
 
@@ -92,7 +92,7 @@ class Subject:
         return next((split for split in self.splits if split.name == name), None)
 
     @cached_property
-    def _opened(self) -> tuple[list[Split], list[Note]]:
+    def _opened(self) -> tuple[list[Split], list[Finding]]:
         data = self.config.data
         if data.demo is not None:
             return [], [skipped("data.demo is synthesized where the job runs; there is no manifest to read")]
@@ -101,11 +101,11 @@ class Subject:
         manifests = {"train": data.train, "validation": data.validation, "test": data.test}
         opened = [self._manifest(name, location) for name in SPLITS if (location := manifests[name]) is not None]
         splits = [each for each in opened if isinstance(each, Split)]
-        notes = [each for each in opened if isinstance(each, Note)]
-        notes += [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
-        return splits, notes
+        findings = [each for each in opened if isinstance(each, Finding)]
+        findings += [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
+        return splits, findings
 
-    def _manifest(self, name: str, location: str) -> Split | Note:
+    def _manifest(self, name: str, location: str) -> Split | Finding:
         data = self.config.data
         fix = f"give the path of a manifest (--set data.{name}=my/{name}.csv)"
         try:
@@ -113,7 +113,7 @@ class Subject:
         except FileNotFoundError:
             text = f"data.{name}: {location}: no such file; {fix}"
             # A bucket is the same from everywhere.
-            return fault(text) if location.startswith(S3_SCHEME) else self.unreachable(text)
+            return problem(text) if location.startswith(S3_SCHEME) else self.unreachable(text)
         except (OSError, StorageError) as error:
             return self.unreachable(f"data.{name}: {location}: {error}; {fix}")
         try:
@@ -124,16 +124,16 @@ class Subject:
                 text_column_name=data.text_column_name,
             )
         except DataError as error:
-            return fault(f"data.{name}: {error}")
+            return problem(f"data.{name}: {error}")
         return self._split(name, location, table)
 
-    def _data_set(self, name: str) -> tuple[list[Split], list[Note]]:
+    def _data_set(self, name: str) -> tuple[list[Split], list[Finding]]:
         if not Path(name).is_dir():
             return [], [skipped(f"data.dataset.name: {name} is not a folder here; it is opened where the job runs")]
         try:
             sources = open_sources(self.config.data, s3_endpoint_url=self.config.run.s3_endpoint_url)
         except DataError as error:
-            return [], [fault(str(error))]
+            return [], [problem(str(error))]
         splits = [self._split(source.split, source.origin, source.table) for source in sources]
         return splits, [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
 

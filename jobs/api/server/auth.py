@@ -9,7 +9,6 @@ so requests that come from a page are told apart: by the Origin that browsers se
 the Host, which is a foreign name where a page has had its own name resolved to 127.0.0.1 (DNS rebinding).
 """
 
-import ipaddress
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from jobs.addresses import is_loopback
 from jobs.api.protocol import HEALTH, OPENAPI
 from jobs.api.server.error_responses import answer
 from jobs.errors import AuthError
@@ -93,16 +93,6 @@ def refusal_of(method: str, headers: Headers) -> str | None:
     if method not in READING and site not in ("none", "same-origin"):
         return "the request comes from a page of another site: without tokens (--no-auth), pages may not ask"
     return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or an address, without a port, can only be this machine."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def refuse_open(host: str) -> None:

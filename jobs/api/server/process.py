@@ -13,8 +13,9 @@ from pathlib import Path
 
 import uvicorn
 
+from jobs.addresses import is_loopback
 from jobs.api.server.app import make_app
-from jobs.api.server.auth import is_loopback, refuse_open
+from jobs.api.server.auth import refuse_open
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.first_token import give_first_token
 from jobs.api.server.uploads import remove_stale

@@ -4,8 +4,9 @@ import httpx
 import pytest
 from starlette.datastructures import Headers
 
+from jobs.addresses import is_loopback
 from jobs.api.server.app import make_app
-from jobs.api.server.auth import is_loopback, refusal_of, refuse_open
+from jobs.api.server.auth import refusal_of, refuse_open
 from tests.jobs.api.house import House, served
 from trainers.errors import ConfigError
 

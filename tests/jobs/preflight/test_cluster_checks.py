@@ -9,11 +9,11 @@ from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.preflight import cluster_checks as checks
 from jobs.preflight import dashboard as asking
-from jobs.preflight.runner import run_check, run_preflight
-from tests.jobs.preflight.surroundings import (
+from jobs.preflight.runner import run_cluster_checks, run_preflight
+from tests.jobs.preflight.contexts import (
     VERSIONS,
-    case_of,
     clusters_of,
+    context_of,
     dashboard_at,
     named,
     the_one,
@@ -38,64 +38,64 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cluster_that_answers_is_sound_in_every_way(tmp_path: Path) -> None:
     with dashboard_at() as dashboard:
-        case = case_of(tmp_path, address=dashboard.url)
-        findings = [finding for check in checks.CHECKS for finding in run_check(check, case)]
+        context = context_of(tmp_path, address=dashboard.url)
+        findings = list(run_cluster_checks(checks.CHECKS, context))
     assert {finding.level for finding in findings} == {"ok"}, findings
 
 
 class TestCluster:
-    def test_one_that_is_down_delays_a_run_and_is_a_fault_to_a_question_about_it(self, tmp_path: Path) -> None:
-        quick, deep = (case_of(tmp_path, address=NOBODY, deep=deep) for deep in (False, True))
+    def test_one_that_is_down_delays_a_run_and_is_an_error_to_a_question_about_it(self, tmp_path: Path) -> None:
+        quick, deep = (context_of(tmp_path, address=NOBODY, deep=deep) for deep in (False, True))
         assert the_one(CLUSTER, quick).level == "warning"
         finding = the_one(CLUSTER, deep)
-        assert finding.level == "fault"
-        assert f"{NOBODY} does not answer (ConnectionError): check the address" in finding.text
-        others = [finding for check in checks.CHECKS[1:] for finding in run_check(check, quick)]
+        assert finding.level == "error"
+        assert f"{NOBODY} does not respond (ConnectionError): check the address" in finding.text
+        others = list(run_cluster_checks(checks.CHECKS[1:], quick))
         assert {finding.level for finding in others} == {"skipped"}
 
     def test_one_that_asks_for_a_token(self, tmp_path: Path) -> None:
         with dashboard_at() as dashboard:
             dashboard.token = "the-right-one"
-            finding = the_one(CLUSTER, case_of(tmp_path, address=dashboard.url))
-        assert finding.level == "fault"
-        assert f"{dashboard.url} asks for a token (401): set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in finding.text
+            finding = the_one(CLUSTER, context_of(tmp_path, address=dashboard.url))
+        assert finding.level == "error"
+        assert f"{dashboard.url} requires a token (401): set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in finding.text
 
     def test_one_that_refuses_our_token_does_not_see_it_in_the_message(self, tmp_path: Path, token: None) -> None:
         with dashboard_at() as dashboard:
             dashboard.token = "another"
-            finding = the_one(CLUSTER, case_of(tmp_path, address=dashboard.url))
-        assert finding.level == "fault"
+            finding = the_one(CLUSTER, context_of(tmp_path, address=dashboard.url))
+        assert finding.level == "error"
         assert "refuses the token that was found here (403)" in finding.text
         assert "the-right-one" not in finding.text
 
     def test_one_that_takes_our_token(self, tmp_path: Path, token: None) -> None:
         with dashboard_at() as dashboard:
             dashboard.token = "the-right-one"
-            case = case_of(tmp_path, address=dashboard.url)
-            assert the_one(CLUSTER, case).level == "ok"
-            assert the_one(OPEN_DASHBOARD, case).text == f"{dashboard.url} asks for a token"
+            context = context_of(tmp_path, address=dashboard.url)
+            assert the_one(CLUSTER, context).level == "ok"
+            assert the_one(OPEN_DASHBOARD, context).text == f"{dashboard.url} requires a token"
 
     def test_something_that_is_no_dashboard(self, tmp_path: Path) -> None:
         with dashboard_at() as dashboard:
             dashboard.broken = True
-            finding = the_one(CLUSTER, case_of(tmp_path, address=dashboard.url))
-        assert finding.level == "fault"
-        assert "answers 200, but not as a Ray dashboard" in finding.text
+            finding = the_one(CLUSTER, context_of(tmp_path, address=dashboard.url))
+        assert finding.level == "error"
+        assert "responds with 200, but not as a Ray dashboard" in finding.text
 
 
 class TestOpenDashboard:
     def test_one_on_loopback_is_its_own_machine_s(self, tmp_path: Path) -> None:
         with dashboard_at("127.0.0.1") as dashboard:
-            finding = the_one(OPEN_DASHBOARD, case_of(tmp_path, address=dashboard.url))
+            finding = the_one(OPEN_DASHBOARD, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "ok"
         assert "reached from its own machine only" in finding.text
 
     def test_one_on_all_interfaces_is_found_through_loopback_too(self, tmp_path: Path) -> None:
         with dashboard_at("0.0.0.0") as dashboard:
-            outside = asking.seen_from_outside(dashboard.url)
+            outside = asking.external_url(dashboard.url)
             assert outside is not None, "this machine has no address but loopback"
             for address in (dashboard.url, outside):
-                finding = the_one(OPEN_DASHBOARD, case_of(tmp_path, address=address))
+                finding = the_one(OPEN_DASHBOARD, context_of(tmp_path, address=address))
                 assert finding.level == "warning"
                 assert f"{outside} lets anybody who reaches it run code on the cluster" in finding.text
                 assert "RAY_AUTH_MODE=token" in finding.text
@@ -106,9 +106,9 @@ class TestVersions:
         ("changed", "level", "words"),
         [
             ({}, "ok", f"Ray {ray.__version__}"),
-            ({"rayVersion": "2.9.3"}, "fault", f"Ray is 2.9.3 on the cluster and {ray.__version__} here"),
+            ({"rayVersion": "2.9.3"}, "error", f"Ray is 2.9.3 on the cluster and {ray.__version__} here"),
             ({"rayVersion": f"{ray.__version__}.post1"}, "warning", "install the same on both"),
-            ({"pythonVersion": "3.9.18"}, "fault", "Python is 3.9.18 on the cluster, and Rayscribe needs 3.11 or 3.12"),
+            ({"pythonVersion": "3.9.18"}, "error", "Python is 3.9.18 on the cluster, and Rayscribe needs 3.11 or 3.12"),
         ],
     )
     def test_the_cluster_s_own_are_compared(
@@ -117,13 +117,13 @@ class TestVersions:
         monkeypatch.setattr(checks.platform, "python_version", lambda: "3.11.4")
         with dashboard_at() as dashboard:
             dashboard.data = {**VERSIONS, **changed}
-            finding = the_one(VERSION, case_of(tmp_path, address=dashboard.url))
+            finding = the_one(VERSION, context_of(tmp_path, address=dashboard.url))
         assert (finding.level, words in finding.text) == (level, True), finding
 
     def test_another_python_may_not_take_our_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(checks.platform, "python_version", lambda: "3.12.1")
         with dashboard_at() as dashboard:
-            finding = the_one(VERSION, case_of(tmp_path, address=dashboard.url))
+            finding = the_one(VERSION, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "warning"
         assert "Python is 3.11.9 on the cluster and 3.12.1 here" in finding.text
 
@@ -133,8 +133,8 @@ class TestResources:
         with dashboard_at() as dashboard:
             clusters = clusters_of({"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0}, grows_to={"GPU": 3.0})
             changes = {"scaling.num_workers": 4, "scaling.use_gpu": True}
-            finding = the_one(GANG, case_of(tmp_path, changes, address=dashboard.url, clusters=clusters))
-        assert finding.level == "fault"
+            finding = the_one(GANG, context_of(tmp_path, changes, address=dashboard.url, clusters=clusters))
+        assert finding.level == "error"
         assert "4 GPU" in finding.text
         assert dashboard.url in finding.text
 
@@ -142,20 +142,20 @@ class TestResources:
         with dashboard_at() as dashboard:
             clusters = clusters_of({"CPU": 8.0}, grows_to={"CPU": 64.0, "GPU": 4.0})
             changes = {"scaling.num_workers": 4, "scaling.use_gpu": True}
-            assert the_one(GANG, case_of(tmp_path, changes, address=dashboard.url, clusters=clusters)).level == "ok"
+            assert the_one(GANG, context_of(tmp_path, changes, address=dashboard.url, clusters=clusters)).level == "ok"
 
-    @pytest.mark.parametrize(("workers", "level"), [(7, "ok"), (8, "fault"), (9, "skipped")])
+    @pytest.mark.parametrize(("workers", "level"), [(7, "ok"), (8, "error"), (9, "skipped")])
     def test_workers_that_leave_no_cpu_for_ray_data(self, tmp_path: Path, workers: int, level: str) -> None:
         with dashboard_at() as dashboard:
-            case = case_of(tmp_path, {"scaling.num_workers": workers}, address=dashboard.url)
-            finding, gang = the_one(DATA_CPUS, case), the_one(GANG, case)
+            context = context_of(tmp_path, {"scaling.num_workers": workers}, address=dashboard.url)
+            finding, gang = the_one(DATA_CPUS, context), the_one(GANG, context)
         assert finding.level == level
-        if level == "fault":
+        if level == "error":
             assert (
                 "scaling.num_workers 8 × 1 CPU = 8 of the cluster's 8 CPU leaves less than 1 for Ray Data, which would "
                 "wait for ever: set scaling.num_workers to at most 7"
             ) in finding.text
-        assert gang.level == {7: "ok", 8: "skipped", 9: "fault"}[workers], "each fault is told of once"
+        assert gang.level == {7: "ok", 8: "skipped", 9: "error"}[workers], "each error is reported once"
 
 
 def test_without_a_recipe_only_the_cluster_is_looked_at() -> None:
@@ -165,8 +165,8 @@ def test_without_a_recipe_only_the_cluster_is_looked_at() -> None:
 
 
 def test_without_a_cluster_its_checks_are_skipped(tmp_path: Path) -> None:
-    case = case_of(tmp_path)
-    findings = [finding for check in checks.CHECKS for finding in run_check(check, case)]
+    context = context_of(tmp_path)
+    findings = list(run_cluster_checks(checks.CHECKS, context))
     assert {finding.level for finding in findings} == {"skipped"}
     assert "give --address http://<head>:8265" in findings[0].text
 
@@ -176,7 +176,7 @@ def test_of_a_cluster_that_does_not_tell_its_resources_nothing_is_claimed(tmp_pa
         raise ClusterError(f"{address}: the state API is off")
 
     with dashboard_at() as dashboard:
-        case = case_of(tmp_path, address=dashboard.url, clusters=Clusters(connect=refuse))
+        context = context_of(tmp_path, address=dashboard.url, clusters=Clusters(connect=refuse))
         for check in (GANG, DATA_CPUS):
-            finding = the_one(check, case)
-            assert (finding.level, finding.text) == ("skipped", "the cluster does not say what it has")
+            finding = the_one(check, context)
+            assert (finding.level, finding.text) == ("skipped", "the cluster does not report its resources")

@@ -7,15 +7,15 @@ import pytest
 import yaml
 
 from jobs.preflight import inspection_process
-from jobs.preflight.case import Case
-from jobs.preflight.dashboard import seen_from_outside
-from jobs.preflight.finding import Finding
-from jobs.preflight.inspection_process import GROUPS, Inspection, command_of, missing, parse
+from jobs.preflight.context import Context
+from jobs.preflight.dashboard import external_url
+from jobs.preflight.inspection_process import GROUPS, InspectionProcess, command_of, parse_findings, unreported
 from jobs.preflight.runner import run_preflight
 from jobs.submission.job_spec import load_spec
-from tests.jobs.preflight.surroundings import NOW, case_of, clusters_of, dashboard_at
-from tests.trainers.inspection.looking import sound_corpus
+from tests.jobs.preflight.contexts import NOW, clusters_of, context_of, dashboard_at
+from tests.trainers.inspection.checking import sound_corpus
 from tests.trainers.synthetic import content, write_rows
+from trainers.inspection.findings import Finding
 
 ROOT = Path(__file__).parents[3]
 PRINTS = """import json, sys, time
@@ -27,15 +27,15 @@ print(json.dumps({"group": "data", "checks": ["manifests", "durations"]}), flush
 """
 
 
-def entry(folder: Path, text: str) -> Case:
-    """A case whose repository has this task.py."""
-    case = case_of(folder)
+def entry(folder: Path, text: str) -> Context:
+    """A context whose repository has this task.py."""
+    context = context_of(folder)
     (folder / "repository" / "task.py").write_text(text)
-    return case
+    return context
 
 
-def findings_of(case: Case) -> dict[str, Finding]:
-    inspection = Inspection(case)
+def findings_of(context: Context) -> dict[str, Finding]:
+    inspection = InspectionProcess(context)
     try:
         return {finding.check: finding for finding in inspection.findings()}
     finally:
@@ -46,12 +46,12 @@ class TestProcess:
     def test_what_is_not_reached_in_time_is_said_to_be_skipped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inspection_process, "QUICK_DEADLINE_S", 3.0)
+        monkeypatch.setattr(inspection_process, "QUICK_TIMEOUT_S", 3.0)
         found = findings_of(entry(tmp_path, f"{PRINTS}\ntime.sleep(600)\n"))
         assert (found["storage"].level, found["storage"].text) == ("ok", "fine")
         assert set(found) == {"storage", "manifests", "durations", "model", "hardware"}
         assert found["manifests"].level == found["hardware"].level == "skipped"
-        assert found["model"].text == "not done within 3 s; `rayscribe preflight` takes its time"
+        assert found["model"].text == "not done within 3 s; `rayscribe preflight` waits longer"
 
     def test_a_process_that_breaks_off_is_quoted_without_its_traceback(self, tmp_path: Path) -> None:
         found = findings_of(entry(tmp_path, f"{PRINTS}\nraise MemoryError('no more')\n"))
@@ -79,7 +79,7 @@ class TestProcess:
             )
         )
         spec = load_spec(recipe, [], environment={}, now=NOW)
-        assert findings_of(Case(spec, root, None, None, deep=False))["storage"].text == "/mnt/speech"
+        assert findings_of(Context(spec, root, None, None, deep=False))["storage"].text == "/mnt/speech"
 
     def test_what_only_the_nodes_know_is_not_looked_for_here(self, tmp_path: Path) -> None:
         root = tmp_path / "repository"
@@ -89,37 +89,37 @@ class TestProcess:
         secret = {"runtime_env": {"secrets": {"WHERE": {"env": "WHERE"}}}}
         recipe.write_text(yaml.safe_dump({**content({"data.train": "${WHERE}/train.csv"}), "job": secret}))
         spec = load_spec(recipe, [], environment={}, now=NOW)
-        found = findings_of(Case(spec, root, None, None, deep=False))
+        found = findings_of(Context(spec, root, None, None, deep=False))
         assert {finding.text for finding in found.values()} == {"the recipe names WHERE, which only the nodes know"}
 
 
 class TestCommand:
     def test_files_of_other_machines_are_not_asked_for_as_ours(self, tmp_path: Path) -> None:
-        here = command_of(case_of(tmp_path, address="http://127.0.0.1:8265"))
+        here = command_of(context_of(tmp_path, address="http://127.0.0.1:8265"))
         assert here[:2] == [sys.executable, "task.py"]
         assert "--elsewhere" not in here
-        assert "--elsewhere" in command_of(case_of(tmp_path, address="http://10.0.0.1:8265"))
-        assert "--elsewhere" in command_of(case_of(tmp_path)), "a service chooses the cluster"
-        assert "--elsewhere" not in command_of(case_of(tmp_path, deep=True)), "a question about this machine"
+        assert "--elsewhere" in command_of(context_of(tmp_path, address="http://10.0.0.1:8265"))
+        assert "--elsewhere" in command_of(context_of(tmp_path)), "a service chooses the cluster"
+        assert "--elsewhere" not in command_of(context_of(tmp_path, deep=True)), "a question about this machine"
 
-    def test_a_deep_look_takes_its_time(self, tmp_path: Path) -> None:
-        quick, deep = (command_of(case_of(tmp_path, deep=deep)) for deep in (False, True))
+    def test_a_deep_preflight_reads_more_recordings(self, tmp_path: Path) -> None:
+        quick, deep = (command_of(context_of(tmp_path, deep=deep)) for deep in (False, True))
         assert float(quick[quick.index("--recordings-s") + 1]) < float(deep[deep.index("--recordings-s") + 1])
 
 
 class TestLines:
     def test_only_findings_are_taken(self) -> None:
         lines = ["hello", "{}", "[1]", '{"check": 3}', '{"check": "a", "level": "terrible", "text": "", "seconds": 0}']
-        assert parse(lines) == []
-        line = json.dumps({"check": "a", "level": "fault", "text": "x", "seconds": 1.5})
-        assert parse([line]) == [Finding(check="a", level="fault", text="x", seconds=1.5)]
+        assert parse_findings(lines) == []
+        line = json.dumps({"check": "a", "level": "error", "text": "x", "seconds": 1.5})
+        assert parse_findings([line]) == [Finding(check="a", level="error", text="x", seconds=1.5)]
 
     def test_silent_checks_of_a_group_are_named_and_silent_groups_by_their_own_name(self) -> None:
         lines = [
             json.dumps({"group": "data", "checks": ["manifests", "durations"]}),
             json.dumps({"check": "manifests", "level": "ok", "text": "", "seconds": 0}),
         ]
-        assert [finding.check for finding in missing(lines, ("data", "model"), "why")] == ["durations", "model"]
+        assert [finding.check for finding in unreported(lines, ("data", "model"), "why")] == ["durations", "model"]
 
 
 class TestWhole:
@@ -141,7 +141,7 @@ class TestWhole:
         return found
 
     @pytest.mark.slow
-    def test_a_sound_recipe_has_no_fault_and_no_warning(self, recipe: Path) -> None:
+    def test_a_sound_recipe_has_no_error_and_no_warning(self, recipe: Path) -> None:
         found = self.preflight(recipe)
         levels = {finding.check: finding.level for findings in found.values() for finding in findings}
         skipped = {check for check, level in levels.items() if level == "skipped"}
@@ -150,7 +150,7 @@ class TestWhole:
         assert {"working_dir", "storage", "manifests", "labels", "torch_build"} <= set(levels)
 
     @pytest.mark.slow
-    def test_faults_of_all_kinds_are_told_of_at_once(self, recipe: Path, tmp_path: Path) -> None:
+    def test_errors_of_all_kinds_are_reported_at_once(self, recipe: Path, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         leak = write_rows(tmp_path / "leak.csv", [("train/000.wav", "one two three"), ("gone.wav", "")])
         found = self.preflight(
@@ -161,20 +161,20 @@ class TestWhole:
             "training.training_args={output_dir: x}",
             "scaling.use_gpu=true",
         )
-        faults = {check for check, findings in found.items() if any(item.level == "fault" for item in findings)}
-        assert faults >= {"storage", "leakage", "recordings", "labels", "arguments"}
+        errors = {check for check, findings in found.items() if any(item.level == "error" for item in findings)}
+        assert errors >= {"storage", "leakage", "recordings", "labels", "arguments"}
         warnings = {check for check, findings in found.items() if any(item.level == "warning" for item in findings)}
         assert warnings >= {"transcripts", "leakage"}
 
     @pytest.mark.slow
-    def test_files_that_only_the_nodes_have_are_no_faults(self, recipe: Path) -> None:
+    def test_files_that_only_the_nodes_have_are_no_errors(self, recipe: Path) -> None:
         with dashboard_at("0.0.0.0") as dashboard:
-            outside = seen_from_outside(dashboard.url)
+            outside = external_url(dashboard.url)
             assert outside is not None, "this machine has no address but loopback"
             far = ["data.train=/mnt/speech/train.csv", "run.storage_path=/mnt/runs"]
             cluster = clusters_of({"CPU": 8.0}, {"CPU": 8.0})
             found = self.preflight(recipe, *far, address=outside, clusters=cluster, deep=False)
         levels = {finding.level for findings in found.values() for finding in findings}
-        assert "fault" not in levels
+        assert "error" not in levels
         assert found["storage"][0].level == "skipped"
         assert "the nodes may reach it" in found["storage"][0].text

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from jobs.preflight.local_checks import CHECKS
-from jobs.preflight.runner import run_check
-from tests.jobs.preflight.surroundings import case_of, clusters_of, dashboard_at, named, repository, the_one
+from tests.jobs.preflight.contexts import clusters_of, context_of, dashboard_at, named, repository, the_one
+from trainers.inspection.findings import run_check
 
 WORKING_DIR = named(CHECKS, "working_dir")
 PACKAGED_DATA = named(CHECKS, "packaged_data")
@@ -16,24 +16,24 @@ NODE = {"CPU": 8.0}
 
 class TestWorkingDir:
     def test_a_small_one_is_fine(self, tmp_path: Path) -> None:
-        finding = the_one(WORKING_DIR, case_of(tmp_path))
+        finding = the_one(WORKING_DIR, context_of(tmp_path))
         assert finding.level == "ok"
         assert "2 files" in finding.text
 
     def test_one_over_ray_s_limit_names_the_largest_files(self, tmp_path: Path) -> None:
         root = repository(tmp_path)
         (root / "weights.bin").write_bytes(os.urandom(101 * 1024**2))
-        finding = the_one(WORKING_DIR, case_of(tmp_path))
-        assert finding.level == "fault"
+        finding = the_one(WORKING_DIR, context_of(tmp_path))
+        assert finding.level == "error"
         assert "Ray takes a zip of less than 100 MiB" in finding.text
         assert "weights.bin 101.0 MiB" in finding.text
         assert ".rayignore" in finding.text
 
-    def test_no_entry_is_a_fault(self, tmp_path: Path) -> None:
-        case = case_of(tmp_path)
+    def test_no_entry_is_an_error(self, tmp_path: Path) -> None:
+        context = context_of(tmp_path)
         (tmp_path / "repository" / "task.py").unlink()
-        finding = the_one(WORKING_DIR, case)
-        assert finding.level == "fault"
+        finding = the_one(WORKING_DIR, context)
+        assert finding.level == "error"
         assert "no task.py in" in finding.text
 
 
@@ -42,37 +42,37 @@ class TestPackagedData:
         root = repository(tmp_path)
         for name in ("train", "validation"):
             (root / f"{name}.csv").write_text("path,text\n")
-        case = case_of(tmp_path, {"data.train": "train.csv", "data.validation": "./validation.csv"})
-        assert [finding.level for finding in run_check(PACKAGED_DATA, case)] == ["ok", "ok"]
+        context = context_of(tmp_path, {"data.train": "train.csv", "data.validation": "./validation.csv"})
+        assert [finding.level for finding in run_check(PACKAGED_DATA, context)] == ["ok", "ok"]
 
     def test_a_file_that_is_ignored_stays_at_home(self, tmp_path: Path) -> None:
         root = repository(tmp_path)
         (root / "train.csv").write_text("path,text\n")
         (root / ".gitignore").write_text("*.csv\n")
-        finding = the_one(PACKAGED_DATA, case_of(tmp_path, {"data.train": "train.csv"}))
-        assert finding.level == "fault"
-        assert "data.train: train.csv does not go along, since .gitignore, .rayignore or" in finding.text
+        finding = the_one(PACKAGED_DATA, context_of(tmp_path, {"data.train": "train.csv"}))
+        assert finding.level == "error"
+        assert "data.train: train.csv is not packaged, since .gitignore, .rayignore or" in finding.text
         assert "--set data.train=s3://…" in finding.text
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
-        finding = the_one(PACKAGED_DATA, case_of(tmp_path, {"data.train": "trian.csv"}))
-        assert finding.level == "fault"
+        finding = the_one(PACKAGED_DATA, context_of(tmp_path, {"data.train": "trian.csv"}))
+        assert finding.level == "error"
         assert "data.train: trian.csv: no such file in" in finding.text
 
     def test_absolute_paths_are_others_business(self, tmp_path: Path) -> None:
-        assert the_one(PACKAGED_DATA, case_of(tmp_path)).level == "ok"
+        assert the_one(PACKAGED_DATA, context_of(tmp_path)).level == "ok"
 
 
 class TestStoragePath:
     @pytest.mark.parametrize(
         ("path", "nodes", "level", "words"),
         [
-            ("s3://bucket/runs", 3, "ok", "the same from everywhere"),
+            ("s3://bucket/runs", 3, "ok", "the same for all nodes"),
             (None, 1, "ok", "the cluster has one node"),
-            (None, 2, "fault", "null, which means ~/ray_results of each node, on a cluster of 2 nodes"),
-            ("/tmp/runs", 3, "fault", "/tmp/runs, on a cluster of 3 nodes or more"),
-            ("/tmp", 3, "fault", "give a folder that all nodes share, or a bucket"),
-            ("/tmpfiles/runs", 3, "skipped", "`rayscribe preflight` looks from each of them"),
+            (None, 2, "error", "null, which means ~/ray_results of each node, on a cluster of 2 nodes"),
+            ("/tmp/runs", 3, "error", "/tmp/runs, on a cluster of 3 nodes or more"),
+            ("/tmp", 3, "error", "give a folder that all nodes share, or a bucket"),
+            ("/tmpfiles/runs", 3, "skipped", "`rayscribe preflight` checks it on each of them"),
             ("/mnt/runs", 3, "skipped", "whether /mnt/runs is the same folder on all 3 nodes"),
         ],
     )
@@ -80,21 +80,21 @@ class TestStoragePath:
         self, tmp_path: Path, path: str | None, nodes: int, level: str, words: str
     ) -> None:
         with dashboard_at() as dashboard:
-            case = case_of(
+            context = context_of(
                 tmp_path, {"run.storage_path": path}, address=dashboard.url, clusters=clusters_of(*[NODE] * nodes)
             )
-            finding = the_one(STORAGE_PATH, case)
+            finding = the_one(STORAGE_PATH, context)
         assert (finding.level, words in finding.text) == (level, True), finding
 
     def test_a_cluster_that_can_grow_has_several_nodes(self, tmp_path: Path) -> None:
         with dashboard_at() as dashboard:
             growing = clusters_of(NODE, grows_to={"CPU": 64.0})
-            case = case_of(tmp_path, {"run.storage_path": None}, address=dashboard.url, clusters=growing)
-            assert the_one(STORAGE_PATH, case).level == "fault"
+            context = context_of(tmp_path, {"run.storage_path": None}, address=dashboard.url, clusters=growing)
+            assert the_one(STORAGE_PATH, context).level == "error"
 
     @pytest.mark.parametrize(("workers", "level"), [(1, "ok"), (2, "warning")])
     def test_of_a_cluster_that_does_not_answer_only_the_workers_are_known(
         self, tmp_path: Path, workers: int, level: str
     ) -> None:
         changes: dict[str, Any] = {"run.storage_path": None, "scaling.num_workers": workers}
-        assert the_one(STORAGE_PATH, case_of(tmp_path, changes, address="http://127.0.0.1:1")).level == level
+        assert the_one(STORAGE_PATH, context_of(tmp_path, changes, address="http://127.0.0.1:1")).level == level

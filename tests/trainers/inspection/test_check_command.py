@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.trainers.inspection.looking import sound_corpus, subject_of
+from tests.trainers.inspection.checking import sound_corpus, subject_of
 from tests.trainers.synthetic import content
 from tests.trainers.test_main import one_message, task
 from trainers.errors import ConfigError, DataError
-from trainers.inspection.check_command import inspect, notes_of, parse_groups
-from trainers.inspection.notes import Check, Note, ok
+from trainers.inspection.check_command import inspect, parse_groups
+from trainers.inspection.findings import Check, Finding, Level, ok, run_check
 from trainers.inspection.subject import Subject
 
 ROOT = Path(__file__).parents[3]
@@ -43,32 +43,34 @@ def test_each_group_announces_its_checks_before_their_findings(tmp_path: Path) -
 
 
 def test_a_check_that_breaks_says_so_and_keeps_what_it_found(tmp_path: Path) -> None:
-    def breaks(subject: Subject) -> Iterator[Note]:
+    def breaks(subject: Subject) -> Iterator[Finding]:
         yield ok("so far so good")
         raise TypeError("a slip")
 
-    notes = notes_of(Check("slip", "", breaks), subject_of(tmp_path))
-    assert [note.level for note in notes] == ["ok", "warning"]
-    assert notes[1].text == "the check itself failed (TypeError: a slip); look at this by hand"
+    findings = list(run_check(Check("slip", "", breaks), subject_of(tmp_path)))
+    assert [(finding.check, finding.level) for finding in findings] == [("slip", "ok"), ("slip", "warning")]
+    assert findings[1].text == "the check itself failed (TypeError: a slip); check this by hand"
 
 
-def test_an_error_of_ours_is_a_fault_in_its_own_words(tmp_path: Path) -> None:
-    def refuses(subject: Subject) -> Iterator[Note]:
+def test_an_error_of_ours_is_a_problem_in_its_own_words(tmp_path: Path) -> None:
+    def refuses(subject: Subject) -> Iterator[Finding]:
         raise DataError("a.csv: no rows: add some")
         yield
 
-    assert notes_of(Check("refuses", "", refuses), subject_of(tmp_path)) == [Note("fault", "a.csv: no rows: add some")]  # type: ignore[arg-type]
+    (finding,) = run_check(Check("refuses", "", refuses), subject_of(tmp_path))
+    assert (finding.level, finding.text) == (Level.ERROR, "a.csv: no rows: add some")
 
 
-def test_a_package_that_cannot_be_loaded_is_a_fault_of_this_machine(
+def test_a_package_that_cannot_be_imported_is_a_problem_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "trainers.inspection.hardware_checks", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    (line,) = lines_of(subject_of(tmp_path), "hardware")
-    assert (line["check"], line["level"]) == ("hardware", "fault")
+    group, line = lines_of(subject_of(tmp_path), "hardware")
+    assert group == {"group": "hardware", "checks": ["hardware"]}
+    assert (line["check"], line["level"]) == ("hardware", "error")
     assert "torch" in line["text"]
-    (line,) = lines_of(subject_of(tmp_path, elsewhere=True), "hardware")
+    _, line = lines_of(subject_of(tmp_path, elsewhere=True), "hardware")
     assert line["level"] == "skipped"
 
 
@@ -93,7 +95,7 @@ class TestVerb:
         levels = {line["level"] for line in map(json.loads, answer.stdout.splitlines()) if "level" in line}
         assert levels == {"ok"}
 
-    def test_a_fault_gives_the_exit_code_of_a_bad_config(self, recipe: Path) -> None:
+    def test_an_error_gives_the_exit_code_of_a_bad_config(self, recipe: Path) -> None:
         arguments = ["--verb", "check", "--only", "data", "--config", str(recipe), "--set", "data.test=nowhere.csv"]
         answer = task(*arguments, folder=recipe.parent)
         assert answer.returncode == 2

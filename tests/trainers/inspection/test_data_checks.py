@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.trainers.inspection.looking import levels, said, sound_corpus, subject_of, the_one
+from tests.trainers.inspection.checking import levels, said, sound_corpus, subject_of, the_one
 from tests.trainers.synthetic import config, speechlike, write_recording, write_rows
 from trainers.inspection.data_checks import (
     CHECKS,
@@ -33,8 +33,8 @@ def test_a_sound_corpus_is_found_sound(check: object, tmp_path: Path) -> None:
 
 
 class TestManifests:
-    def test_a_missing_one_is_a_fault_with_the_field_to_set(self, tmp_path: Path) -> None:
-        text = the_one(check_manifests, subject_of(tmp_path, {"data.test": "/nowhere/test.csv"}), "fault")
+    def test_a_missing_one_is_an_error_with_the_field_to_set(self, tmp_path: Path) -> None:
+        text = the_one(check_manifests, subject_of(tmp_path, {"data.test": "/nowhere/test.csv"}), "error")
         assert text == (
             "data.test: /nowhere/test.csv: no such file; give the path of a manifest (--set data.test=my/test.csv)"
         )
@@ -48,20 +48,20 @@ class TestManifests:
         path = tmp_path / "twice.jsonl"
         rows = [{"id": "a", "path": "train/000.wav", "text": "x"}, {"id": "a", "path": "train/001.wav", "text": "y"}]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        text = the_one(check_manifests, Subject(config({**changes, "data.train": str(path)})), "fault")
+        text = the_one(check_manifests, Subject(config({**changes, "data.train": str(path)})), "error")
         assert "1 ids occur more than once ('a'): make them unique" in text
 
     def test_every_bad_manifest_is_told_of_at_once(self, tmp_path: Path) -> None:
         other = write_rows(tmp_path / "other.csv", [("a.wav", "a")], header=("path", "sentence"))
         subject = subject_of(tmp_path, {"data.train": str(other), "data.validation": "/nowhere.csv"})
-        faults = [text for level, text in said(check_manifests, subject) if level == "fault"]
-        assert len(faults) == 2
-        assert "set data.text_column_name to 'sentence'" in faults[0]
+        errors = [text for level, text in said(check_manifests, subject) if level == "error"]
+        assert len(errors) == 2
+        assert "set data.text_column_name to 'sentence'" in errors[0]
 
     def test_a_bucket_that_is_not_there(self, tmp_path: Path, s3_bucket: str, s3_endpoint: str) -> None:
         changes = {"data.train": f"{s3_bucket}-other/train.csv", "run.s3_endpoint_url": s3_endpoint}
         for elsewhere in (False, True):
-            text = the_one(check_manifests, subject_of(tmp_path, changes, elsewhere=elsewhere), "fault")
+            text = the_one(check_manifests, subject_of(tmp_path, changes, elsewhere=elsewhere), "error")
             assert f"data.train: {s3_bucket}-other/train.csv: no such file" in text
 
     def test_the_demo_has_none(self, tmp_path: Path) -> None:
@@ -91,13 +91,13 @@ class TestTranscripts:
         changes = sound_corpus(tmp_path)
         path = write_rows(tmp_path / "dots.csv", [("test/000.wav", "…"), ("test/001.wav", "a")])
         subject = Subject(config({**changes, "data.test": str(path), "data.do_remove_punctuation": True}))
-        assert "test: 1 of 2 transcripts are empty (test/000.wav): every word heard there" in the_one(
+        assert "test: 1 of 2 transcripts are empty (test/000.wav): each recognized word" in the_one(
             check_transcripts, subject, "warning"
         )
 
-    def test_all_empty_is_a_fault(self, tmp_path: Path) -> None:
+    def test_all_empty_is_an_error(self, tmp_path: Path) -> None:
         path = write_rows(tmp_path / "silent.csv", [("test/000.wav", ""), ("test/001.wav", " ")])
-        text = the_one(check_transcripts, subject_of(tmp_path, {"data.test": str(path)}), "fault")
+        text = the_one(check_transcripts, subject_of(tmp_path, {"data.test": str(path)}), "error")
         assert text == "test: 2 of 2 transcripts are empty; check data.text_column_name 'text'"
 
 
@@ -115,18 +115,18 @@ class TestDurations:
     def test_the_model_s_own_bound(self, tmp_path: Path) -> None:
         path = write_long_rows(tmp_path / "long.csv", [("a.wav", "a", 4.0), ("c.wav", "c", 2.0)])
         text = the_one(check_durations, subject_of(tmp_path, {"data.train": path}), "warning")
-        assert "1 of 2 clips are longer than what the model hears, 3 s (a.wav: 4.0 s)" in text
+        assert "1 of 2 clips are longer than what the model takes, 3 s (a.wav: 4.0 s)" in text
 
-    def test_nothing_left_is_a_fault(self, tmp_path: Path) -> None:
+    def test_nothing_left_is_an_error(self, tmp_path: Path) -> None:
         path = write_long_rows(tmp_path / "long.csv", [("a.wav", "a", 31.0), ("b.wav", "b", 0.01)])
         assert "nothing is left to train on" in the_one(
-            check_durations, subject_of(tmp_path, {"data.train": path}), "fault"
+            check_durations, subject_of(tmp_path, {"data.train": path}), "error"
         )
 
     def test_a_clip_that_cannot_be_scored_whole_is_found_by_its_header(self, tmp_path: Path) -> None:
         write_recording(tmp_path / "long.wav", speechlike(3.2))
         path = write_rows(tmp_path / "long.csv", [("long.wav", "a")])
-        text = the_one(check_durations, subject_of(tmp_path, {"data.test": str(path)}), "fault")
+        text = the_one(check_durations, subject_of(tmp_path, {"data.test": str(path)}), "error")
         assert "test: 1 clips are longer than the model's 3 s: long.wav (3.2 s)" in text
         assert "the longest: long.wav: 3.2 s" in text
 
@@ -134,7 +134,7 @@ class TestDurations:
         (tmp_path / "odd.bin").write_bytes(b"no header that anybody knows")
         path = write_rows(tmp_path / "odd.csv", [("odd.bin", "a")])
         text = the_one(check_durations, subject_of(tmp_path, {"data.test": str(path)}), "skipped")
-        assert text == "test: neither the manifest nor a header says a duration"
+        assert text == "test: neither the manifest nor a header has a duration"
 
 
 class TestRecordings:
@@ -144,9 +144,9 @@ class TestRecordings:
         text = the_one(check_recordings, subject_of(tmp_path, {"data.train": str(path)}), "warning")
         assert text.startswith("train: 1 of 31 recordings cannot be read: 1 × no such file (gone.wav)")
 
-    def test_more_than_the_config_allows_are_a_fault(self, tmp_path: Path) -> None:
+    def test_more_than_the_config_allows_are_an_error(self, tmp_path: Path) -> None:
         path = write_rows(tmp_path / "some.csv", [("train/000.wav", "a"), ("gone.wav", "b"), (".", "c")])
-        text = the_one(check_recordings, subject_of(tmp_path, {"data.train": str(path)}), "fault")
+        text = the_one(check_recordings, subject_of(tmp_path, {"data.train": str(path)}), "error")
         assert "2 of 3 recordings cannot be read" in text
         assert "1 × no such file" in text
         assert "1 × is a directory" in text
@@ -166,20 +166,20 @@ class TestRecordings:
             client.put_object(Bucket=bucket, Key=f"speech/{row}.wav", Body=wav)
         path = write_rows(tmp_path / "remote.csv", [(f"{s3_bucket}/speech/{row}.wav", "a") for row in range(20)])
         subject = subject_of(tmp_path, {"data.train": str(path), "run.s3_endpoint_url": s3_endpoint})
-        assert ("ok", "train: 8 recordings looked for (of 20) are there") in said(check_recordings, subject)
+        assert ("ok", "train: 8 recordings looked up (of 20) exist") in said(check_recordings, subject)
         assert ("ok", "train: 8 clips whose duration is known (of 20) are between 0.1 and 3 s") in said(
             check_durations, subject
         )
         for row in range(20):
             client.delete_object(Bucket=bucket, Key=f"speech/{row}.wav")
         gone = subject_of(tmp_path, {"data.train": str(path), "run.s3_endpoint_url": s3_endpoint})
-        assert "8 of 8 recordings looked for (of 20) cannot be read" in the_one(check_recordings, gone, "fault")
+        assert "8 of 8 recordings looked up (of 20) cannot be read" in the_one(check_recordings, gone, "error")
 
     def test_without_time_a_part_is_looked_at_and_said_to_be_a_part(self, tmp_path: Path) -> None:
         rows = [("train/000.wav", "a")] * 600
         path = write_rows(tmp_path / "many.csv", rows)
         subject = subject_of(tmp_path, {"data.train": str(path)}, recordings_s=0.0)
-        assert ("ok", "train: 256 recordings looked for (of 600) are there") in said(check_recordings, subject)
+        assert ("ok", "train: 256 recordings looked up (of 600) exist") in said(check_recordings, subject)
 
 
 class TestLeakage:
@@ -190,16 +190,16 @@ class TestLeakage:
         text = the_one(check_leakage, Subject(config({**changes, "data.test": str(path)})), "warning")
         assert text.startswith("test: 1 of 2 transcripts (50.0%) are also trained on (test/000.wav)")
 
-    def test_a_recording_in_two_splits_is_a_fault(self, tmp_path: Path) -> None:
+    def test_a_recording_in_two_splits_is_an_error(self, tmp_path: Path) -> None:
         changes = sound_corpus(tmp_path)
         path = write_rows(tmp_path / "leak.csv", [("train/000.wav", "another"), ("test/001.wav", "seventeen")])
-        text = the_one(check_leakage, Subject(config({**changes, "data.test": str(path)})), "fault")
+        text = the_one(check_leakage, Subject(config({**changes, "data.test": str(path)})), "error")
         assert text.startswith("1 recordings are in both data.train and data.test")
         assert str(tmp_path / "train" / "000.wav") in text
 
     def test_without_the_training_split_nothing_is_claimed(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, {"data.train": "/nowhere.csv"}, elsewhere=True)
-        assert "data.train is not open" in the_one(check_leakage, subject, "skipped")
+        assert "data.train could not be opened" in the_one(check_leakage, subject, "skipped")
 
 
 def test_a_folder_of_parquet_files_is_looked_into(tmp_path: Path) -> None:

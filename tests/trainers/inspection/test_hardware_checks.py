@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainers.inspection.looking import said, subject_of, the_one
+from tests.trainers.inspection.checking import said, subject_of, the_one
 from trainers.inspection.hardware_checks import Build, build_here, check_torch_build, devices_here, judge
 
 CPU_BUILD = Build("CPU", "torch 2.13.0+cpu (CPU)", False)
@@ -22,11 +22,11 @@ GAUDI = {"HPU": "8 × Gaudi"}
         (CUDA_BUILD, {}, False, "ok", "no GPU"),
         (CUDA_BUILD, NVIDIA, True, "ok", "8 × NVIDIA H100"),
         (ROCM_BUILD, AMD, True, "ok", "/dev/kfd"),
-        (CPU_BUILD, NVIDIA, True, "fault", "a build for CPU: install the build for CUDA"),
-        (CUDA_BUILD, AMD, True, "fault", "a build for CUDA: install the build for ROCm"),
-        (BLIND_BUILD, NVIDIA, True, "fault", "sees none of them: update the driver"),
-        (CUDA_BUILD, {}, True, "fault", "scaling.use_gpu is true; use a machine with GPUs, or set it to false"),
-        (CPU_BUILD, GAUDI, True, "fault", "HPU (8 × Gaudi)"),
+        (CPU_BUILD, NVIDIA, True, "error", "a build for CPU: install the build for CUDA"),
+        (CUDA_BUILD, AMD, True, "error", "a build for CUDA: install the build for ROCm"),
+        (BLIND_BUILD, NVIDIA, True, "error", "sees none of them: update the driver"),
+        (CUDA_BUILD, {}, True, "error", "scaling.use_gpu is true; use a machine with GPUs, or set it to false"),
+        (CPU_BUILD, GAUDI, True, "error", "HPU (8 × Gaudi)"),
         (CUDA_BUILD, NVIDIA, False, "warning", "they stay idle; set scaling.use_gpu: true"),
         (CPU_BUILD, GAUDI, False, "ok", "HPU (8 × Gaudi)"),
     ],
@@ -83,8 +83,8 @@ class TestThisMachine:
         assert build.sees_gpus == torch.cuda.is_available()
 
     @pytest.mark.skipif(torch.cuda.is_available() or Path("/dev/nvidia0").exists(), reason="this machine has GPUs")
-    def test_gpus_that_are_not_there_are_a_fault(self, tmp_path: Path) -> None:
-        text = the_one(check_torch_build, subject_of(tmp_path, {"scaling.use_gpu": True}), "fault")
+    def test_gpus_that_are_not_there_are_an_error(self, tmp_path: Path) -> None:
+        text = the_one(check_torch_build, subject_of(tmp_path, {"scaling.use_gpu": True}), "error")
         assert "no GPU" in text
         assert "scaling.use_gpu is true" in text
 

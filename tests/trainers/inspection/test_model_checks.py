@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
-from tests.trainers.inspection.looking import levels, said, sound_corpus, subject_of, the_one
+from tests.trainers.inspection.checking import levels, said, sound_corpus, subject_of, the_one
 from tests.trainers.synthetic import config, write_rows
+from trainers.inspection.findings import Finding
 from trainers.inspection.model_checks import (
     CHECKS,
     check_arguments,
@@ -19,7 +20,6 @@ from trainers.inspection.model_checks import (
     check_tokens,
     open_model,
 )
-from trainers.inspection.notes import Note
 from trainers.inspection.subject import Subject
 from trainers.models.whisper import encode_labels, write_scratch_description
 
@@ -70,7 +70,7 @@ class TestModel:
         (tmp_path / "empty").mkdir()
         changes = {"model.init": "pretrained", "model.name_or_path": str(tmp_path / "empty")}
         subject = subject_of(tmp_path, changes, elsewhere=True)
-        assert f"{tmp_path / 'empty'} cannot be opened" in the_one(check_model, subject, "fault")
+        assert f"{tmp_path / 'empty'} cannot be opened" in the_one(check_model, subject, "error")
         assert said(check_tokens, subject) == [("skipped", "the model could not be opened")]
 
     def test_a_folder_that_only_the_nodes_have(self, tmp_path: Path) -> None:
@@ -78,25 +78,25 @@ class TestModel:
         assert "/nowhere/model cannot be opened" in the_one(
             check_model, subject_of(tmp_path, changes, elsewhere=True), "skipped"
         )
-        assert "/nowhere/model cannot be opened" in the_one(check_model, subject_of(tmp_path, changes), "fault")
+        assert "/nowhere/model cannot be opened" in the_one(check_model, subject_of(tmp_path, changes), "error")
 
     def test_a_folder_without_weights(self, tampered: Tampered) -> None:
         subject = tampered()
         (Path(str(subject.config.model.name_or_path)) / "model.safetensors").unlink()
-        assert "holds no weights (model.safetensors)" in the_one(check_model, subject, "fault")
+        assert "holds no weights (model.safetensors)" in the_one(check_model, subject, "error")
 
     def test_a_language_that_whisper_does_not_know(self, tmp_path: Path, tampered: Tampered) -> None:
-        assert "no token for 'Klingon'" in the_one(check_model, tampered(**{"model.language": "Klingon"}), "fault")
+        assert "no token for 'Klingon'" in the_one(check_model, tampered(**{"model.language": "Klingon"}), "error")
         scratch = Subject(config({**sound_corpus(tmp_path), "model.language": "Klingon"}))
-        assert "no token for 'Klingon'" in the_one(check_model, scratch, "fault")
+        assert "no token for 'Klingon'" in the_one(check_model, scratch, "error")
 
     def test_a_multilingual_model_without_a_language(self, tampered: Tampered) -> None:
-        text = the_one(check_model, tampered(**{"model.language": None}), "fault")
+        text = the_one(check_model, tampered(**{"model.language": None}), "error")
         assert "is multilingual (--set model.language=English)" in text
 
     def test_a_vocabulary_needs_the_training_text(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, {"data.train": "/nowhere.csv"}, elsewhere=True)
-        assert "learned from data.train, which is not open here" in the_one(check_model, subject, "skipped")
+        assert "learned from data.train, which could not be opened here" in the_one(check_model, subject, "skipped")
 
 
 class TestTokens:
@@ -104,13 +104,13 @@ class TestTokens:
     def test_a_token_that_is_missing(self, tampered: Tampered, token: str) -> None:
         subject = tampered()
         _rename_token(Path(str(subject.config.model.name_or_path)), token)
-        text = the_one(check_tokens, subject, "fault")
+        text = the_one(check_tokens, subject, "error")
         assert f"has no token {token}: take a model that knows model.language English and model.task transcribe" in text
 
     def test_a_language_s_token_that_is_missing(self, tampered: Tampered) -> None:
         subject = tampered()
         _rename_token(Path(str(subject.config.model.name_or_path)), "<|en|>")
-        assert "has no token <|en|>" in the_one(check_model, subject, "fault")
+        assert "has no token <|en|>" in the_one(check_model, subject, "error")
 
 
 class TestStartToken:
@@ -118,7 +118,7 @@ class TestStartToken:
     @pytest.mark.parametrize("found", [5, None])
     def test_another_start_than_the_tokenizer_s(self, tampered: Tampered, file: str, found: int | None) -> None:
         subject = tampered({file: {"decoder_start_token_id": found}})
-        text = the_one(check_start_token, subject, "fault")
+        text = the_one(check_start_token, subject, "error")
         start = open_model(subject).processor.tokenizer.convert_tokens_to_ids("<|startoftranscript|>")  # type: ignore[union-attr]
         assert f" in {file}, but the tokenizer's <|startoftranscript|> is {start}: write {start} there" in text
 
@@ -134,12 +134,12 @@ class TestGeneration:
         ],
     )
     def test_an_outdated_generation_config(self, tampered: Tampered, keys: dict[str, Any], words: str) -> None:
-        text = the_one(check_generation, tampered({"generation_config.json": keys}), "fault")
+        text = the_one(check_generation, tampered({"generation_config.json": keys}), "error")
         assert words in text
         assert "copy generation_config.json from the released model" in text
 
     @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
-    def test_forced_decoder_ids_of_the_released_models_are_no_fault(self, tampered: Tampered, file: str) -> None:
+    def test_forced_decoder_ids_of_the_released_models_are_no_error(self, tampered: Tampered, file: str) -> None:
         subject = tampered({file: {"forced_decoder_ids": [[1, 50259], [2, 50359]]}})
         notes = said(check_generation, subject)
         assert [level for level, _ in notes] == ["ok", "ok"]
@@ -158,9 +158,9 @@ class TestGeneration:
 class TestLabels:
     def test_a_transcript_longer_than_the_decoder(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, {"model.max_label_tokens": 6, "model.vocab_size": 300})
-        faults = [text for level, text in said(check_labels, subject) if level == "fault"]
-        assert [text.partition(":")[0] for text in faults] == ["train", "validation", "test"]
-        assert "2 transcripts have more label tokens than the model's 6: train/000.wav (" in faults[0]
+        errors = [text for level, text in said(check_labels, subject) if level == "error"]
+        assert [text.partition(":")[0] for text in errors] == ["train", "validation", "test"]
+        assert "2 transcripts have more label tokens than the model's 6: train/000.wav (" in errors[0]
 
     def test_a_clip_that_is_left_out_anyway_does_not_count(self, tmp_path: Path) -> None:
         changes = sound_corpus(tmp_path)
@@ -188,12 +188,12 @@ class TestLabels:
         path = write_rows(tmp_path / "growing.csv", [("train/000.wav", text) for text in texts])
         subject = Subject(config({**changes, "data.train": str(path)}))
         opened = open_model(subject)
-        assert not isinstance(opened, Note)
+        assert not isinstance(opened, Finding)
         (train,) = (split for split in subject.splits if split.name == "train")
         lengths = [len(labels) for labels in encode_labels(opened.processor.tokenizer, train.texts)]
-        faults = [text for level, text in said(check_labels, subject) if level == "fault" and text.startswith("train")]
+        errors = [text for level, text in said(check_labels, subject) if level == "error" and text.startswith("train")]
         long = sum(length > most for length in lengths)
-        assert [text.split()[1] for text in faults] == ([str(long)] if long else [])
+        assert [text.split()[1] for text in errors] == ([str(long)] if long else [])
 
     def test_punctuation_that_is_removed_does_not_count(self, tmp_path: Path) -> None:
         changes = sound_corpus(tmp_path)
@@ -201,7 +201,7 @@ class TestLabels:
         subject = Subject(config({**changes, "data.test": str(path), "data.do_remove_punctuation": True}))
         assert levels(check_labels, subject) == {"ok"}
         kept = Subject(config({**changes, "data.test": str(path)}))
-        assert "test: 1 transcripts have more label tokens than the model's 64" in the_one(check_labels, kept, "fault")
+        assert "test: 1 transcripts have more label tokens than the model's 64" in the_one(check_labels, kept, "error")
 
 
 class TestArguments:
@@ -214,7 +214,7 @@ class TestArguments:
         ],
     )
     def test_what_the_trainer_would_refuse(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-        assert words in the_one(check_arguments, subject_of(tmp_path, changes), "fault")
+        assert words in the_one(check_arguments, subject_of(tmp_path, changes), "error")
 
     def test_a_recipe_for_gpus_is_taken_on_a_machine_without(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, {"training.fp16": True, "scaling.use_gpu": True})

@@ -3,33 +3,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.inspection.looking import subject_of
+from tests.trainers.inspection.checking import subject_of
 from trainers.config.secrets import REFERENCES
 from trainers.errors import ResourceError
 from trainers.inspection import node_checks
+from trainers.inspection.findings import Finding, ok, problem, skipped
 from trainers.inspection.node_checks import (
-    Errand,
+    ProbeTask,
     Report,
     compare_versions,
     locations_of,
-    look_around,
     merged,
     reports_of,
+    run_probe,
     versions_here,
 )
-from trainers.inspection.notes import Note, fault, ok, skipped
 
 
-def errand(folder: Path, *, marked: bool = True, locations: tuple[str, ...] = (), use_gpu: bool = False) -> Errand:
+def task(folder: Path, *, marked: bool = True, locations: tuple[str, ...] = (), use_gpu: bool = False) -> ProbeTask:
     """An errand to this machine, as to a node that shares the driver's storage, or does not."""
     storage = folder / "runs"
     storage.mkdir()
     if marked:
         (storage / "mark").write_text("x")
-    return Errand(str(storage), None, "mark", locations, use_gpu)
+    return ProbeTask(str(storage), None, "mark", locations, use_gpu)
 
 
-def only(notes: list[Note]) -> tuple[str, str]:
+def only(notes: list[Finding]) -> tuple[str, str]:
     assert len(notes) == 1, notes
     return notes[0].level.value, notes[0].text
 
@@ -38,31 +38,31 @@ class TestOnANode:
     def test_all_is_well(self, tmp_path: Path) -> None:
         recording = tmp_path / "a.wav"
         recording.write_bytes(b"RIFF")
-        report = look_around(errand(tmp_path, locations=(str(recording),)), "10.0.0.2")
-        assert {only(notes)[0] for notes in report.notes.values()} == {"ok"}
+        report = run_probe(task(tmp_path, locations=(str(recording),)), "10.0.0.2")
+        assert {only(notes)[0] for notes in report.findings.values()} == {"ok"}
         assert report.versions["python"] is not None
         assert report.versions["ray"] is not None
 
     def test_a_storage_of_its_own_is_found_by_the_driver_s_mark(self, tmp_path: Path) -> None:
-        level, text = only(look_around(errand(tmp_path, marked=False), "10.0.0.2").notes["node_storage"])
-        assert level == "fault"
+        level, text = only(run_probe(task(tmp_path, marked=False), "10.0.0.2").findings["node_storage"])
+        assert level == "error"
         assert "is not the driver's folder but one of this node's own: mount the same file system" in text
 
     def test_a_storage_that_it_cannot_write(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        broken = Errand(str(tmp_path / "file" / "runs"), None, "mark", (), False)
-        level, text = only(look_around(broken, "10.0.0.2").notes["node_storage"])
-        assert level == "fault"
+        broken = ProbeTask(str(tmp_path / "file" / "runs"), None, "mark", (), False)
+        level, text = only(run_probe(broken, "10.0.0.2").findings["node_storage"])
+        assert level == "error"
         assert "a file stands where a folder is needed" in text
 
     def test_data_that_it_cannot_read(self, tmp_path: Path) -> None:
         gone = (str(tmp_path / "train.csv"), str(tmp_path / "a.wav"))
-        level, text = only(look_around(errand(tmp_path, locations=gone), "10.0.0.2").notes["node_data"])
-        assert level == "fault"
+        level, text = only(run_probe(task(tmp_path, locations=gone), "10.0.0.2").findings["node_data"])
+        assert level == "error"
         assert f"2 of 2 files cannot be read ({gone[0]}: no such file, " in text
 
     def test_gpus_that_it_does_not_have(self, tmp_path: Path) -> None:
-        note = look_around(errand(tmp_path, use_gpu=True), "10.0.0.2").notes["node_torch_build"]
+        note = run_probe(task(tmp_path, use_gpu=True), "10.0.0.2").findings["node_torch_build"]
         assert only(note)[1].startswith("10.0.0.2 has ")
 
     def test_secrets_are_looked_for_and_never_shown(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +76,8 @@ class TestOnANode:
         }
         monkeypatch.setenv(REFERENCES, json.dumps(references))
         monkeypatch.delenv("TEAM_KEY", raising=False)
-        level, text = only(look_around(errand(tmp_path), "10.0.0.2").notes["node_secrets"])
-        assert level == "fault"
+        level, text = only(run_probe(task(tmp_path), "10.0.0.2").findings["node_secrets"])
+        assert level == "error"
         assert "job.runtime_env.secrets.WANDB_API_KEY refers to the variable TEAM_KEY, which is not set" in text
         assert "job.runtime_env.secrets.GONE refers to /nowhere/token, which cannot be read on this node" in text
         assert "job.runtime_env.secrets.EMPTY refers to" in text
@@ -86,7 +86,7 @@ class TestOnANode:
         monkeypatch.setenv("TEAM_KEY", "x")
         monkeypatch.setenv(REFERENCES, json.dumps({name: references[name] for name in ("HF_TOKEN", "WANDB_API_KEY")}))
         (tmp_path / "again").mkdir()
-        assert only(look_around(errand(tmp_path / "again"), "10.0.0.2").notes["node_secrets"]) == (
+        assert only(run_probe(task(tmp_path / "again"), "10.0.0.2").findings["node_secrets"]) == (
             "ok",
             "the 2 secrets of the job are there",
         )
@@ -102,29 +102,29 @@ class TestOverNodes:
         monkeypatch.setattr(node_checks, "connected", refuse)
         (tmp_path / "file").touch()
         driver, cluster = reports_of(subject_of(tmp_path, {"run.storage_path": str(tmp_path / "file" / "runs")}))
-        assert only(driver.notes["node_storage"])[1].startswith("run.storage_path: cannot write ")
-        assert "no Ray cluster answers at 10.0.0.1:6379" in only(cluster.notes["node_storage"])[1]
+        assert only(driver.findings["node_storage"])[1].startswith("run.storage_path: cannot write ")
+        assert "no Ray cluster answers at 10.0.0.1:6379" in only(cluster.findings["node_storage"])[1]
 
     def test_what_is_fine_everywhere_is_said_once(self) -> None:
         reports = [Report(f"10.0.0.{number}", {"node_data": [ok("3 files")]}) for number in (1, 2, 3)]
-        assert list(merged(reports, "node_data")) == [ok("from 10.0.0.1, 10.0.0.2, 10.0.0.3: 3 files")]
+        assert list(merged(reports, "node_data")) == [ok("on 10.0.0.1, 10.0.0.2, 10.0.0.3: 3 files")]
 
     def test_what_is_wrong_names_its_nodes(self) -> None:
         reports = [
             Report("10.0.0.1", {"node_data": [ok("3 files")]}),
-            Report("10.0.0.2", {"node_data": [fault("a.csv: no such file")]}),
-            Report("10.0.0.3", {"node_data": [fault("a.csv: no such file")]}),
+            Report("10.0.0.2", {"node_data": [problem("a.csv: no such file")]}),
+            Report("10.0.0.3", {"node_data": [problem("a.csv: no such file")]}),
             Report("10.0.0.4"),
         ]
         assert list(merged(reports, "node_data")) == [
-            fault("from 10.0.0.2, 10.0.0.3: a.csv: no such file"),
-            ok("from 10.0.0.1: 3 files"),
+            problem("on 10.0.0.2, 10.0.0.3: a.csv: no such file"),
+            ok("on 10.0.0.1: 3 files"),
         ]
 
     def test_a_check_of_which_no_node_says_anything_is_skipped(self) -> None:
-        assert list(merged([Report("10.0.0.1")], "node_data")) == [skipped("no node could be asked")]
+        assert list(merged([Report("10.0.0.1")], "node_data")) == [skipped("no node could be checked")]
 
-    def test_other_versions_than_the_driver_s_are_faults(self) -> None:
+    def test_other_versions_than_the_driver_s_are_errors(self) -> None:
         here = {"python": "3.11.7", "torch": "2.13.0"}
         reports = [
             Report("10.0.0.1", versions=dict(here)),
@@ -132,7 +132,7 @@ class TestOverNodes:
             Report("10.0.0.3"),
         ]
         (note,) = compare_versions(reports, here)
-        assert note == fault(
+        assert note == problem(
             "torch 2.13.0 on the driver's node, but 10.0.0.2 has none: install the same version everywhere"
         )
         assert [note.level for note in compare_versions(reports[:1], here)] == ["ok"]

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from tests.s3 import FaultProxy
-from tests.trainers.inspection.looking import levels, subject_of, the_one
+from tests.trainers.inspection.checking import levels, subject_of, the_one
 from trainers.inspection.storage_checks import check_storage
 from trainers.storage import open_storage
 
@@ -15,7 +15,7 @@ def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     subject = subject_of(tmp_path, {"run.storage_path": str(tmp_path / "file" / "runs")})
-    text = the_one(check_storage, subject, "fault")
+    text = the_one(check_storage, subject, "error")
     assert text.startswith("run.storage_path: cannot create ")
     assert "a file stands where a folder is needed: choose another storage path" in text
 
@@ -23,7 +23,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_cache_of_its_own_is_looked_at_too(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     subject = subject_of(tmp_path, {"data.cache_dir": str(tmp_path / "file")})
-    assert the_one(check_storage, subject, "fault").startswith("data.cache_dir: ")
+    assert the_one(check_storage, subject, "error").startswith("data.cache_dir: ")
 
 
 def test_a_folder_of_the_nodes_is_not_made_here(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_bucket_that_can_be_written_is_left_as_it_was(tmp_path: Path, s3_bucke
 
 def test_a_bucket_that_is_not_there(tmp_path: Path, s3_bucket: str, s3_endpoint: str) -> None:
     changes = {"run.storage_path": f"{s3_bucket}-other/runs", "run.s3_endpoint_url": s3_endpoint}
-    text = the_one(check_storage, subject_of(tmp_path, changes), "fault")
+    text = the_one(check_storage, subject_of(tmp_path, changes), "error")
     assert "does not exist" in text
     assert "create it or correct the storage path" in text
 
@@ -51,4 +51,4 @@ def test_a_bucket_that_refuses_this_machine_may_take_the_nodes(
     fault_proxy.fail_next(100, status=403, error_code="AccessDenied")
     changes = {"run.storage_path": f"{s3_bucket}/runs", "run.s3_endpoint_url": fault_proxy.url}
     assert "permission denied" in the_one(check_storage, subject_of(tmp_path, changes, elsewhere=True), "skipped")
-    assert "permission denied" in the_one(check_storage, subject_of(tmp_path, changes), "fault")
+    assert "permission denied" in the_one(check_storage, subject_of(tmp_path, changes), "error")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.preflight.surroundings import repository, spec_in
+from tests.jobs.preflight.contexts import repository, spec_in
 from trainers.errors import ConfigError
 
 

@@ -14,12 +14,11 @@ import ray
 import yaml
 
 from jobs.clusters.registry import Clusters
-from jobs.preflight.case import Case
-from jobs.preflight.finding import Check, Finding
-from jobs.preflight.runner import run_check
+from jobs.preflight.context import Context
 from jobs.scheduler.policy import Capacity
 from jobs.submission.job_spec import JobSpec, load_spec
 from tests.trainers.synthetic import content
+from trainers.inspection.findings import Check, Finding, run_check
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 VERSIONS = {"rayVersion": ray.__version__, "pythonVersion": "3.11.9"}
@@ -114,17 +113,17 @@ def spec_in(root: Path, changes: Mapping[str, Any] | None = None, **job: Any) ->
     return load_spec(path, [], now=NOW)
 
 
-def case_of(
+def context_of(
     folder: Path,
     changes: Mapping[str, Any] | None = None,
     *,
     address: str | None = None,
     clusters: Clusters | None = None,
     deep: bool = False,
-) -> Case:
+) -> Context:
     """A recipe in a small repository, for a cluster."""
     root = repository(folder)
-    return Case(spec_in(root, changes), root, address, clusters or clusters_of({"CPU": 8.0}), deep=deep)
+    return Context(spec_in(root, changes), root, address, clusters or clusters_of({"CPU": 8.0}), deep=deep)
 
 
 def named(checks: Sequence[Check], name: str) -> Check:
@@ -132,9 +131,9 @@ def named(checks: Sequence[Check], name: str) -> Check:
     return next(check for check in checks if check.name == name)
 
 
-def the_one(check: Check, case: Case) -> Finding:
+def the_one(check: Check, context: Context) -> Finding:
     """The only thing that a check says."""
-    findings = list(run_check(check, case))
+    findings = list(run_check(check, context))
     assert len(findings) == 1, findings
     assert findings[0].check == check.name
     return findings[0]

@@ -1,0 +1,96 @@
+"""What preflight checks: a recipe, the repository that is packaged with it, and the cluster that it is for."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from jobs.addresses import is_loopback_url
+from jobs.clusters.registry import Clusters
+from jobs.errors import ClusterError
+from jobs.preflight.dashboard import DashboardResponse, get_metadata
+from jobs.scheduler.policy import Capacity
+from jobs.submission.assemble import Bundle, gather
+from jobs.submission.job_spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Target:
+    """The cluster.
+
+    Attributes:
+        address: URL of its dashboard.
+        clusters: Calls it.
+    """
+
+    address: str
+    clusters: Clusters
+
+
+class Context:
+    """One preflight; what several checks need is read once."""
+
+    def __init__(
+        self, spec: JobSpec | None, root: Path | None, address: str | None, clusters: Clusters | None, *, deep: bool
+    ):
+        """Contacts nobody yet.
+
+        Args:
+            spec: The recipe. None: only the cluster is checked.
+            root: The repository's root.
+            address: URL of the cluster's dashboard. None: not known.
+            clusters: Calls clusters. None: the cluster cannot be reached from here, only from the service.
+            deep: Whether checks may take minutes.
+        """
+        self.spec, self.root, self.address, self.deep = spec, root, address, deep
+        self.target = Target(address, clusters) if address is not None and clusters is not None else None
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether the job would see this machine's files, as far as is known.
+
+        Where a submission names no cluster, a service chooses one; where `rayscribe preflight` names none, this
+        machine is checked.
+        """
+        return self.deep if self.address is None else is_loopback_url(self.address)
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        """What is packaged.
+
+        Raises:
+            ConfigError: there is no task.py, or the package is too large; with the largest files.
+        """
+        assert self.spec is not None and self.root is not None
+        return gather(self.spec, self.root)
+
+    @cached_property
+    def without_token(self) -> DashboardResponse | ClusterError:
+        """What the dashboard responds to an unauthenticated client."""
+        return self._get_metadata(with_token=False)
+
+    @cached_property
+    def with_token(self) -> DashboardResponse | ClusterError:
+        """What the dashboard responds to this user."""
+        return self._get_metadata(with_token=True)
+
+    @cached_property
+    def capacity(self) -> Capacity | None:
+        """What the cluster has; None where it is not known."""
+        if self.target is None or isinstance(self.with_token, ClusterError):
+            return None
+        try:
+            return self.target.clusters.capacity(self.target.address)
+        except ClusterError:
+            return None
+
+    @property
+    def cluster_accepts_us(self) -> bool:
+        """Whether the cluster responds to this user."""
+        return isinstance(self.with_token, DashboardResponse) and not self.with_token.refused
+
+    def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
+        assert self.target is not None
+        try:
+            return get_metadata(self.target.address, with_token=with_token)
+        except ClusterError as error:
+            return error

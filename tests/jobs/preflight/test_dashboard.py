@@ -1,0 +1,22 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_ray_s_private_function_still_gives_the_header_of_its_own_clients() -> None:
+    # In a process of its own: Ray reads its environment once.
+    script = "from jobs.preflight.dashboard import _token_header; print(_token_header())"
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a-token"}
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "'Bearer a-token'" in result.stdout
