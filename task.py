@@ -1,5 +1,6 @@
 """The job's entry on the cluster: arguments → TrainConfig → trainers.pipeline.fit → exit code.
 
+ray job submit --working-dir . -- python task.py                                  the demo recipe, on the driver's node
 ray job submit --working-dir . -- python task.py --config jobs/specs/whisper_micro.yaml
 python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 --num-workers 3 --use-gpu
 """

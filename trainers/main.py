@@ -22,8 +22,10 @@ from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.distributed.signals import STOP
 from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
+from trainers.pipeline import demo_run
 
 EXAMPLES = """examples:
+  python task.py    (the demo recipe, on this node)
   python task.py --config jobs/specs/whisper_micro.yaml --set scaling.num_workers=2
   python task.py --config my.yaml --set data.train=my/train.csv --set run.storage_path=s3://bucket/runs
   python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 --num-workers 3 --use-gpu
@@ -70,7 +72,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one verb; prints one message for what can go wrong, and gives back its exit code."""
-    given = parser().parse_args(arguments)
+    given = parser().parse_args(arguments or demo_run.ARGUMENTS)
+    given.demo = not arguments
+    if given.demo:
+        print(demo_run.NOTICE, flush=True)
     STOP.reset()
     with STOP.on_signals():
         try:
@@ -139,11 +144,17 @@ def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
     check_training_args(config.training.training_args)
     if given.no_ray:
         return _run(given, config, LocalEngine())
-    from trainers.distributed.ray_connection import connected  # noqa: PLC0415
+    from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
     from trainers.pipeline.ray_engine import RayEngine  # noqa: PLC0415
 
     # Again inside, since Ray takes SIGTERM for itself when it connects.
     with connected(config, given.address), STOP.on_signals():
+        if given.demo:
+            placement = demo_run.place_demo(config, driver_node())
+            print(placement.message, flush=True)
+            given.changed += [f"{'.'.join(path)}={value}" for path, value in placement.overrides]
+            engine = RayEngine(placement.node_resources) if placement.num_workers else LocalEngine()
+            return _run(given, demo_run.apply_placement(config, placement), engine)
         return _run(given, config, RayEngine())
 
 

@@ -12,6 +12,7 @@ from tests.trainers.synthetic import config, content, speechlike, write_corpus, 
 from trainers.distributed import ray_connection
 from trainers.errors import ResourceError
 from trainers.main import main
+from trainers.pipeline.demo_run import NOTICE
 
 TASK = Path(__file__).parents[2] / "task.py"
 FEW_WORDS = ["one two", "three", "four five six"]
@@ -37,6 +38,13 @@ def one_message(answer: subprocess.CompletedProcess[str]) -> str:
     assert "Traceback" not in answer.stderr
     assert answer.stderr.count("error: ") == 1
     return answer.stderr
+
+
+def test_without_arguments_the_first_line_says_that_the_demo_recipe_runs(tmp_path: Path) -> None:
+    ended = task(folder=tmp_path, RAY_ADDRESS="127.0.0.1:1")
+    assert ended.stdout.splitlines() == [NOTICE]
+    assert ended.returncode == ResourceError.exit_code
+    assert "127.0.0.1:1" in one_message(ended)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -150,8 +150,16 @@ def run_here(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
     yield from map(task, blocks)
 
 
-def run_on_ray(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-    """Runs the task over all blocks with Ray Data, on all nodes of the cluster."""
+def run_on_ray(
+    blocks: list[pa.Table], task: ShardTask, task_resources: Mapping[str, float] | None = None
+) -> Iterator[pa.Table]:
+    """Runs the task over all blocks with Ray Data, on all nodes of the cluster.
+
+    Args:
+        blocks: Rows of the source.
+        task: What to do with a block.
+        task_resources: Custom resources that each Ray task reserves beside its CPU.
+    """
     # Only here, so that the core runs on a machine without Ray.
     import ray.data  # noqa: PLC0415
 
@@ -161,7 +169,11 @@ def run_on_ray(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
     context.print_on_execution_start = False
     with_secrets = partial(_with_secrets, task)
     rows = ray.data.from_arrow(blocks).map_batches(
-        with_secrets, batch_size=None, batch_format="pyarrow", zero_copy_batch=True
+        with_secrets,
+        batch_size=None,
+        batch_format="pyarrow",
+        zero_copy_batch=True,
+        resources=dict(task_resources or {}),
     )
     yield from rows.iter_batches(batch_size=None, batch_format="pyarrow")
 

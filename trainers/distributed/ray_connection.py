@@ -4,9 +4,11 @@ import contextlib
 import logging
 import math
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -50,6 +52,7 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
             wanted = config.scaling.worker_resources["CPU"] * config.scaling.num_workers + CPUS_FOR_DATA
             cpus = max(os.cpu_count() or 1, math.ceil(wanted))
             port = _free_port()
+            set_own_token()
             # "local": without it, ray.init joins whatever Ray another user started on this machine.
             ray.init(
                 "local",
@@ -70,6 +73,17 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
         yield
     finally:
         ray.shutdown()
+
+
+def set_own_token() -> None:
+    """Gives the Ray that is about to start here a token of its own, where the user has chosen none.
+
+    Otherwise `ray.init` writes one into ~/.ray/auth_token, and a `ray start` that finds it there demands it of all its
+    clients, for good. The token stays for the life of this process, since Ray's libraries read it once.
+    """
+    chosen = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    if not chosen and not Path("~/.ray/auth_token").expanduser().exists():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def _check_answers(address: str) -> None:
@@ -172,6 +186,13 @@ def is_stop_asked(board: Any) -> bool:
         return bool(ray.get(board.is_stop_asked.remote(), timeout=BOARD_S))
     except ray.exceptions.RayError:
         return False
+
+
+def driver_node() -> dict[str, float]:
+    """Logical resources of the node on which this driver runs."""
+    here = ray.get_runtime_context().get_node_id()
+    resources: dict[str, float] = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
+    return resources
 
 
 def living_nodes() -> set[str]:

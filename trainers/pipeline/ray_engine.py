@@ -1,7 +1,7 @@
 """Preparing with Ray Data and training with Ray Train."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -44,17 +44,25 @@ NODE_GOES_TOO_S, NODE_FALLS_SILENT_S = 5.0, 60.0
 
 
 class RayEngine:
-    """The cluster that this process has joined, see `cluster.connected`."""
+    """The cluster that this process has joined, see `ray_connection.connected`."""
 
-    @staticmethod
-    def runner(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+    def __init__(self, task_resources: Mapping[str, float] | None = None):
+        """Joins nothing.
+
+        Args:
+            task_resources: What each preparing task reserves beside its CPU, e.g. a part of `node:<address>`, which
+                places it there.
+        """
+        self._task_resources = dict(task_resources or {})
+
+    def runner(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         """Runs preparing tasks with Ray Data.
 
         Raises:
             RayscribeError: what stopped a task.
         """
         try:
-            yield from run_on_ray(blocks, task)
+            yield from run_on_ray(blocks, task, self._task_resources)
         except RayError as error:
             raise error_behind(error, doing="preparing") from error
 

@@ -1,0 +1,76 @@
+"""`python task.py` without arguments: the demo recipe, on the driver's node, with as many workers as fit there.
+
+The workers, and the tasks that prepare the audio, run on the node of the driver: a folder there is storage for all of
+them, so that the demo needs neither a bucket nor a shared disk. Pure, and imports neither Ray nor torch.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.config.loader import apply_overrides
+from trainers.config.schema import CPUS_FOR_DATA, TrainConfig
+
+# In the repository, in the job's copy of it, and in an installed distribution alike.
+RECIPE = Path(__file__).parents[2] / "jobs" / "specs" / "whisper_micro.yaml"
+ARGUMENTS = ("--config", str(RECIPE))
+NOTICE = f"no arguments: running the demo recipe {RECIPE.name} to its end (python task.py --help lists the arguments)"
+# Memory of one demo worker: imports, weights and a batch, rounded up.
+WORKER_BYTES = 2**30
+# Every node has 1 of a resource of its own, `node:<address>`; this part of it places a worker there.
+NODE_SHARE = 0.001
+
+
+@dataclass(frozen=True)
+class DemoPlacement:
+    """Where the demo runs.
+
+    Attributes:
+        num_workers: Training workers. 0: the driver's node offers Ray no CPU, so the driver trains in its own process.
+        node_resources: What every worker and task reserves in order to be placed on the driver's node.
+        overrides: The recipe's fields that change, with their values.
+    """
+
+    num_workers: int
+    node_resources: Mapping[str, float]
+    overrides: tuple[tuple[tuple[str, ...], Any], ...]
+
+    @property
+    def message(self) -> str:
+        """Where the demo runs, in a line."""
+        if not self.num_workers:
+            return "1 process: Ray has no CPU on this node, so the driver trains itself, without Ray's workers"
+        count = "1 worker" if self.num_workers == 1 else f"{self.num_workers} workers"
+        return f"{count} on this node, as many as fit"
+
+
+def place_demo(config: TrainConfig, node: Mapping[str, float]) -> DemoPlacement:
+    """Fits the recipe to a node. The global batch stays the recipe's own, and so does the order of the utterances.
+
+    Args:
+        config: The demo recipe.
+        node: Logical resources of the driver's node as Ray counts them; memory in bytes.
+    """
+    global_batch = config.scaling.num_workers * config.training.per_device_train_batch_size
+    cpus = node.get("CPU", 0.0)
+    fitting = min(cpus - CPUS_FOR_DATA, node.get("memory", math.inf) // WORKER_BYTES)
+    num_workers = int(min(max(fitting, 1), global_batch)) if cpus >= 1 else 0
+    own = {name: NODE_SHARE for name in node if name.startswith("node:") and not name.startswith("node:__")}
+    node_resources = own if num_workers else {}
+    return DemoPlacement(
+        num_workers,
+        node_resources,
+        (
+            (("scaling", "num_workers"), max(num_workers, 1)),
+            (("scaling", "resources_per_worker"), node_resources),
+            (("training", "global_batch_size"), global_batch),
+            (("training", "per_device_train_batch_size"), math.ceil(global_batch / max(num_workers, 1))),
+        ),
+    )
+
+
+def apply_placement(config: TrainConfig, placement: DemoPlacement) -> TrainConfig:
+    """The config with the placement's overrides."""
+    return TrainConfig.model_validate(apply_overrides(config.model_dump(), placement.overrides))
