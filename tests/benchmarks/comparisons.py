@@ -81,8 +81,8 @@ def compare_preparation(bench: Bench) -> list[Row]:
         Row(f"prepare, clips/s to features in memory ({state})", rate, theirs, "high", PREPARE_GOAL)
         for state, rate in ours.items()
     ]
-    gb_an_hour = [side.total("stored_bytes") / 1e9 / (side.total("audio_s") / 3600) for side in (prepare, both)]
-    rows.append(Row("stored, GB an hour of speech", *gb_an_hour, better="low", most=STORED_GOAL_GB, digits=3))
+    gb_ours, gb_stock = (side.total("stored_bytes") / 1e9 / (side.total("audio_s") / 3600) for side in (prepare, both))
+    rows.append(Row("stored, GB an hour of speech", gb_ours, gb_stock, better="low", most=STORED_GOAL_GB, digits=3))
     return [*rows, *_memory_rows("prepare", prepare, stock)]
 
 
@@ -142,7 +142,7 @@ def _rates(side: Side, clips: int) -> str:
 
 
 def _prepared_rate(side: Side) -> float:
-    return side.turns[0]["clips"] / (side.typical("map_s") + side.typical("read_s"))
+    return float(side.turns[0]["clips"]) / (side.typical("map_s") + side.typical("read_s"))
 
 
 def _parts(side: Side, *names: str) -> str:

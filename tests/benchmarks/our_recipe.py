@@ -29,25 +29,29 @@ from trainers.distributed.session import LocalSession
 from trainers.models.whisper import load_recognizer
 from trainers.pipeline.fit import LocalEngine, fit, prepare_all
 from trainers.pipeline.ray_engine import RayEngine
-from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer
 from trainers.training.planning import scoring_options
 from trainers.training.trainer import Clips, Collator, Request
-from trainers.training.worker import WorkOrder, train_loop_per_worker
+from trainers.training.worker import train_loop_per_worker
 from trainers.training.worker_setup import silence_libraries
 
 FULL_CONTEXT_S = 30.0
 
 
 def start_ray() -> None:
-    """Starts a Ray of this process as `cluster.connected` does, once; it ends with the process.
+    """Starts a Ray of this process as `ray_connection.connected` does, once; it ends with the process.
 
     `address="local"`: never another Ray of this machine, which would be measured in its place.
     """
     if not ray.is_initialized():
         cpus = max(os.cpu_count() or 1, RANKS + 1)
-        quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
 
 
 def config_of(given: argparse.Namespace) -> TrainConfig:
@@ -109,14 +113,14 @@ def read(given: argparse.Namespace) -> None:
         # Opened in the turn: the set is prepared in a turn before it.
         prepared = prepared_split(config_of(given), session, "train")
         durations_s = prepared.index["duration_s"].to_numpy()
-        edges = np.asarray(bucket_edges(FULL_CONTEXT_S, bucketed=True))
-        bucketed_s = edges[bucket_of(durations_s, edges)]
+        edges_s = bucket_edges(FULL_CONTEXT_S, bucketed=True)
+        bucketed_s = np.asarray(edges_s)[bucket_of(durations_s, edges_s)]
         full_s = np.full(len(durations_s), FULL_CONTEXT_S)
-        figures = {"clips": len(durations_s)}
-        for name, edges_s in (("read_s", full_s), ("bucketed_s", bucketed_s)):
+        figures: dict[str, float] = {"clips": len(durations_s)}
+        for name, longest_s in (("read_s", full_s), ("bucketed_s", bucketed_s)):
             session.barrier()
             began = time.perf_counter()
-            read_share(ClipReader(prepared, cache_bytes=0), log_mel, edges_s, session, given.batch)
+            read_share(ClipReader(prepared, cache_bytes=0), log_mel, longest_s, session, given.batch)
             session.barrier()
             figures[name] = time.perf_counter() - began
         turns.done(figures)
@@ -140,25 +144,16 @@ def features(log_mel: LogMel, batch: dict[str, Any]) -> torch.Tensor:
     return torch.stack([log_mel(clip[:length], frames) for clip, length in pairs])
 
 
-class EngineInTurns(RayEngine):
-    """Ray, with workers that train in turns."""
-
-    def __init__(self, address: str, steps: int):
-        self._turns = {"address": address, "steps": steps}
-
-    def train(self, order: WorkOrder, folder: RunFolder) -> None:
-        self._run(partial(train_in_turns, self._turns), order, order.attempt, folder)
-
-
-def train_in_turns(turns: dict[str, Any], loop_config: dict[str, Any]) -> None:
+def train_in_turns(turns: dict[str, Any], loop_config: dict[str, Any]) -> str | None:
     """train_loop_per_worker, in turns."""
     take_turns(turns["address"], ray.train.get_context().get_world_rank(), turns["steps"])
-    train_loop_per_worker(loop_config)
+    return train_loop_per_worker(loop_config)
 
 
 def take_turns(address: str, rank: int, steps: int) -> None:
     """Makes every Trainer of this process train in turns."""
-    transformers.trainer.DEFAULT_CALLBACKS.append(training_turns(address, rank, steps))
+    callbacks: list[Any] = transformers.trainer.DEFAULT_CALLBACKS
+    callbacks.append(training_turns(address, rank, steps))
 
 
 def train(given: argparse.Namespace) -> None:
@@ -173,7 +168,8 @@ def fit_on_ray(given: argparse.Namespace) -> None:
     """A whole run on Ray: Ray Data prepares, a TorchTrainer's workers train."""
     config = config_of(given)
     start_ray()
-    fit(config, EngineInTurns(given.turns, given.turn_steps))
+    turns = {"address": given.turns, "steps": given.turn_steps}
+    fit(config, RayEngine(train_loop=partial(train_in_turns, turns)))
 
 
 def evaluate(given: argparse.Namespace) -> None:

@@ -65,7 +65,9 @@ def _join_digits(source: Path, folder: Path, count: int) -> list[dict[str, str]]
     for number in range(count):
         wanted = generator.uniform(SHORTEST_S, LONGEST_S) * SAMPLING_RATE_HZ
         digits = spoken[speakers[number % len(speakers)]]
-        pieces, words, length = [], [], 0
+        pieces: list[np.ndarray] = []
+        words: list[str] = []
+        length = 0
         while not words or length < wanted - SAMPLING_RATE_HZ * 0.2:
             samples, word = generator.choice(digits)
             pieces += [samples, pause]

@@ -31,7 +31,7 @@ from tests.runtime_env.ray_node import RayNode, ray_node, thin_python, wait_for
 SECRET = "wandb-secret-5fX2kQ9vTzPq"
 USES_SECRET = """
 import hashlib, os, sys, time
-from trainers.secrets import resolve_secrets
+from trainers.config.secrets import resolve_secrets
 
 resolve_secrets(os.environ)
 print("digest", hashlib.sha256(os.environ["WANDB_API_KEY"].encode()).hexdigest(), flush=True)

@@ -27,8 +27,10 @@ from trainers.storage import open_storage
 
 MAX_STEPS, SAVE_STEPS = 24, 4
 # What people look at, at the root of a run folder; and each file of model/.
-SHOWN = ("config.yaml", "overrides.yaml", "environment.json", "experiment.json", "quarantine.jsonl")
-SHOWN += (METRICS, RESULT, "evaluation/test.json", "evaluation/test.jsonl", "evaluation/validation.json")
+SHOWN = (
+    *("config.yaml", "overrides.yaml", "environment.json", "experiment.json", "quarantine.jsonl"),
+    *(METRICS, RESULT, "evaluation/test.json", "evaluation/test.jsonl", "evaluation/validation.json"),
+)
 SLOW_S = 0.1
 
 

@@ -73,7 +73,7 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
 def test_the_model_opens_with_from_pretrained_and_pipeline(finished_run: TrainConfig) -> None:
     model = run_folder(finished_run) / "model"
     WhisperForConditionalGeneration.from_pretrained(model)
-    recognize = pipeline("automatic-speech-recognition", model=str(model))
+    recognize: Any = pipeline("automatic-speech-recognition", model=str(model))
     samples = speechlike(0.8).astype(np.float32) / 32768
     assert isinstance(recognize({"raw": samples, "sampling_rate": 16_000})["text"], str)
 

@@ -3,6 +3,7 @@
 import io
 import itertools
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_two_workers_killed_eleven_times_end_with_the_same_weights(
     calm.finish()
     run.start()
     for step, victim in KILLS:
-        run.wait_for(lambda step=step: run.reached(step), f"step {step}")
+        run.wait_for(partial(run.reached, step), f"step {step}")
         kill(run, victim)
     run.finish()
     check_same(run, calm)
@@ -99,9 +100,9 @@ def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_w
     run.start()
     for number, (step, victim) in enumerate(KILLS):
         if number % 2:
-            run.wait_for(lambda step=step: uploading(run, fault_proxy, step), f"an upload of step {step}")
+            run.wait_for(partial(uploading, run, fault_proxy, step), f"an upload of step {step}")
         else:
-            run.wait_for(lambda step=step: run.reached(step), f"step {step}")
+            run.wait_for(partial(run.reached, step), f"step {step}")
         kill(run, victim)
     run.finish()
     check_same(run, calm)

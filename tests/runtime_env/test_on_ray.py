@@ -194,7 +194,7 @@ def test_ray_remembers_a_failure_but_not_for_another_attempt(
 
 SECRETS = """
 import os, ray
-from trainers.secrets import resolve_secrets
+from trainers.config.secrets import resolve_secrets
 
 @ray.remote
 def in_a_worker():
@@ -210,9 +210,9 @@ print("said", before, here, ray.get(in_a_worker.remote()))
 
 
 def test_secrets_are_resolved_on_the_node_and_nowhere_else(repository: Repository, tmp_path: Path) -> None:
-    rooms = Path(sys.modules[resolve_secrets.__module__].__file__ or "").parent
-    mine = ("__init__.py", "errors.py", "secrets.py")
-    grow(tmp_path / "root", {f"trainers/{name}": (rooms / name).read_text() for name in mine})
+    trainers = Path(sys.modules[resolve_secrets.__module__].__file__ or "").parents[1]
+    needed = ("__init__.py", "errors.py", "config/__init__.py", "config/secrets.py")
+    grow(tmp_path / "root", {f"trainers/{name}": (trainers / name).read_text() for name in needed})
     file = Path(repository.node.environment["TOKEN_FILE"])
     end = repository.run(SECRETS, secrets={"MODEL_KEY": {"env": "TEAM_KEY"}, "HUB_TOKEN": {"file": str(file)}})
     lengths = [len(SECRET), len(FILE_SECRET)]

@@ -181,6 +181,11 @@ def evil(path: Path, change: Callable[[zipfile.ZipFile], None]) -> str:
     return package._digest(path)
 
 
+def write_file_and_folder(file: zipfile.ZipFile) -> None:
+    file.writestr("a", "x")
+    file.writestr("a/b", "x")
+
+
 ATTACKS: dict[str, tuple[Callable[[zipfile.ZipFile], None], str]] = {
     "climbs": (lambda file: file.writestr("../evil", "x"), "must be relative"),
     "climbs inside": (lambda file: file.writestr("a/../../evil", "x"), "must be relative"),
@@ -190,7 +195,7 @@ ATTACKS: dict[str, tuple[Callable[[zipfile.ZipFile], None], str]] = {
     "folder entry": (lambda file: file.writestr("folder/", ""), "must be relative"),
     "link": (lambda file: file.writestr(entry("link", mode=stat.S_IFLNK | 0o777), "/etc/passwd"), "a link"),
     "device": (lambda file: file.writestr(entry("null", mode=stat.S_IFCHR | 0o666), ""), "a device"),
-    "file as folder": (lambda file: (file.writestr("a", "x"), file.writestr("a/b", "x"))[0], "as a folder"),
+    "file as folder": (write_file_and_folder, "as a folder"),
     "other packing": (
         lambda file: file.writestr("x", "x", compress_type=zipfile.ZIP_LZMA),
         "compressed in a way",

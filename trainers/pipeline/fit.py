@@ -40,7 +40,9 @@ Made = TypeVar("Made")
 class Engine(Protocol):
     """Where preparing and training run: on Ray (`ray_engine`), or in this process."""
 
-    runner: Runner
+    @property
+    def runner(self) -> Runner:
+        """Runs the tasks that prepare data."""
 
     def once(self, make: Callable[[], Made]) -> Made:
         """What `make` returns, made by one process and known to all that call."""

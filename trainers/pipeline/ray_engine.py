@@ -46,14 +46,16 @@ NODE_GOES_TOO_S, NODE_FALLS_SILENT_S = 5.0, 60.0
 class RayEngine:
     """The cluster that this process has joined, see `ray_connection.connected`."""
 
-    def __init__(self, task_resources: Mapping[str, float] | None = None):
+    def __init__(self, task_resources: Mapping[str, float] | None = None, *, train_loop: Loop = train_loop_per_worker):
         """Joins nothing.
 
         Args:
             task_resources: What each preparing task reserves beside its CPU, e.g. a part of `node:<address>`, which
                 places it there.
+            train_loop: What every training worker runs.
         """
         self._task_resources = dict(task_resources or {})
+        self._train_loop = train_loop
 
     def runner(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         """Runs preparing tasks with Ray Data.
@@ -81,7 +83,7 @@ class RayEngine:
             RayscribeError: what stopped the workers.
             Interruption: somebody asked to stop while there was nothing to wait for.
         """
-        self._run(train_loop_per_worker, order, folder, order.attempt)
+        self._run(self._train_loop, order, folder, order.attempt)
 
     def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
         """Runs scoring workers to their end.

@@ -161,8 +161,8 @@ def test_the_log_has_path_status_and_user_and_no_query(reader: httpx.Client, cap
 
 def test_a_database_that_is_gone_answers_503_and_names_no_password(house: House, http: httpx.Client) -> None:
     assert http.get("/healthz").status_code == 200
-    for path in Path(house.folder).glob("ledger.db*"):
-        path.write_bytes(b"no database" * 1000)
+    for file in Path(house.folder).glob("ledger.db*"):
+        file.write_bytes(b"no database" * 1000)
     for path in ("/healthz", "/v1/runs", "/metrics"):
         answer = http.get(path)
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "ServiceError")

@@ -1,6 +1,6 @@
 """Following a run to its end, and the exit code that a command gives back for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +18,9 @@ from trainers.errors import StorageError
 class Story:
     """A operations door behind which one run lives; each look brings it on by one."""
 
-    def __init__(self, runs: list[Run | Exception], logs: dict[int, list[LogPage | Exception]]):
-        self.runs, self.logs_of = runs, logs
+    def __init__(self, runs: Sequence[Run | Exception], logs: Mapping[int, Sequence[LogPage | Exception]]):
+        self.runs = list(runs)
+        self.logs_of = {attempt: list(pages) for attempt, pages in logs.items()}
 
     def run(self, run_id: str) -> Run:
         found = self.runs[0]

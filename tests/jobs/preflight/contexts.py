@@ -126,12 +126,12 @@ def context_of(
     return Context(spec_in(root, changes), root, address, clusters or clusters_of({"CPU": 8.0}), deep=deep)
 
 
-def named(checks: Sequence[Check], name: str) -> Check:
+def named(checks: Sequence[Check[Context]], name: str) -> Check[Context]:
     """A check by its name."""
     return next(check for check in checks if check.name == name)
 
 
-def the_one(check: Check, context: Context) -> Finding:
+def the_one(check: Check[Context], context: Context) -> Finding:
     """The only thing that a check says."""
     findings = list(run_check(check, context))
     assert len(findings) == 1, findings

@@ -1,3 +1,4 @@
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,14 @@ class TestVersions:
     def test_the_cluster_s_own_are_compared(
         self, tmp_path: Path, changed: dict[str, Any], level: str, words: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checks.platform, "python_version", lambda: "3.11.4")
+        monkeypatch.setattr(platform, "python_version", lambda: "3.11.4")
         with dashboard_at() as dashboard:
             dashboard.data = {**VERSIONS, **changed}
             finding = the_one(VERSION, context_of(tmp_path, address=dashboard.url))
         assert (finding.level, words in finding.text) == (level, True), finding
 
     def test_another_python_may_not_take_our_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(checks.platform, "python_version", lambda: "3.12.1")
+        monkeypatch.setattr(platform, "python_version", lambda: "3.12.1")
         with dashboard_at() as dashboard:
             finding = the_one(VERSION, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "warning"

@@ -21,7 +21,7 @@ from trainers.config.schema import Part, TrainConfig, is_absolute
 from trainers.errors import ConfigError
 
 SPECS = sorted((Path(__file__).parents[3] / "jobs" / "specs").glob("*.yaml"))
-DEMO = {"data.train": None, "data.validation": None, "data.demo": {}}
+DEMO: dict[str, Any] = {"data.train": None, "data.validation": None, "data.demo": {}}
 
 
 def refused(changes: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> str:

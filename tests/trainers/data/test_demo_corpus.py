@@ -151,7 +151,7 @@ def test_a_voice_that_does_not_exist_fails_and_leaves_nothing(monkeypatch: pytes
     )
     real_run = subprocess.run
     monkeypatch.setattr(
-        demo_corpus.subprocess,
+        subprocess,
         "run",
         lambda command, **options: real_run([sys.executable, "-c", script, command[3]], **options),
     )

@@ -26,13 +26,16 @@ def extractor(context_s: int, mels: int) -> WhisperFeatureExtractor:
 def reference(samples: np.ndarray, context_s: int, mels: int) -> torch.Tensor:
     """What WhisperFeatureExtractor gives: (mels, frames of the whole context)."""
     waveform = samples.astype(np.float32) / 32768
-    features = extractor(context_s, mels)(waveform, sampling_rate=RATE_HZ, return_tensors="pt")
-    return features["input_features"][0]
+    extracted = extractor(context_s, mels)(waveform, sampling_rate=RATE_HZ, return_tensors="pt")
+    features: torch.Tensor = extracted["input_features"][0]
+    return features
 
 
 def ours(samples: np.ndarray, context_s: int, mels: int, frames: int | None = None) -> torch.Tensor:
     whole = context_s * RATE_HZ // HOP
-    return LogMel(extractor(context_s, mels))(torch.from_numpy(samples), whole if frames is None else frames)
+    log_mel = LogMel(extractor(context_s, mels))
+    features: torch.Tensor = log_mel(torch.from_numpy(samples), whole if frames is None else frames)
+    return features
 
 
 @pytest.mark.parametrize(("context_s", "mels"), SIZES)

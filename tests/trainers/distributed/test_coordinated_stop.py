@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.distributed import DistStoreError, HashStore
+from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]
 
 from trainers.distributed import coordinated_stop
 from trainers.distributed.coordinated_stop import LastStep

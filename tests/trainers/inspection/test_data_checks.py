@@ -1,6 +1,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pyarrow as pa
@@ -65,7 +66,7 @@ class TestManifests:
             assert f"data.train: {s3_bucket}-other/train.csv: no such file" in text
 
     def test_the_demo_has_none(self, tmp_path: Path) -> None:
-        demo = {"data.train": None, "data.validation": None, "data.test": None, "data.demo": {}}
+        demo: dict[str, Any] = {"data.train": None, "data.validation": None, "data.test": None, "data.demo": {}}
         assert "synthesized where the job runs" in the_one(check_manifests, subject_of(tmp_path, demo), "skipped")
         for check in CHECKS:
             assert levels(check.run, subject_of(tmp_path, demo)) == {"skipped"}

@@ -78,7 +78,7 @@ class TestScratch:
     def test_a_plain_pipeline_transcribes_with_it(self, recognizer: Recognizer, tmp_path: Path) -> None:
         recognizer.model.save_pretrained(tmp_path)
         recognizer.processor.save_pretrained(tmp_path)
-        recognize = transformers.pipeline("automatic-speech-recognition", model=str(tmp_path), device="cpu")
+        recognize: Any = transformers.pipeline("automatic-speech-recognition", model=str(tmp_path), device="cpu")
         samples = speechlike(1.0).astype("float32") / 32768
         answer = recognize(samples, generate_kwargs={"max_new_tokens": 4})
         assert isinstance(answer["text"], str)

@@ -3,10 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,8 @@ RACERS, EACH = 8, 12
 # Appends EACH entries named <racer>-<n>, as a driver or a worker in a process of its own would.
 RACER = """
 import sys
-from trainers.journal import Journal
-from trainers.run_folder import RunFolder
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 url, endpoint, racer, each = sys.argv[1:]
 journal = Journal(RunFolder(open_storage(url, s3_endpoint_url=endpoint or None)))
@@ -31,6 +32,11 @@ sys.stdin.readline()
 for number in range(int(each)):
     journal.append(lambda state: {"kind": "set_aside", "name": f"{racer}-{number}"})
 """
+
+
+def discard(name: str) -> Callable[[State], dict[str, Any]]:
+    """Makes the entry that discards a checkpoint, whatever the state."""
+    return lambda _: {"kind": "set_aside", "name": name}
 
 
 @pytest.fixture
@@ -59,7 +65,7 @@ def test_threads_that_race_make_one_order(folder: RunFolder) -> None:
     def race(racer: int) -> State:
         journal = Journal(folder)
         for number in range(EACH):
-            state = journal.append(lambda _, number=number: {"kind": "set_aside", "name": f"{racer}-{number}"})
+            state = journal.append(discard(f"{racer}-{number}"))
         return state
 
     with ThreadPoolExecutor(RACERS) as pool:
@@ -75,7 +81,7 @@ def test_threads_that_share_a_journal_make_one_order(folder: RunFolder) -> None:
 
     def race(racer: int) -> None:
         for number in range(EACH):
-            journal.append(lambda _, number=number: {"kind": "set_aside", "name": f"{racer}-{number}"})
+            journal.append(discard(f"{racer}-{number}"))
             assert journal.read().number > 0
 
     with ThreadPoolExecutor(RACERS) as pool:
@@ -128,7 +134,7 @@ def test_what_was_read_once_is_not_read_again(s3_bucket: str, fault_proxy: Fault
     folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url))
     journal = Journal(folder)
     for name in ("a", "b", "c"):
-        journal.append(lambda _, name=name: {"kind": "set_aside", "name": name})
+        journal.append(discard(name))
     fault_proxy.requests.clear()
     assert journal.read().set_aside == {"a", "b", "c"}
     assert [method for method, _ in fault_proxy.requests] == ["HEAD"], "only whether there is one more"

@@ -42,7 +42,7 @@ class TurnedStorage(LocalStorage):
     wait: Callable[[], None] = field(default=lambda: None, compare=False)
 
     def sub(self, prefix: str) -> "TurnedStorage":
-        return TurnedStorage(self.url(prefix) if prefix else self.root, self.retry, self.wait)
+        return TurnedStorage(self.url(prefix) if prefix else self.root, self.retry, wait=self.wait)
 
     def read_bytes(self, key: str) -> bytes:
         self.wait()
@@ -106,7 +106,7 @@ class Actor(threading.Thread):
     def run(self) -> None:
         self._go.acquire()
         try:
-            self._play(RunFolder(TurnedStorage(self._root, RetryPolicy(attempts=1), self._turn)))
+            self._play(RunFolder(TurnedStorage(self._root, RetryPolicy(attempts=1), wait=self._turn)))
         except Exception as error:
             self.fault = error
         self.ended = True

@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """A run folder, on a node whose own disk is empty."""
     (tmp_path / "node").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "node"))
-    monkeypatch.setattr(worker_logs.tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     return RunFolder(open_storage(str(tmp_path / "run")))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import torch.multiprocessing
+from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.synthetic import config, write_corpus
 from tests.trainers.training.gradient_process import Job, one_step
@@ -43,7 +43,7 @@ class Bench:
             "scaling.num_workers": workers,
         }
         job = replace(self.job, config=config(changes), folder=folder, plain_mean=plain_mean)
-        torch.multiprocessing.start_processes(one_step, args=(job,), nprocs=workers, start_method="forkserver")
+        start_processes(one_step, args=(job,), nprocs=workers, start_method="forkserver")
         norms = {float((folder / f"norm_{rank}").read_text()) for rank in range(workers)}
         assert len(norms) == 1
         return norms.pop()
