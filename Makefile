@@ -2,7 +2,6 @@
 # make demo      train and score a tiny recognizer on this machine, through a Ray job
 # make test      all tests, the slow ones too
 # make check     lint, format and types
-# make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
 # make bench     ratios against the stock recipe
 
 SHELL := /bin/bash
@@ -13,12 +12,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format requirements test demo bench
+.PHONY: setup check format test demo bench
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 15) else f"Python 3.11 to 3.14 is needed, not {v.major}.{v.minor}: make PYTHON=python3.11")'
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, not {v.major}.{v.minor}: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev,demo,deepspeed]'
 	touch $@
@@ -31,9 +30,6 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-requirements: setup
-	$(BIN)/python -m runtime_env.root_files
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup

@@ -1,56 +1,25 @@
 """What the ledger keeps and everybody shows: runs, attempts, events. Frozen; times are seconds since 1970, UTC."""
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from jobs.lifecycle import RunState
+
 DEFAULT_QUEUE = "default"
 
 
-class RunState(StrEnum):
-    """Where a run is. Each state comes with one line of reason."""
-
-    QUEUED = "QUEUED"
-    SETTING_UP = "SETTING_UP"
-    WAITING_FOR_RESOURCES = "WAITING_FOR_RESOURCES"
-    PREPARING_DATA = "PREPARING_DATA"
-    TRAINING = "TRAINING"
-    EVALUATING = "EVALUATING"
-    RETRYING = "RETRYING"
-    PREEMPTED = "PREEMPTED"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    STOPPED = "STOPPED"
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more happens unless a user asks."""
-        return self in ENDED
-
-    @property
-    def waiting(self) -> bool:
-        """Whether the run waits to be admitted, and holds nothing of the cluster."""
-        return self in WAITING
-
-    @property
-    def holding(self) -> bool:
-        """Whether an attempt of the run holds its gang."""
-        return not (self.ended or self.waiting)
-
-
-ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
-WAITING = frozenset({RunState.QUEUED, RunState.RETRYING, RunState.PREEMPTED})
-
-
-# What a stopped entrypoint gives back: 128 + SIGTERM. Ray keeps no exit code of a job that it stopped.
+# Exit code of a stopped entrypoint, 128 + SIGTERM: Ray reports none for a job that it stopped.
 STOPPED_EXIT_CODE = 143
 
 
 class AttemptState(StrEnum):
     """Where an attempt is, as far as the ledger knows."""
 
-    SUBMITTING = "SUBMITTING"  # written before Ray is asked, so that a submit that was cut off is found again
+    SUBMITTING = "SUBMITTING"  # written before the call to Ray, so that an interrupted submission is found again
     SUBMITTED = "SUBMITTED"
     ENDED = "ENDED"
 
@@ -61,15 +30,15 @@ class Cause(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     NODE_LOST = "NODE_LOST"  # a node died or was preempted
-    CLUSTER_LOST = "CLUSTER_LOST"  # Ray does not know the job any more
+    CLUSTER_LOST = "CLUSTER_LOST"  # the cluster no longer knows the job
     WORKER_LOST = "WORKER_LOST"  # a training worker's process died more often than run.max_failures allows
-    DRIVER_KILLED = "DRIVER_KILLED"  # the entrypoint ended by a signal that nobody of ours sent
-    ENVIRONMENT = "ENVIRONMENT"  # the runtime_env could not be made
+    DRIVER_KILLED = "DRIVER_KILLED"  # the entrypoint was killed by a signal that Rayscribe did not send
+    ENVIRONMENT = "ENVIRONMENT"  # the runtime_env could not be set up
     STORAGE = "STORAGE"
-    USER_ERROR = "USER_ERROR"  # config, data, resume, resources, scoring: the same again would fail again
+    USER_ERROR = "USER_ERROR"  # config, data, resume, resources, scoring: a retry would fail in the same way
     ENTRYPOINT = "ENTRYPOINT"  # any other exit code of the entrypoint
-    STOPPED = "STOPPED"  # a user asked
-    FENCED = "FENCED"  # a newer attempt had taken the run over
+    STOPPED = "STOPPED"  # by a user
+    FENCED = "FENCED"  # a newer attempt superseded it
 
 
 class Record(BaseModel):
@@ -100,7 +69,7 @@ class Gang(Record):
 
 
 class Progress(Record):
-    """How far an attempt has come, as it wrote itself."""
+    """How far an attempt has come, as it wrote to its status file."""
 
     phase: str
     step: int | None = None
@@ -113,7 +82,7 @@ class Progress(Record):
 
 
 class Run(Record):
-    """What a user asked for, and where it is.
+    """What a user requested, and what has become of it.
 
     Attributes:
         id: The run's name, unique in a ledger; its attempts are the Ray jobs `<id>-a1`, `<id>-a2`, …
@@ -131,7 +100,7 @@ class Run(Record):
         depends_on: Runs that must succeed first.
         max_retries: New attempts after failures that may pass.
         run_folder: Path or URL of the run folder.
-        state: Where it is.
+        state: What it is doing.
         reason: One line: what it waits for, does, or ended with.
         attempt: Number of the newest attempt, 0 before the first.
         exit_code: The entrypoint's own, once the run has ended.
@@ -140,8 +109,8 @@ class Run(Record):
         updated_s: When the ledger last changed it.
         ended_s: When it ended.
         not_before_s: A retry waits until then.
-        stop_requested_s: When a user asked to stop it.
-        progress: What the newest attempt wrote last.
+        stop_requested_s: When a user requested a stop.
+        progress: The newest attempt's latest status.
         version: Counts the changes, so that two writers never overwrite each other.
     """
 
@@ -188,14 +157,14 @@ class Attempt(Record):
         submission_id: Ray's id.
         state: SUBMITTING, SUBMITTED, ENDED.
         gang: What it holds from `created_s` to `ended_s`.
-        resume_from: Name of the checkpoint that it was expected to start from. None: from nothing.
+        resume_from: Name of the checkpoint that it was expected to start from. None: from scratch.
         created_s: When it was decided.
-        submitted_s: When Ray had taken it.
-        ended_s: When it was seen to have ended.
+        submitted_s: When Ray had accepted it.
+        ended_s: When its end was observed.
         cause: Why it ended.
         exit_code: The entrypoint's.
-        message: One line of what Ray or the entrypoint said.
-        last_step: The optimizer step of the newest whole checkpoint at its end. None: none.
+        message: One line of Ray's message or of the log.
+        last_step: The optimizer step of the newest complete checkpoint at its end. None: none.
     """
 
     run_id: str
@@ -244,6 +213,26 @@ class Event(Record):
 UsageBy = Literal["run", "attempt", "user", "queue", "tag"]
 
 
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs are listed; None and () leave nothing out.
+
+    Attributes:
+        states: Only runs in one of these.
+        queue: Only those of this queue.
+        user: Only those of this user.
+        tag: Only those with this tag.
+    """
+
+    states: Collection[RunState] = ()
+    queue: str | None = None
+    user: str | None = None
+    tag: str | None = None
+
+
+ALL_RUNS = RunFilter()
+
+
 class Page(Record):
     """A part of a list.
 
@@ -264,13 +253,13 @@ class LogLine(Record):
 
 
 class LogPage(Record):
-    """A stretch of an attempt's logs.
+    """A part of an attempt's logs.
 
     Attributes:
         attempt: Number of the attempt.
         lines: What is new since the cursor.
-        cursor: Where to go on.
-        ended: Whether nothing more will come.
+        cursor: Position from which the next page continues.
+        ended: Whether the logs are complete and read to their end.
     """
 
     attempt: int

@@ -5,7 +5,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from jobs.api.connection import PATIENCE_S, READ_S, Call, Connection
 from jobs.api.protocol import HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
 from jobs.errors import NotFoundError
-from jobs.model import Attempt, Event, LogPage, Page, Run, RunState, Usage, UsageBy
+from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
 from jobs.paths import home
 from jobs.submission.run_request import RunRequest
 from trainers.errors import ConfigError
@@ -99,19 +99,10 @@ class Client:
         headers = {IDEMPOTENCY_KEY: idempotency_key if idempotency_key is not None else uuid.uuid4().hex}
         return self._ask(_RUN, Call("POST", RUNS, headers=headers, json=_as_json(run_request)))
 
-    def runs(
-        self,
-        *,
-        states: Collection[RunState] = (),
-        queue: str | None = None,
-        user: str | None = None,
-        tag: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
+    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
         """A page of runs, the newest first."""
-        query = {"queue": queue, "user": user, "tag": tag, "limit": limit, "cursor": cursor}
-        return self._get(_PAGE, RUNS, {**query, "state": [state.value for state in states]})
+        query = {"queue": wanted.queue, "user": wanted.user, "tag": wanted.tag, "limit": limit, "cursor": cursor}
+        return self._get(_PAGE, RUNS, {**query, "state": [state.value for state in wanted.states]})
 
     def run(self, run_id: str) -> Run:
         """One run; see `Service.run`."""

@@ -8,7 +8,8 @@ import typer
 
 from jobs.cli.connect import Session
 from jobs.errors import ClusterError
-from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run
 from trainers.errors import StorageError
 
 Show = Callable[[LogLine], None]

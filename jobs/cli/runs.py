@@ -8,7 +8,8 @@ import typer
 from jobs.cli.connect import JsonOption, ServiceOption, opened
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
 from jobs.cli.output import as_json, event_line, run_details, runs_table, usage_table
-from jobs.model import RunState, UsageBy
+from jobs.lifecycle import RunState
+from jobs.model import RunFilter, UsageBy
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")]
 SECONDS_A_DAY = 86_400.0
@@ -34,7 +35,7 @@ def list_runs(
     """
     with opened(service) as session:
         session.look()
-        page = session.operations.runs(states=state, queue=queue, user=user, tag=tag, limit=limit, cursor=cursor)
+        page = session.operations.runs(RunFilter(state, queue, user, tag), limit=limit, cursor=cursor)
     if json_output:
         as_json(page)
         return

@@ -105,7 +105,7 @@ def add_token(
     from jobs.ledger import Ledger  # noqa: PLC0415
 
     ledger = Ledger.open(database or default_database())
-    typer.echo(ledger.add_token(name, time.time()))
+    typer.echo(ledger.tokens.add(name, time.time()))
     typer.echo(f"token of {name}; it is not shown again. Use: export RAYSCRIBE_TOKEN=…", err=True)
     ledger.close()
 
@@ -119,7 +119,7 @@ def list_tokens(database: DatabaseOption = None, json_output: JsonOption = False
     from jobs.ledger import Ledger  # noqa: PLC0415
 
     ledger = Ledger.open(database or default_database())
-    found = ledger.tokens()
+    found = ledger.tokens.all()
     ledger.close()
     if json_output:
         as_json(found)
@@ -139,6 +139,6 @@ def revoke_token(
     from jobs.ledger import Ledger  # noqa: PLC0415
 
     ledger = Ledger.open(database or default_database())
-    ledger.revoke(name)
+    ledger.tokens.revoke(name)
     ledger.close()
     typer.echo(f"tokens of {name} are revoked")

@@ -6,8 +6,12 @@ epoch. A holder that slept through this finds another epoch at its next write, i
 nothing.
 """
 
+import os
+import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import Connection, CursorResult, select, update
 
@@ -15,7 +19,19 @@ from jobs.errors import LeaseLostError
 from jobs.ledger import tables
 from jobs.ledger.database import Database
 
-Sight = tuple[str | None, int, int]
+
+class LeaseRow(NamedTuple):
+    """The lease as it was read.
+
+    Attributes:
+        holder: Name of who holds it. None: nobody.
+        epoch: Grows each time that somebody takes over.
+        beat: Grows while the holder renews it.
+    """
+
+    holder: str | None
+    epoch: int
+    beat: int
 
 
 class Lease:
@@ -31,7 +47,7 @@ class Lease:
         *,
         ttl_s: float,
         clock: Callable[[], float] = time.monotonic,
-        is_gone: Callable[[str], bool] = lambda holder: False,
+        is_dead: Callable[[str], bool] = lambda holder: False,
     ):
         """Takes nothing yet.
 
@@ -40,12 +56,12 @@ class Lease:
             holder: Name to be shown to others.
             ttl_s: A holder whose beat stands still for this long has lost it.
             clock: Seconds since anything; must not jump.
-            is_gone: Whether a holder is known to live no more, and so need not be waited for.
+            is_dead: Whether the process of a holder is known to have ended, so that its time to live need not pass.
         """
-        self._is_gone = is_gone
+        self._is_dead = is_dead
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock
         self._epoch: int | None = None
-        self._seen: Sight | None = None
+        self._seen: LeaseRow | None = None
         self._seen_s = self._renewed_s = 0.0
 
     @property
@@ -71,14 +87,15 @@ class Lease:
             self._renewed_s = now_s
             return True
         self._epoch = None
-        job_info = self._look()
-        if job_info != self._seen:
-            self._seen, self._seen_s = job_info, now_s
-        waits = now_s - self._seen_s < self._ttl_s
-        if job_info[0] is not None and waits and not self._is_gone(job_info[0]):
+        with self._database.reading() as connection:
+            row = _row(connection)
+        if row != self._seen:
+            self._seen, self._seen_s = row, now_s
+        fresh = now_s - self._seen_s < self._ttl_s
+        if row.holder is not None and fresh and not self._is_dead(row.holder):
             return False
         self._renewed_s = now_s
-        return self._take(job_info)
+        return self._take(row)
 
     def release(self) -> None:
         """Leaves the lease free for the next at once; nothing happens where it is not held."""
@@ -109,26 +126,56 @@ class Lease:
         with self._database.writing() as connection:
             return _one(connection.execute(update(table).where(*mine).values(beat=table.c.beat + 1)))
 
-    def _look(self) -> Sight:
-        with self._database.reading() as connection:
-            return _row(connection)
-
-    def _take(self, job_info: Sight) -> bool:
-        table, (holder, epoch, beat) = tables.lease, job_info
-        unchanged = (table.c.holder.is_not_distinct_from(holder), table.c.epoch == epoch, table.c.beat == beat)
-        new = {"holder": self.holder, "epoch": epoch + 1, "beat": beat + 1}
+    def _take(self, row: LeaseRow) -> bool:
+        c = tables.lease.c
+        unchanged = (c.holder.is_not_distinct_from(row.holder), c.epoch == row.epoch, c.beat == row.beat)
+        new = {"holder": self.holder, "epoch": row.epoch + 1, "beat": row.beat + 1}
         with self._database.writing() as connection:
-            taken = _one(connection.execute(update(table).where(*unchanged).values(new)))
+            taken = _one(connection.execute(update(tables.lease).where(*unchanged).values(new)))
         if taken:
-            self._epoch = epoch + 1
+            self._epoch = row.epoch + 1
         return taken
 
 
-def _row(connection: Connection) -> Sight:
-    table = tables.lease
-    row = connection.execute(select(table).where(table.c.name == tables.CONTROLLER)).one()
-    return row.holder, row.epoch, row.beat
+def process_name() -> str:
+    """This process's name: `<host>/<machine>/<process id>/<start time>`. Unique over reboots and containers."""
+    return f"{socket.gethostname()}/{_machine()}/{os.getpid()}/{_start_of(os.getpid())}"
+
+
+def process_has_ended(holder: str) -> bool:
+    """Whether a holder was a process of this machine that has ended. An unknown one counts as alive."""
+    parts = holder.rsplit("/", 3)
+    if len(parts) != 4 or not parts[2].isdecimal():
+        return False
+    _, machine, process_id, start = parts
+    return bool(machine) and machine == _machine() and _start_of(int(process_id)) != start
+
+
+def _row(connection: Connection) -> LeaseRow:
+    c = tables.lease.c
+    statement = select(c.holder, c.epoch, c.beat).where(c.name == tables.CONTROLLER)
+    return LeaseRow(*connection.execute(statement).one())
 
 
 def _one(result: CursorResult[tuple[()]]) -> bool:
     return result.rowcount == 1
+
+
+def _machine() -> str:
+    """This start of this machine, and the container in it that has process ids of its own; "" where Linux is not."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _start_of(process_id: int) -> str:
+    """When a process began, in ticks since the machine's start; "" where there is none."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # The second field is a name in brackets that may hold anything; the 22nd is the start (proc(5)). A zombie is gone.
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X") else fields[19]

@@ -15,8 +15,8 @@ from jobs.model import Attempt, Event, Gang, Run
 _RUN_FIELDS = frozenset(Run.model_fields)
 REQUEST_FIELDS = frozenset(column.name for column in tables.requests.c) & _RUN_FIELDS
 _IN_RUNS = frozenset(column.name for column in tables.runs.c) & _RUN_FIELDS
-# What happens to a run, or tells two submissions of the same apart: not what was asked for.
-_NOT_ASKED = frozenset(
+# What happens to a run, or tells two submissions of the same apart: not what was requested.
+_NOT_REQUESTED = frozenset(
     {
         "uid",
         "state",
@@ -34,7 +34,7 @@ _NOT_ASKED = frozenset(
     }
 )
 # What a writer may set beside the state; the rest is given at submission, or kept by the ledger itself.
-CHANGEABLE = _NOT_ASKED - {"uid", "state", "submitted_s", "updated_s", "version"}
+CHANGEABLE = _NOT_REQUESTED - {"uid", "state", "submitted_s", "updated_s", "version"}
 # Among how many of the newest runs a near name is looked for.
 _NEAR_AMONG = 500
 
@@ -85,10 +85,10 @@ def insert_values(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def asked_sha256(run: Run) -> str:
-    """What was asked for, in 64 digits: equal for two submissions of the same."""
-    asked = run.model_dump(mode="json", exclude=set(_NOT_ASKED))
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+def request_sha256(run: Run) -> str:
+    """A hash of what was requested: equal for two submissions of the same."""
+    requested = run.model_dump(mode="json", exclude=set(_NOT_REQUESTED))
+    return hashlib.sha256(json.dumps(requested, sort_keys=True).encode()).hexdigest()
 
 
 def attempt_of(row: Row[Any]) -> Attempt:

@@ -1,4 +1,4 @@
-"""Who may speak to the service. A token is shown once; the ledger keeps its SHA-256.
+"""Who may call the service. A token is shown once; the ledger keeps its SHA-256.
 
 A plain hash is enough: a token has 256 random bits, which nobody guesses, so there is nothing to slow down. Looking a
 hash up in an index tells by its time at most something about hashes, and nothing about tokens.
@@ -7,10 +7,11 @@ hash up in an index tells by its time at most something about hashes, and nothin
 import hashlib
 import secrets
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import delete, insert, select
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import tables
+from jobs.ledger.database import Database
 from jobs.ledger.records import near_names
 from jobs.model import Record
 from trainers.errors import ConfigError
@@ -32,46 +33,56 @@ class TokenInfo(Record):
     created_s: float
 
 
-def add(connection: Connection, name: str, at_s: float) -> str:
-    """Makes a token, as text that is nowhere kept.
+class Tokens:
+    """The tokens of a ledger's users; each method is one transaction."""
 
-    Raises:
-        ConfigError: the name is none.
-        ConflictError: the name has one.
-    """
-    if not 0 < len(name) <= MOST_NAME or not name.isprintable() or name != name.strip():
-        raise ConfigError(f"user {name[:80]!r} is no name: 1 to {MOST_NAME} characters that can be printed")
-    table = tables.tokens
-    if connection.execute(select(table.c.name).where(table.c.name == name)).first() is not None:
-        raise ConflictError(f"{name} has a token already: revoke that one first, or give another name")
-    token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    connection.execute(insert(table).values(name=name, sha256=_sha256(token), created_s=at_s))
-    return token
+    def __init__(self, database: Database):
+        self._database = database
 
+    def add(self, name: str, at_s: float) -> str:
+        """Makes a token for a user and returns its text, which is stored nowhere.
 
-def user_of(connection: Connection, token: str) -> str | None:
-    """Whose token this is. None: nobody's."""
-    table = tables.tokens
-    return connection.execute(select(table.c.name).where(table.c.sha256 == _sha256(token))).scalar_one_or_none()
+        Raises:
+            ConfigError: the name is empty, too long, or holds characters that cannot be printed.
+            ConflictError: the user has a token.
+        """
+        if not 0 < len(name) <= MOST_NAME or not name.isprintable() or name != name.strip():
+            raise ConfigError(f"user {name[:80]!r} is no name: 1 to {MOST_NAME} characters that can be printed")
+        table = tables.tokens
+        token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+        with self._database.writing() as connection:
+            if connection.execute(select(table.c.name).where(table.c.name == name)).first() is not None:
+                raise ConflictError(f"{name} has a token already: revoke that one first, or give another name")
+            connection.execute(insert(table).values(name=name, sha256=_sha256(token), created_s=at_s))
+        return token
 
+    def user_of(self, token: str) -> str | None:
+        """Whose token this is. None: nobody's."""
+        table = tables.tokens
+        statement = select(table.c.name).where(table.c.sha256 == _sha256(token))
+        with self._database.reading() as connection:
+            return connection.execute(statement).scalar_one_or_none()
 
-def infos(connection: Connection) -> list[TokenInfo]:
-    """All tokens, by name."""
-    table = tables.tokens
-    found = connection.execute(select(table.c.name, table.c.created_s).order_by(table.c.name))
-    return [TokenInfo(name=name, created_s=created_s) for name, created_s in found]
+    def all(self) -> list[TokenInfo]:
+        """All tokens, by name."""
+        table = tables.tokens
+        statement = select(table.c.name, table.c.created_s).order_by(table.c.name)
+        with self._database.reading() as connection:
+            return [TokenInfo(name=name, created_s=created_s) for name, created_s in connection.execute(statement)]
 
+    def revoke(self, name: str) -> None:
+        """Deletes a user's token.
 
-def revoke(connection: Connection, name: str) -> None:
-    """Makes a token worthless.
-
-    Raises:
-        NotFoundError: no token has this name.
-    """
-    table = tables.tokens
-    if connection.execute(delete(table).where(table.c.name == name)).rowcount == 0:
-        names = [info.name for info in infos(connection)]
-        raise NotFoundError(f"no token is named {name}: {near_names(name, names, or_else='list the tokens that are')}")
+        Raises:
+            NotFoundError: no token has this name.
+        """
+        table = tables.tokens
+        with self._database.writing() as connection:
+            if connection.execute(delete(table).where(table.c.name == name)).rowcount == 0:
+                names = connection.execute(select(table.c.name)).scalars().all()
+                raise NotFoundError(
+                    f"no token is named {name}: {near_names(name, names, or_else='`rayscribe token list` shows all')}"
+                )
 
 
 def _sha256(token: str) -> str:

@@ -1,36 +1,121 @@
-"""Hours that attempts have held, by whom or what they were for."""
+"""What attempts have held and how they ended, added up by the database.
 
+Millionths of seconds are added as whole numbers: sums of fractions depend on the order of rows, and Prometheus takes a
+counter that shrinks by the last bit for one that was reset.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, case, func, literal, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Select, case, cast, func, literal, or_, select
 
-from jobs.ledger import tables
-from jobs.ledger.sums import hours, seconds_between, total_us
+from jobs.ledger import records, tables
+from jobs.ledger.database import Database
+from jobs.lifecycle import RunState
 from jobs.model import Usage, UsageBy
 
+# Upper bounds of the waiting time's buckets, in seconds: from at once to three days.
+WAIT_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10_800.0, 21_600.0, 43_200.0, 86_400.0, 259_200.0)
+_HOUR_S = 3600.0
+_MICRO = 1_000_000
 
-def usage_of(
-    connection: Connection, *, by: UsageBy, now_s: float, since_s: float | None = None, run_id: str | None = None
-) -> list[Usage]:
-    """Sums up what lies between `since_s` and `now_s`, in order of keys.
 
-    An attempt that still runs counts up to `now_s`. One of a run with two tags counts for both.
+@dataclass
+class Waits:
+    """How long runs of a queue waited for their first attempt.
 
-    Args:
-        connection: Where to read.
-        by: What the keys are.
-        now_s: End of the window.
-        since_s: Its beginning. None: everything.
-        run_id: Only this run's.
+    Attributes:
+        number: How many were ever admitted.
+        seconds: Sum of their waiting times.
+        within: How many waited no longer than each of WAIT_BOUNDS_S.
     """
-    found = [
-        Usage(key=key or "", attempts=number, wall_hours=hours(wall), cpu_hours=hours(cpu), gpu_hours=hours(gpu))
-        for key, number, wall, cpu, gpu in connection.execute(_select(by, now_s, since_s, run_id))
-    ]
-    return found if by == "attempt" else sorted(found, key=lambda item: item.key)
+
+    number: int = 0
+    seconds: float = 0.0
+    within: list[int] = field(default_factory=lambda: [0] * len(WAIT_BOUNDS_S))
 
 
-def _select(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None) -> Select[Any]:
+@dataclass(frozen=True)
+class AttemptTotals:
+    """Sums over all attempts.
+
+    Attributes:
+        gpu_hours: By queue and user.
+        cpu_hours: By queue and user.
+        ended: Attempts by queue and cause.
+        waits: By queue.
+    """
+
+    gpu_hours: Mapping[tuple[str, str], float]
+    cpu_hours: Mapping[tuple[str, str], float]
+    ended: Mapping[tuple[str, str], int]
+    waits: Mapping[str, Waits]
+
+
+class UsageSums:
+    """Sums of the ledger, each read in one transaction."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def hours(
+        self, by: UsageBy, *, now_s: float, since_s: float | None = None, run_id: str | None = None
+    ) -> list[Usage]:
+        """Hours that attempts have held between `since_s` and `now_s`, in order of keys.
+
+        An attempt that still runs counts up to `now_s`. One of a run with two tags counts for both.
+
+        Args:
+            by: What the keys are.
+            now_s: End of the window.
+            since_s: Its beginning. None: everything.
+            run_id: Only this run's.
+
+        Raises:
+            NotFoundError: there is no run `run_id`.
+        """
+        with self._database.reading() as connection:
+            if run_id is not None:
+                records.find_run(connection, run_id)
+            found = [
+                Usage(
+                    key=key or "", attempts=count, wall_hours=_hours(wall), cpu_hours=_hours(cpu), gpu_hours=_hours(gpu)
+                )
+                for key, count, wall, cpu, gpu in connection.execute(_select_hours(by, now_s, since_s, run_id))
+            ]
+        return found if by == "attempt" else sorted(found, key=lambda item: item.key)
+
+    def totals(self, *, now_s: float) -> AttemptTotals:
+        """Sums over all attempts; those that still run count up to `now_s`."""
+        gpu: dict[tuple[str, str], int] = defaultdict(int)
+        cpu: dict[tuple[str, str], int] = defaultdict(int)
+        ended: dict[tuple[str, str], int] = defaultdict(int)
+        waits: dict[str, Waits] = defaultdict(Waits)
+        with self._database.reading() as connection:
+            rows = connection.execute(_select_totals(now_s)).all()
+        for queue, user, cause, number, gpu_us, cpu_us, admitted, waited_us, *within in rows:
+            gpu[queue, user] += int(gpu_us)
+            cpu[queue, user] += int(cpu_us)
+            if cause is not None:
+                ended[queue, cause] += number
+            wait = waits[queue]
+            wait.number += int(admitted)
+            wait.seconds += int(waited_us) / _MICRO
+            wait.within = [before + int(more) for before, more in zip(wait.within, within, strict=True)]
+        gpu_hours, cpu_hours = ({key: _hours(value) for key, value in sums.items()} for sums in (gpu, cpu))
+        return AttemptTotals(gpu_hours, cpu_hours, ended, waits)
+
+    def runs(self) -> dict[tuple[str, RunState], int]:
+        """How many runs there are by queue and state; pairs without runs are left out."""
+        queue, state = tables.runs.c.queue, tables.runs.c.state
+        with self._database.reading() as connection:
+            found = connection.execute(select(queue, state, func.count()).group_by(queue, state))
+            return {(name, RunState(value)): number for name, value, number in found}
+
+
+def _select_hours(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None) -> Select[Any]:
     attempts, runs, tags = tables.attempts.c, tables.runs.c, tables.run_tags.c
     keys: dict[UsageBy, ColumnElement[str]] = {
         "run": attempts.run_id,
@@ -40,7 +125,7 @@ def _select(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None
         "tag": tags.tag,
     }
     held_s = _held_s(now_s, since_s)
-    sums = [total_us(held_s * size) for size in (1, attempts.cpus, attempts.gpus)]
+    sums = [_total_us(held_s * size) for size in (1, attempts.cpus, attempts.gpus)]
     columns: list[Any] = [keys[by], func.count(), *sums]
     statement = select(*columns).select_from(tables.attempts).group_by(keys[by])
     if by in ("user", "queue"):
@@ -57,11 +142,44 @@ def _select(by: UsageBy, now_s: float, since_s: float | None, run_id: str | None
     return statement
 
 
+def _select_totals(now_s: float) -> Select[Any]:
+    runs, attempts = tables.runs.c, tables.attempts.c
+    duration_s = _seconds_between(attempts.created_s, func.coalesce(attempts.ended_s, now_s))
+    first = attempts.number == 1
+    wait_s = attempts.created_s - runs.submitted_s
+    columns: list[Any] = [
+        runs.queue,
+        runs.user,
+        attempts.cause,
+        func.count(),
+        _total_us(duration_s * attempts.gpus),
+        _total_us(duration_s * attempts.cpus),
+        func.sum(case((first, 1), else_=0)),
+        _total_us(case((first & (wait_s > 0), wait_s), else_=0.0)),
+        *(func.sum(case((first & (wait_s <= bound), 1), else_=0)) for bound in WAIT_BOUNDS_S),
+    ]
+    joined = select(*columns).join_from(tables.attempts, tables.runs, runs.id == attempts.run_id)
+    return joined.group_by(runs.queue, runs.user, attempts.cause)
+
+
 def _held_s(now_s: float, since_s: float | None) -> ColumnElement[float]:
     """How long an attempt has held its gang within the window."""
     attempts = tables.attempts.c
     begin_s: ColumnElement[float] = attempts.created_s
     if since_s is not None:
         begin_s = case((attempts.created_s < since_s, literal(since_s)), else_=attempts.created_s)
-    end_s = case((attempts.ended_s < now_s, attempts.ended_s), else_=literal(now_s))
-    return seconds_between(begin_s, end_s)
+    return _seconds_between(begin_s, case((attempts.ended_s < now_s, attempts.ended_s), else_=literal(now_s)))
+
+
+def _seconds_between(begin_s: ColumnElement[float], end_s: ColumnElement[float]) -> ColumnElement[float]:
+    """A duration, zero where the end comes first."""
+    return case((end_s > begin_s, end_s - begin_s), else_=0.0)
+
+
+def _total_us(seconds: ColumnElement[float]) -> ColumnElement[int]:
+    """Sum over rows, in microseconds; each row is rounded once."""
+    return func.sum(cast(func.round(seconds * _MICRO), BigInteger))
+
+
+def _hours(microseconds: int) -> float:
+    return int(microseconds) / _MICRO / _HOUR_S

@@ -1,92 +1,133 @@
-"""What users want of runs: a new one, an end, another try. Each is one transaction, and needs no lease."""
+"""What users request of runs: a new one, an end, another try. None of it needs the lease."""
 
 from sqlalchemy import Connection, insert, select
 
 from jobs.errors import ConflictError, NotFoundError
-from jobs.ledger import records, scheduler_rows, tables
+from jobs.ledger import records, tables
+from jobs.ledger.database import Database
+from jobs.ledger.scheduler_rows import states_of
 from jobs.ledger.writer import Writer
-from jobs.model import Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Run
 
-# What an event says by which a user gives a run another try; its attempt is the last that is forgiven.
+# The event by which a user gives a run another try: attempts up to the event's own do not count any more.
 RESUMED = "resumed"
-_LOST = frozenset({RunState.FAILED, RunState.STOPPED})
+_UNSUCCESSFUL = frozenset({RunState.FAILED, RunState.STOPPED})
 
 
-def add_run(connection: Connection, run: Run, *, text: str, idempotency_key: str | None) -> Run:
-    """See Ledger.add_run."""
-    run = run.model_copy(update={"state": RunState.QUEUED, "version": 0})
-    asked = records.asked_sha256(run)
-    if idempotency_key is not None and (same := run_of_key(connection, run, idempotency_key, asked)) is not None:
-        return same
-    _refuse_taken(connection, run.id)
-    _refuse_hopeless(connection, run)
-    values, request = records.insert_values(run)
-    values |= {"idempotency_key": idempotency_key, "asked_sha256": asked}
-    connection.execute(insert(tables.runs).values(values))
-    connection.execute(insert(tables.requests).values(request))
-    if run.tags:
-        tags = [
-            {"run_id": run.id, "tag": tag, "state": run.state, "submitted_s": run.submitted_s}
-            for tag in sorted(set(run.tags))
-        ]
-        connection.execute(insert(tables.run_tags), tags)
-    Writer(connection).note(run, before=None, cause="submitted", text=text, at_s=run.submitted_s)
-    return run
+class UserRequests:
+    """Changes of runs that users request; each method is one transaction."""
 
+    def __init__(self, database: Database):
+        self._database = database
 
-def request_stop(connection: Connection, run_id: str, *, by: str, at_s: float) -> Run:
-    """See Ledger.request_stop."""
-    run, writer, text = records.find_run(connection, run_id), Writer(connection), f"{by} asked to stop it"
-    if run.state.waiting:
-        return writer.change(
-            run,
-            cause="stop_requested",
-            text=f"{text}; it was waiting",
-            state=RunState.STOPPED,
-            reason=f"stopped by {by} while it waited",
-            exit_code=None,
-            not_before_s=None,
-            stop_requested_s=at_s,
-            at_s=at_s,
-        )
-    if run.state.ended or run.stop_requested_s is not None:
+    def add_run(self, run: Run, *, text: str, idempotency_key: str | None = None) -> Run:
+        """Adds a run, QUEUED, with its first event.
+
+        Args:
+            run: What was requested, its id included: whoever repeats a request must not make up a new name for it.
+            text: One line for a person.
+            idempotency_key: The same key of the same user with the same content gives the run that exists.
+
+        Raises:
+            ConflictError: the key was used for something else, the id is taken, or a run in `depends_on` has failed.
+            NotFoundError: a run in `depends_on` does not exist.
+        """
+        run = run.model_copy(update={"state": RunState.QUEUED, "version": 0})
+        with self._database.writing() as connection:
+            if idempotency_key is not None and (same := _run_of_key(connection, run, idempotency_key)) is not None:
+                return same
+            _refuse_taken(connection, run.id)
+            _refuse_hopeless(connection, run)
+            values, request = records.insert_values(run)
+            values |= {"idempotency_key": idempotency_key, "asked_sha256": records.request_sha256(run)}
+            connection.execute(insert(tables.runs).values(values))
+            connection.execute(insert(tables.requests).values(request))
+            if run.tags:
+                tags = [
+                    {"run_id": run.id, "tag": tag, "state": run.state, "submitted_s": run.submitted_s}
+                    for tag in sorted(set(run.tags))
+                ]
+                connection.execute(insert(tables.run_tags), tags)
+            Writer(connection).add_event(run, before=None, cause="submitted", text=text, at_s=run.submitted_s)
         return run
-    return writer.change(
-        run, cause="stop_requested", text=text, reason=f"stopping, as {by} asked", stop_requested_s=at_s, at_s=at_s
-    )
+
+    def run_of_key(self, run: Run, idempotency_key: str) -> Run | None:
+        """The run that this user's key has added already. None: the key is new.
+
+        Raises:
+            ConflictError: the key was used for something else.
+        """
+        with self._database.reading() as connection:
+            return _run_of_key(connection, run, idempotency_key)
+
+    def request_stop(self, run_id: str, *, by: str, at_s: float) -> Run:
+        """Requests a run's end: a waiting one is STOPPED at once, one that holds its gang gets `stop_requested_s`.
+
+        A second request, or one for a run that has ended, changes nothing.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        text = f"{by} requested a stop"
+        with self._database.writing() as connection:
+            run, writer = records.find_run(connection, run_id), Writer(connection)
+            if run.state.waiting:
+                return writer.change(
+                    run,
+                    cause="stop_requested",
+                    text=f"{text}; it was waiting",
+                    state=RunState.STOPPED,
+                    reason=f"stopped by {by} while it waited",
+                    exit_code=None,
+                    not_before_s=None,
+                    stop_requested_s=at_s,
+                    at_s=at_s,
+                )
+            if run.state.ended or run.stop_requested_s is not None:
+                return run
+            reason = f"stopping, as {by} requested"
+            return writer.change(
+                run, cause="stop_requested", text=text, reason=reason, stop_requested_s=at_s, at_s=at_s
+            )
+
+    def reopen(self, run_id: str, *, by: str, at_s: float) -> Run:
+        """Queues a FAILED or STOPPED run again, behind those that wait.
+
+        Raises:
+            NotFoundError: there is no such run.
+            ConflictError: it is in another state.
+        """
+        with self._database.writing() as connection:
+            run = records.find_run(connection, run_id)
+            if run.state not in _UNSUCCESSFUL:
+                done = run.state == RunState.SUCCEEDED
+                fix = "nothing is left to do" if done else f"stop it first: `rayscribe stop {run_id}`"
+                raise ConflictError(f"run {run_id} is {run.state}; only a failed or stopped run is resumed: {fix}")
+            return Writer(connection).change(
+                run,
+                cause=RESUMED,
+                text=f"{by} resumed it",
+                state=RunState.QUEUED,
+                reason=f"resumed by {by}",
+                queued_s=at_s,
+                ended_s=None,
+                exit_code=None,
+                stop_requested_s=None,
+                not_before_s=None,
+                at_s=at_s,
+            )
 
 
-def reopen(connection: Connection, run_id: str, *, by: str, at_s: float) -> Run:
-    """See Ledger.reopen."""
-    run = records.find_run(connection, run_id)
-    if run.state not in _LOST:
-        fix = "its work is done" if run.state == RunState.SUCCEEDED else f"stop it first: `rayscribe stop {run_id}`"
-        raise ConflictError(f"run {run_id} is {run.state}; only a failed or stopped run is resumed: {fix}")
-    return Writer(connection).change(
-        run,
-        cause=RESUMED,
-        text=f"{by} asked to resume it",
-        state=RunState.QUEUED,
-        reason=f"resumed by {by}",
-        queued_s=at_s,
-        ended_s=None,
-        exit_code=None,
-        stop_requested_s=None,
-        not_before_s=None,
-        at_s=at_s,
-    )
-
-
-def run_of_key(connection: Connection, run: Run, key: str, asked: str) -> Run | None:
-    """The run that this user's key has made already."""
+def _run_of_key(connection: Connection, run: Run, key: str) -> Run | None:
     c = tables.runs.c
     found = select(c.id, c.asked_sha256).where(c.user == run.user, c.idempotency_key == key)
     row = connection.execute(found).one_or_none()
     if row is None:
         return None
-    if row.asked_sha256 != asked:
+    if row.asked_sha256 != records.request_sha256(run):
         raise ConflictError(
-            f"idempotency key {key} has submitted run {row.id}, which asked for something else: "
+            f"idempotency key {key} has submitted run {row.id}, which requested something else: "
             "send a new key with a new request"
         )
     return records.find_run(connection, row.id)
@@ -96,18 +137,18 @@ def _refuse_taken(connection: Connection, run_id: str) -> None:
     state = connection.execute(select(tables.runs.c.state).where(tables.runs.c.id == run_id)).scalar_one_or_none()
     if state is None:
         return
-    resume = f"continue it (`rayscribe resume {run_id}`), or " if state in _LOST else ""
-    raise ConflictError(f"run {run_id} is there already, {state}: {resume}give another name (--set run.name=…)")
+    resume = f"continue it (`rayscribe resume {run_id}`), or " if state in _UNSUCCESSFUL else ""
+    raise ConflictError(f"run {run_id} exists already, {state}: {resume}give another name (--set run.name=…)")
 
 
 def _refuse_hopeless(connection: Connection, run: Run) -> None:
-    """Refuses a run that waits for something that is not there, or will never succeed."""
-    states = scheduler_rows.states_of(connection, run.depends_on)
+    """Refuses a run that depends on one that does not exist, or that did not succeed."""
+    states = states_of(connection, run.depends_on)
     for name in run.depends_on:
         if name not in states:
             missing = records.no_such_run(connection, name)
             raise NotFoundError(f"run {run.id} depends on {name}, but {missing}")
-        if states[name] in _LOST:
+        if states[name] in _UNSUCCESSFUL:
             raise ConflictError(
                 f"run {run.id} depends on {name}, which is {states[name]}: "
                 f"resume that one first (`rayscribe resume {name}`), or leave it out of job.depends_on"

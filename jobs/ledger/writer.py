@@ -6,8 +6,8 @@ from sqlalchemy import Connection, and_, insert, or_, select, update
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import records, tables
-from jobs.ledger.transitions import may_follow
-from jobs.model import Attempt, Gang, Run, RunState
+from jobs.lifecycle import RunState, may_follow
+from jobs.model import Attempt, Gang, Run
 
 _ATTEMPT_FIELDS = frozenset(Attempt.model_fields) - {"run_id", "number", "submission_id"}
 
@@ -70,10 +70,10 @@ class Writer:
             tags = tables.run_tags
             self._connection.execute(update(tags).where(tags.c.run_id == run.id).values(state=after))
         if event:
-            self.note(changed, before=run.state, cause=cause, text=text, at_s=at_s)
+            self.add_event(changed, before=run.state, cause=cause, text=text, at_s=at_s)
         return changed
 
-    def note(self, run: Run, *, before: RunState | None, cause: str, text: str, at_s: float) -> None:
+    def add_event(self, run: Run, *, before: RunState | None, cause: str, text: str, at_s: float) -> None:
         """Adds an event of a run that has just been changed."""
         self._connection.execute(
             insert(tables.events).values(

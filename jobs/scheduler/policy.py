@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from jobs.model import RunState
+from jobs.lifecycle import RunState
 from jobs.scheduler.decision import Decision, Holding, Wait, Waiting
 from jobs.scheduler.feasibility import Capacity, never_fits
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.ledger import Changed, Lease, Ledger
-from jobs.model import Attempt, AttemptState, Run, RunState, submission_id_of
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, AttemptState, Run, submission_id_of
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Capacity, Decision, decide
 from jobs.service.run_folders import RunFolders
@@ -16,11 +17,11 @@ log = logging.getLogger(__name__)
 
 def look(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s: float) -> Decision:
     """Asks the policy what it would do now, without doing it."""
-    waiting = ledger.waiting()
-    holding = ledger.holding()
+    waiting = ledger.scheduler.waiting()
+    holding = ledger.scheduler.holding()
     capacity = capacities(clusters, {item.address for item in waiting})
     wanted = {name for item in waiting for name in item.depends_on}
-    return decide(waiting, holding, capacity, queues, ledger.dependencies(wanted), now_s)
+    return decide(waiting, holding, capacity, queues, ledger.scheduler.states(wanted), now_s)
 
 
 def capacities(clusters: Clusters, addresses: Collection[str]) -> dict[str, Capacity]:

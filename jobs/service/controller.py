@@ -24,7 +24,8 @@ from jobs.errors import (
     ServiceError,
 )
 from jobs.ledger import Changed, Lease, Ledger
-from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Run
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.admission import look, open_attempt, refuse
 from jobs.service.failure_causes import cause_of, line_of
@@ -260,8 +261,7 @@ class Controller:
                 "last_step": newest[1] if newest is not None else None,
             }
         )
-        forgiven = self._ledger.forgiven(run.id)
-        earlier = [item for item in self._ledger.attempts(run.id) if forgiven < item.number < attempt.number]
+        earlier = [item for item in self._ledger.attempts_that_count(run.id) if item.number < attempt.number]
         verdict = judge([*earlier, ended], run.max_retries)
         over = verdict.state.ended
         if run.stop_requested_s is not None and verdict.state != RunState.SUCCEEDED:

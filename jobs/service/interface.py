@@ -1,10 +1,9 @@
 """What the command line asks for, whoever answers: `service.Service` in this process, or `client.Client` over HTTP."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from jobs.model import Attempt, Event, LogPage, Page, Run, RunState, Usage, UsageBy
+from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
 from jobs.submission.run_request import RunRequest
 
 
@@ -17,16 +16,7 @@ class Operations(Protocol):
 
     def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run: ...  # noqa: D102
 
-    def runs(  # noqa: D102
-        self,
-        *,
-        states: Collection[RunState] = (),
-        queue: str | None = None,
-        user: str | None = None,
-        tag: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page: ...
+    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page: ...  # noqa: D102
 
     def run(self, run_id: str) -> Run: ...  # noqa: D102
 

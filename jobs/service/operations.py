@@ -11,7 +11,8 @@ from threading import Lock
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
-from jobs.model import Attempt, Event, LogPage, Page, Run, RunState, Usage, UsageBy
+from jobs.lifecycle import RunState
+from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
 from jobs.scheduler.feasibility import never_fits
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Decision
@@ -84,25 +85,16 @@ class Service:
             run_request, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock()
         )
         # First of all: a request that is repeated was taken in a world that may have changed since.
-        if idempotency_key is not None and (same := self._ledger.asked_before(run, idempotency_key)) is not None:
+        if idempotency_key is not None and (same := self._ledger.requests.run_of_key(run, idempotency_key)) is not None:
             return same
         if not self._packages.has(run_request.package):
             raise NotFoundError(f"package {run_request.package} is not here: upload it first")
         self._refuse_impossible(run)
-        return self._ledger.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
+        return self._ledger.requests.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
 
-    def runs(
-        self,
-        *,
-        states: Collection[RunState] = (),
-        queue: str | None = None,
-        user: str | None = None,
-        tag: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
+    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
         """A page of runs, the newest first."""
-        page = self._ledger.runs(states=states, queue=queue, user=user, tag=tag, limit=limit, cursor=cursor)
+        page = self._ledger.runs(wanted, limit=limit, cursor=cursor)
         return Page(runs=[self._explained(run) for run in page.runs], next_cursor=page.next_cursor)
 
     def run(self, run_id: str) -> Run:
@@ -115,17 +107,15 @@ class Service:
 
     def attempts(self, run_id: str) -> list[Attempt]:
         """Its attempts, the first first."""
-        self._ledger.run(run_id)
         return self._ledger.attempts(run_id)
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """What happened to it, after the event of this number."""
-        self._ledger.run(run_id)
         return self._ledger.events(run_id, after=after, limit=limit)
 
     def stop(self, run_id: str) -> Run:
         """Asks for a stop: of a waiting run at once, of a live one as soon as it has left its last checkpoint."""
-        return self._ledger.request_stop(run_id, by=self._user, at_s=self._clock())
+        return self._ledger.requests.request_stop(run_id, by=self._user, at_s=self._clock())
 
     def resume(self, run_id: str) -> Run:
         """Queues a failed or stopped run again; its next attempt continues from its last whole checkpoint.
@@ -133,7 +123,7 @@ class Service:
         Raises:
             ConflictError: the run lives, or has succeeded.
         """
-        return self._ledger.reopen(run_id, by=self._user, at_s=self._clock())
+        return self._ledger.requests.reopen(run_id, by=self._user, at_s=self._clock())
 
     def logs(
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
@@ -159,7 +149,7 @@ class Service:
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
         """GPU-hours and CPU-hours; attempts that live count up to now."""
-        return self._ledger.usage(by=by, now_s=self._clock(), since_s=since_s, run_id=run_id)
+        return self._ledger.usage.hours(by, now_s=self._clock(), since_s=since_s, run_id=run_id)
 
     def _address_of(self, job: JobPart) -> str:
         known = self._addresses

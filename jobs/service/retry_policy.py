@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from jobs.model import Attempt, Cause, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, Cause
 from jobs.service.failure_causes import is_transient
 from trainers.config.durations import format_duration
 

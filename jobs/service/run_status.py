@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jobs.clusters.job_info import PENDING, JobInfo
-from jobs.model import Progress, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Progress
 from trainers.config.durations import format_duration
 
 # Phases that an attempt writes into its status file, see trainers.run_folder.attempt_status.

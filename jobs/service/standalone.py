@@ -11,7 +11,7 @@ from jobs.clusters.registry import Clusters
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import LeaseLostError
 from jobs.ledger import Ledger
-from jobs.ledger.holder import holder_here, is_gone
+from jobs.ledger.lease import process_has_ended, process_name
 from jobs.paths import default_database, home, user_here
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import Controller
@@ -77,7 +77,7 @@ def open_local(
     packages = PackageStore(home() / "packages")
     queues = _queues()
     clusters = Clusters(grows_to)
-    lease = ledger.lease(holder_here(), ttl_s=LEASE_S, is_gone=is_gone)
+    lease = ledger.lease(process_name(), ttl_s=LEASE_S, is_dead=process_has_ended)
     service = Service(
         ledger, QuickClusters(grows_to, wait_s=SIZE_S), packages, queues, user=user_here(), addresses=None
     )

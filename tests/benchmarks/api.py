@@ -62,7 +62,7 @@ def _filled(url: str, sizes: Sizes) -> str:
         connection.execute(update(tables.runs).values(address=NO_CLUSTER))
     database.close()
     ledger = Ledger.open(url)
-    token = ledger.add_token("bench", time.time())
+    token = ledger.tokens.add("bench", time.time())
     ledger.close()
     return token
 

@@ -22,7 +22,8 @@ from sqlalchemy import Connection, insert
 
 from jobs.ledger import Ledger, records, tables
 from jobs.ledger.database import Database
-from jobs.model import Gang, Progress, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Gang, Progress, Run, RunFilter
 from tests.jobs.ledger.making import make_attempt, make_run
 from tests.postgres import running_server
 
@@ -87,25 +88,29 @@ def _measure(url: str, sizes: Sizes) -> dict[str, list[float]]:
         "runs(), first page": ledger.runs,
         "runs(), second page": lambda: ledger.runs(cursor=second),
         "runs(), a page far behind": lambda: ledger.runs(cursor=middle),
-        "runs(state=QUEUED)": lambda: ledger.runs(states=[RunState.QUEUED]),
-        "runs(state=SUCCEEDED)": lambda: ledger.runs(states=[RunState.SUCCEEDED]),
-        "runs(states=all that ended)": lambda: ledger.runs(states=[state for state, _ in ENDED]),
-        "runs(queue=), common": lambda: ledger.runs(queue="default"),
-        "runs(user=)": lambda: ledger.runs(user="user7"),
-        "runs(user=), nobody": lambda: ledger.runs(user="nobody"),
-        "runs(tag=), common": lambda: ledger.runs(tag="common"),
-        "runs(tag=), rare": lambda: ledger.runs(tag="rare"),
-        "runs(tag=common, state=PREEMPTED)": lambda: ledger.runs(tag="common", states=[RunState.PREEMPTED]),
-        "runs(queue=, user=, state=FAILED)": lambda: ledger.runs(queue="night", user="user7", states=[RunState.FAILED]),
-        "runs(tag=common, user=nobody)": lambda: ledger.runs(tag="common", user="nobody"),
+        "runs(state=QUEUED)": lambda: ledger.runs(RunFilter(states=[RunState.QUEUED])),
+        "runs(state=SUCCEEDED)": lambda: ledger.runs(RunFilter(states=[RunState.SUCCEEDED])),
+        "runs(states=all that ended)": lambda: ledger.runs(RunFilter(states=[state for state, _ in ENDED])),
+        "runs(queue=), common": lambda: ledger.runs(RunFilter(queue="default")),
+        "runs(user=)": lambda: ledger.runs(RunFilter(user="user7")),
+        "runs(user=), nobody": lambda: ledger.runs(RunFilter(user="nobody")),
+        "runs(tag=), common": lambda: ledger.runs(RunFilter(tag="common")),
+        "runs(tag=), rare": lambda: ledger.runs(RunFilter(tag="rare")),
+        "runs(tag=common, state=PREEMPTED)": lambda: ledger.runs(RunFilter(tag="common", states=[RunState.PREEMPTED])),
+        "runs(queue=, user=, state=FAILED)": lambda: ledger.runs(
+            RunFilter(queue="night", user="user7", states=[RunState.FAILED])
+        ),
+        "runs(tag=common, user=nobody)": lambda: ledger.runs(RunFilter(tag="common", user="nobody")),
         "run()": lambda: ledger.run("run-000777"),
-        "counts()": ledger.counts,
-        "waiting()": ledger.waiting,
-        "holding()": ledger.holding,
+        "counts()": ledger.usage.runs,
+        "waiting()": ledger.scheduler.waiting,
+        "holding()": ledger.scheduler.holding,
         "active_runs()": ledger.active_runs,
         "events(after=), 1000": lambda: ledger.events(None, after=sizes.runs // 2),
-        "usage(by=user), everything": lambda: ledger.usage(by="user", now_s=now_s),
-        "usage(by=queue), the last 30 days": lambda: ledger.usage(by="queue", now_s=now_s, since_s=now_s - 30 * DAY_S),
+        "usage(by=user), everything": lambda: ledger.usage.hours("user", now_s=now_s),
+        "usage(by=queue), the last 30 days": lambda: ledger.usage.hours(
+            "queue", now_s=now_s, since_s=now_s - 30 * DAY_S
+        ),
         "one change with its event": _change(ledger),
     }
     figures = {name: _timed(call) for name, call in calls.items()}

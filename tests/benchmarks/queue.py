@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from jobs.model import RunState
+from jobs.lifecycle import RunState
 from jobs.scheduler.policy import Capacity, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
 
 WAITING, HOLDING = 10_000, 200

@@ -37,7 +37,7 @@ class Side:
         log: What they say.
         listener: Where rank 0 comes to.
         line: Its line, once it came.
-        turns: Figures of each turn.
+        turns: AttemptTotals of each turn.
         largest_bytes: Peak resident memory of its largest process.
         sum_bytes: Peak of the sum over its processes; what several share counts in each.
     """

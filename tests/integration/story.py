@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from jobs.model import Attempt, Event, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, Event, Run
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Capacity, Holding, Waiting, decide
 

@@ -17,7 +17,8 @@ import yaml
 
 from jobs.api.client import Client
 from jobs.cli.demo import free_ports
-from jobs.model import Cause, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
 from jobs.submission.assemble import gather, pack_bundle, run_request_of
 from jobs.submission.job_spec import load_spec

@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.model import Cause, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
 from tests.integration.driving import Drive
 from tests.integration.ray_cluster import ray_cluster

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from ray.job_submission import JobSubmissionClient
 
-from jobs.model import RunState
+from jobs.lifecycle import RunState
 from jobs.scheduler.limits import QueuesConfig
 from tests.integration.killing import REPOSITORY, RayHead
 from tests.integration.short_jobs import Workplace

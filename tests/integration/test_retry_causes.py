@@ -10,7 +10,8 @@ import pytest
 
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
-from jobs.model import Cause, LogPage, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Cause, LogPage
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.operations import Service
 from tests.integration.driving import Drive

@@ -62,7 +62,7 @@ def make_app(backend: Backend, *, open_as: str | None = None, clock: Callable[[]
     app.state.backend = backend
     app.state.registry = registry_of(
         LedgerCollector(
-            lambda: (backend.ledger.counts(), backend.ledger.figures(now_s=clock())),
+            lambda: (backend.ledger.usage.runs(), backend.ledger.usage.totals(now_s=clock())),
             backend.queues,
             backend.holds_lease,
         )
@@ -76,7 +76,7 @@ def make_app(backend: Backend, *, open_as: str | None = None, clock: Callable[[]
     # The last one added is the outermost.
     app.add_middleware(BodyLimit)
     if open_as is None:
-        app.add_middleware(TokenGate, user_of=backend.ledger.user_of)
+        app.add_middleware(TokenGate, user_of=backend.ledger.tokens.user_of)
     else:
         app.add_middleware(LoopbackGate, user=open_as)
     app.add_middleware(Guard)

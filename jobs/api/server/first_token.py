@@ -25,7 +25,7 @@ def give_first_token(ledger: Ledger, path: Path, user: str, now_s: float) -> str
     Raises:
         ConfigError: the file cannot be written; no token was made.
     """
-    names = [token.name for token in ledger.tokens()]
+    names = [token.name for token in ledger.tokens.all()]
     if names:
         others = user not in names and not path.exists()
         fix = f"`rayscribe token add {user}` makes yours, for RAYSCRIBE_TOKEN"
@@ -37,7 +37,7 @@ def give_first_token(ledger: Ledger, path: Path, user: str, now_s: float) -> str
         descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(ledger.add_token(user, now_s) + "\n")
+                file.write(ledger.tokens.add(user, now_s) + "\n")
             kept = path.exists()
             if kept:
                 path.replace(before)

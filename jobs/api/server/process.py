@@ -22,7 +22,7 @@ from jobs.api.server.uploads import remove_stale
 from jobs.clusters.capacity_cache import QuickClusters
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Lease, Ledger
-from jobs.ledger.holder import holder_here, is_gone
+from jobs.ledger.lease import process_has_ended, process_name
 from jobs.paths import default_database, home, user_here
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import LEASE_S, POLL_S, Controller
@@ -92,7 +92,7 @@ def serve(settings: ServeSettings) -> None:
         stack.callback(ledger.close)
         packages = PackageStore(settings.packages or home() / "packages")
         remove_stale(packages.folder)
-        lease = ledger.lease(holder_here(), ttl_s=settings.lease_s, is_gone=is_gone)
+        lease = ledger.lease(process_name(), ttl_s=settings.lease_s, is_dead=process_has_ended)
         grows_to = {address.rstrip("/"): growth for address, growth in settings.grows_to.items()}
         service = Service(
             ledger,

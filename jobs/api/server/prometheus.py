@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jobs.ledger import WAIT_BOUNDS_S, Figures
-from jobs.model import RunState
+from jobs.ledger import WAIT_BOUNDS_S, AttemptTotals
+from jobs.lifecycle import RunState
 from jobs.scheduler.limits import QueuesConfig
 
 Counts = dict[tuple[str, RunState], int]
@@ -25,7 +25,7 @@ class LedgerCollector(Collector):
 
     def __init__(
         self,
-        look: Callable[[], tuple[Counts, Figures]],
+        look: Callable[[], tuple[Counts, AttemptTotals]],
         queues: QueuesConfig,
         holds_lease: Callable[[], bool],
         *,
@@ -41,7 +41,7 @@ class LedgerCollector(Collector):
         """
         self._look, self._queues, self._holds_lease, self._clock = look, queues, holds_lease, clock
         self._lock = threading.Lock()
-        self._seen: tuple[float, tuple[Counts, Figures]] | None = None
+        self._seen: tuple[float, tuple[Counts, AttemptTotals]] | None = None
 
     def describe(self) -> list[Metric]:
         """Says nothing beforehand, so that registering needs no database."""
@@ -81,7 +81,7 @@ def _of_runs(counts: Counts, names: list[str]) -> Iterator[Metric]:
     yield length
 
 
-def _of_attempts(figures: Figures) -> Iterator[Metric]:
+def _of_attempts(figures: AttemptTotals) -> Iterator[Metric]:
     waits = HistogramMetricFamily(
         "rayscribe_wait_seconds", "From a run's submission to its first attempt.", labels=["queue"]
     )

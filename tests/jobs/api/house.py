@@ -20,7 +20,8 @@ from jobs.clusters.capacity_cache import QuickClusters
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
 from jobs.ledger import Ledger
-from jobs.model import AttemptState, Cause, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import AttemptState, Cause, Run
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
@@ -59,7 +60,7 @@ class House:
     def add(self, run_id: str, **fields: Any) -> Run:
         """Submits a run whose folder is on this machine."""
         values = {"id": run_id, "address": ADDRESS, "run_folder": f"{self.folder}/runs/{run_id}", **fields}
-        return self.ledger.add_run(sample_run(**values), text=f"submitted by {values.get('user', 'ana')}")
+        return self.ledger.requests.add_run(sample_run(**values), text=f"submitted by {values.get('user', 'ana')}")
 
     def add_in(self, run_id: str, state: RunState, **fields: Any) -> Run:
         """Submits a run and brings it into a state, with the attempt that this needs."""
@@ -94,7 +95,7 @@ def a_house(folder: Path, database: str | None = None) -> Iterator[House]:
     service = Service(ledger, clusters, packages, QUEUES, user="nobody", addresses=[ADDRESS])
     backend = Backend(service, ledger, QUEUES, packages.folder, lambda: True)
     try:
-        yield House(backend, folder, ledger.add_token("ana", 1.0))
+        yield House(backend, folder, ledger.tokens.add("ana", 1.0))
     finally:
         ledger.close()
 

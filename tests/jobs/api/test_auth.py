@@ -32,7 +32,7 @@ def test_the_description_is_public_since_it_is_the_same_everywhere(stranger: htt
 
 def test_a_revoked_token_opens_nothing(http: httpx.Client, house: House) -> None:
     assert http.get("/v1/runs").status_code == 200
-    house.ledger.revoke("ana")
+    house.ledger.tokens.revoke("ana")
     assert http.get("/v1/runs").status_code == 401
 
 

@@ -12,7 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 from jobs.api.client import Client, find_token
 from jobs.api.server.app import make_app
 from jobs.errors import AuthError, ConflictError, NotFoundError, ServiceError
-from jobs.model import RunState
+from jobs.lifecycle import RunState
+from jobs.model import RunFilter
 from jobs.service.interface import Operations
 from jobs.service.operations import Service
 from jobs.submission.run_request import RunRequest
@@ -57,9 +58,9 @@ def test_reading_gives_what_the_service_gives(client: Client, direct: Service, h
     log.write_text("grüß\nGott\n")
     questions: list[Callable[[Operations], object]] = [
         lambda runs: runs.runs(),
-        lambda runs: runs.runs(states=[RunState.FAILED, RunState.STOPPED], tag="every", limit=1),
+        lambda runs: runs.runs(RunFilter(states=[RunState.FAILED, RunState.STOPPED], tag="every"), limit=1),
         lambda runs: runs.runs(limit=2, cursor=runs.runs(limit=2).next_cursor),
-        lambda runs: runs.runs(user="nobody", queue="nothing"),
+        lambda runs: runs.runs(RunFilter(user="nobody", queue="nothing")),
         lambda runs: runs.run("run-queued"),
         lambda runs: runs.attempts("run-failed"),
         lambda runs: runs.events("run-failed"),

@@ -22,7 +22,7 @@ def test_it_opens_the_door_and_only_its_owner_reads_it(ledger: Ledger, tmp_path:
     path = tmp_path / "home" / "token"
     line = give_first_token(ledger, path, "ana", 1.0)
     token = path.read_text().strip()
-    assert ledger.user_of(token) == "ana"
+    assert ledger.tokens.user_of(token) == "ana"
     assert line is not None
     assert str(path) in line
     assert token not in line
@@ -32,7 +32,7 @@ def test_it_opens_the_door_and_only_its_owner_reads_it(ledger: Ledger, tmp_path:
 
 
 def test_a_ledger_with_tokens_gets_no_other(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.add_token("bo", 1.0)
+    ledger.tokens.add("bo", 1.0)
     line = give_first_token(ledger, tmp_path / "token", "ana", 1.0)
     assert line == "tokens are there for bo; `rayscribe token add ana` makes yours, for RAYSCRIBE_TOKEN"
     assert not (tmp_path / "token").exists()
@@ -46,11 +46,11 @@ def test_the_token_of_another_service_is_kept_beside_it(ledger: Ledger, tmp_path
     assert line is not None
     assert "token.before" in line
     assert (tmp_path / "token.before").read_text() == "rsk_other\n"
-    assert ledger.user_of(path.read_text().strip()) == "ana"
+    assert ledger.tokens.user_of(path.read_text().strip()) == "ana"
 
 
 def test_no_token_is_made_where_none_can_be_kept(ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="RAYSCRIBE_HOME"):
         give_first_token(ledger, tmp_path / "file" / "token", "ana", 1.0)
-    assert ledger.tokens() == []
+    assert ledger.tokens.all() == []

@@ -9,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.api.server.app import make_app
 from jobs.api.server.prometheus import Counts, LedgerCollector, registry_of
-from jobs.ledger import Figures
-from jobs.model import AttemptState, Cause, RunState
+from jobs.ledger import AttemptTotals
+from jobs.lifecycle import RunState
+from jobs.model import AttemptState, Cause
 from tests.jobs.api.house import QUEUES, House, a_house, served
 from tests.jobs.ledger.making import make_attempt
 
@@ -90,7 +91,7 @@ def test_the_hours_are_those_that_usage_tells(empty_house: House) -> None:
     for number in range(20):
         house.add_in(f"run-{number}", RunState.TRAINING, submitted_s=1000.0 + number / 7, user=f"user-{number % 3}")
     samples = scrape(house)
-    for usage in house.ledger.usage(by="user", now_s=NOW_S):
+    for usage in house.ledger.usage.hours("user", now_s=NOW_S):
         shown = value(samples, "rayscribe_gpu_hours_total", queue="default", user=usage.key)
         assert shown == pytest.approx(usage.gpu_hours, abs=1e-5)
 
@@ -110,10 +111,10 @@ def test_counters_never_go_back_while_time_goes_on(empty_house: House) -> None:
 def test_several_scrapers_at_once_cost_one_look() -> None:
     looks, times = 0, iter((0.0, 0.5, 1.0, 60.0))
 
-    def look() -> tuple[Counts, Figures]:
+    def look() -> tuple[Counts, AttemptTotals]:
         nonlocal looks
         looks += 1
-        return {}, Figures({}, {}, {}, {})
+        return {}, AttemptTotals({}, {}, {}, {})
 
     registry = registry_of(LedgerCollector(look, QUEUES, lambda: True, clock=lambda: next(times)))
     told = []

@@ -15,7 +15,7 @@ import pytest
 from jobs.api.client import Client
 from jobs.api.server.process import ServeSettings, serve
 from jobs.ledger import Ledger
-from jobs.model import RunState
+from jobs.lifecycle import RunState
 from tests.jobs.api.house import config_of, make_package
 from tests.jobs.api.serve_process import NO_CLUSTER, serve_process
 from tests.jobs.api.test_client import run_request

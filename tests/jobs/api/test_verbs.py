@@ -5,7 +5,8 @@ from pathlib import Path
 import httpx
 
 from jobs.api.protocol import IDEMPOTENCY_KEY
-from jobs.model import Attempt, Event, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, Event, Run
 from tests.jobs.api.house import ADDRESS, House, config_of, make_package
 from trainers.run_folder.attempt_status import driver_log_key
 
@@ -102,11 +103,11 @@ def test_names_that_no_run_can_have_are_not_found_either(reader: httpx.Client) -
 
 
 def test_stop_ends_a_waiting_run_at_once_and_says_whose_token_did(http: httpx.Client, house: House) -> None:
-    other = house.ledger.add_token("bo", 1.0)
+    other = house.ledger.tokens.add("bo", 1.0)
     answer = http.post("/v1/runs/run-queued/stop", headers={"Authorization": f"Bearer {other}"}).raise_for_status()
     assert answer.json()["state"] == "STOPPED"
     last = house.ledger.events("run-queued")[-1]
-    assert (last.cause, last.state, "bo asked" in last.text) == ("stop_requested", RunState.STOPPED, True)
+    assert (last.cause, last.state, "bo requested" in last.text) == ("stop_requested", RunState.STOPPED, True)
     again = http.post("/v1/runs/run-queued/stop").raise_for_status()
     assert again.json() == answer.json()
 
@@ -118,7 +119,7 @@ def test_stop_of_a_live_run_is_noted_for_the_controller(http: httpx.Client, hous
 
 def test_resume_queues_a_failed_run_and_refuses_a_live_one(http: httpx.Client, house: House) -> None:
     assert http.post("/v1/runs/run-failed/resume").raise_for_status().json()["state"] == "QUEUED"
-    assert house.ledger.events("run-failed")[-1].text == "ana asked to resume it"
+    assert house.ledger.events("run-failed")[-1].text == "ana resumed it"
     assert error_of(http.post("/v1/runs/run-training/resume")) == (409, "ConflictError", 22)
     assert error_of(http.post("/v1/runs/run-succeeded/resume")) == (409, "ConflictError", 22)
 

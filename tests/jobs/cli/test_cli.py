@@ -17,7 +17,8 @@ from typer.testing import CliRunner, Result
 from jobs.cli.app import app, main
 from jobs.cli.serve import growth_of
 from jobs.ledger import Ledger
-from jobs.model import Attempt, Event, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, Event, Run
 from jobs.service import standalone
 from tests.jobs.sample import CONTENT, sample_run
 
@@ -35,9 +36,11 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
         monkeypatch.delenv(name, raising=False)
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'home/ledger.db'}")
     # Nothing listens there.
-    ledger.add_run(sample_run(address="http://127.0.0.1:9", tags=["serbian"]), text="submitted by ana")
-    ended = ledger.add_run(sample_run(id="old", uid="1" * 32, address="http://127.0.0.1:9"), text="submitted by ana")
-    ledger.request_stop(ended.id, by="ana", at_s=2000.0)
+    ledger.requests.add_run(sample_run(address="http://127.0.0.1:9", tags=["serbian"]), text="submitted by ana")
+    ended = ledger.requests.add_run(
+        sample_run(id="old", uid="1" * 32, address="http://127.0.0.1:9"), text="submitted by ana"
+    )
+    ledger.requests.request_stop(ended.id, by="ana", at_s=2000.0)
     return ledger
 
 
@@ -83,7 +86,7 @@ def test_a_list_does_not_wait_for_a_cluster_that_hangs(
     monkeypatch.setattr(standalone, "SIZE_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"http://127.0.0.1:{mute.getsockname()[1]}"
-        ledger.add_run(sample_run(id="hangs", uid="2" * 32, address=address), text="submitted by ana")
+        ledger.requests.add_run(sample_run(id="hangs", uid="2" * 32, address=address), text="submitted by ana")
         assert main(["list"]) == 0
         shown = capsys.readouterr()
     assert "a cluster or a storage does not answer; this is what was known before" in shown.err
@@ -113,13 +116,9 @@ def test_a_waiting_run_is_stopped_at_once_and_its_exit_code_comes_through_wait(l
 
 
 def test_a_stopped_run_is_queued_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.reopen("old", by="ana", at_s=3000.0)
+    ledger.requests.reopen("old", by="ana", at_s=3000.0)
     assert ledger.run("old").state == RunState.QUEUED
-    assert (
-        run("events", "old")
-        .output.splitlines()[-1]
-        .endswith("STOPPED → QUEUED                      ana asked to resume it")
-    )
+    assert run("events", "old").output.splitlines()[-1].endswith("STOPPED → QUEUED                      ana resumed it")
 
 
 @pytest.mark.parametrize(

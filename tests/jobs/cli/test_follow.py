@@ -10,7 +10,8 @@ from jobs.cli import connect as sessions
 from jobs.cli.connect import Session
 from jobs.cli.follow import PATIENCE_S, Follower, exit_code_of
 from jobs.errors import ServiceError
-from jobs.model import LogLine, LogPage, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import LogLine, LogPage, Run
 from tests.jobs.sample import sample_run
 from trainers.errors import StorageError
 

@@ -104,7 +104,7 @@ def obey(ledger: Ledger, lease: Lease, word: str, rest: str) -> object:
         case "epoch":
             return lease.epoch
         case "add":
-            return ledger.add_run(make_run(rest), text="").id
+            return ledger.requests.add_run(make_run(rest), text="").id
         case "write":
             run = ledger.run(rest)
             with ledger.write(lease) as writer:

@@ -6,7 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 from jobs.ledger import Ledger
-from jobs.model import Attempt, AttemptState, Gang, Run, RunState, submission_id_of
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, AttemptState, Gang, Run, submission_id_of
 
 GANG = Gang(num_workers=2, resources_per_worker={"CPU": 4.0, "GPU": 1.0}, extra={"CPU": 1.0})
 DEADLINE_S = 60.0
@@ -53,7 +54,7 @@ def make_attempt(run_id: str, number: int = 1, **fields: Any) -> Attempt:
 
 def add(ledger: Ledger, run_id: str, **fields: Any) -> Run:
     """Submits a run."""
-    return ledger.add_run(make_run(run_id, **fields), text="submitted by ana")
+    return ledger.requests.add_run(make_run(run_id, **fields), text="submitted by ana")
 
 
 def put(ledger: Ledger, run: Run, state: RunState, **fields: Any) -> Run:

@@ -5,14 +5,14 @@ import pytest
 
 from jobs.errors import NotFoundError
 from jobs.ledger import Ledger
-from jobs.model import RunState
+from jobs.lifecycle import RunState
 from tests.jobs.ledger.making import add, add_in, make_run
 
 
 def test_numbers_grow_over_all_runs_and_each_run_has_its_own(ledger: Ledger) -> None:
     add(ledger, "a")
     add_in(ledger, "b", RunState.TRAINING)
-    ledger.request_stop("a", by="ana", at_s=2.0)
+    ledger.requests.request_stop("a", by="ana", at_s=2.0)
     every = ledger.events(None)
     numbers = [event.number for event in every]
     assert numbers == sorted(set(numbers))
@@ -67,7 +67,7 @@ def test_who_follows_many_writers_sees_each_event_once_in_order(ledger: Ledger, 
     def write(number: int) -> None:
         own = Ledger.open(ledger_url)
         for turn in range(each):
-            own.add_run(make_run(f"w{number}-{turn}"), text="")
+            own.requests.add_run(make_run(f"w{number}-{turn}"), text="")
         own.close()
 
     def follow() -> None:

@@ -8,7 +8,7 @@ import pytest
 from jobs.errors import LeaseLostError
 from jobs.ledger import Changed, Lease, Ledger
 from jobs.ledger.database import Database
-from jobs.model import RunState
+from jobs.lifecycle import RunState
 from tests.jobs.ledger.ledger_process import ledger_process
 from tests.jobs.ledger.making import add, wait_until
 
@@ -180,7 +180,7 @@ class TestWriting:
     def test_users_need_no_lease(self, ledger: Ledger, candidate: Candidate, clock: Clock) -> None:
         assert candidate("a").try_hold()
         add(ledger, "r")
-        assert ledger.request_stop("r", by="ana", at_s=2.0).state == RunState.STOPPED
+        assert ledger.requests.request_stop("r", by="ana", at_s=2.0).state == RunState.STOPPED
 
     def test_no_write_of_an_epoch_comes_after_one_of_the_next(self, ledger: Ledger, ledger_url: str) -> None:
         """Three services that fall silent again and again, and write whenever they believe that they may."""

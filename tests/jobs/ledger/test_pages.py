@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from jobs.ledger import Ledger
-from jobs.model import Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Run, RunFilter
 from tests.jobs.ledger.making import add, add_in
 from trainers.errors import ConfigError
 
@@ -39,7 +40,7 @@ def walk(ledger: Ledger, limit: int, **wanted: Any) -> list[Run]:
     found: list[Run] = []
     cursor = None
     while True:
-        page = ledger.runs(limit=limit, cursor=cursor, **wanted)
+        page = ledger.runs(RunFilter(**wanted), limit=limit, cursor=cursor)
         assert len(page.runs) == limit or page.next_cursor is None
         found += page.runs
         if (cursor := page.next_cursor) is None:
@@ -83,10 +84,10 @@ def test_filters_leave_the_rest_out(ledger: Ledger, runs: list[Run], wanted: dic
 
 def test_a_list_by_tag_follows_the_state_of_its_runs(ledger: Ledger) -> None:
     add(ledger, "r", tags=["x"])
-    assert ledger.runs(tag="x", states=[RunState.STOPPED]).runs == []
-    stopped = ledger.request_stop("r", by="ana", at_s=2.0)
-    assert ledger.runs(tag="x", states=[RunState.STOPPED]).runs == [stopped]
-    assert ledger.runs(tag="x", states=[RunState.QUEUED]).runs == []
+    assert ledger.runs(RunFilter(tag="x", states=[RunState.STOPPED])).runs == []
+    stopped = ledger.requests.request_stop("r", by="ana", at_s=2.0)
+    assert ledger.runs(RunFilter(tag="x", states=[RunState.STOPPED])).runs == [stopped]
+    assert ledger.runs(RunFilter(tag="x", states=[RunState.QUEUED])).runs == []
 
 
 def test_runs_that_come_meanwhile_do_not_shift_the_pages(ledger: Ledger, runs: list[Run]) -> None:

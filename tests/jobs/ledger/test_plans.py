@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from jobs.ledger import Ledger
-from jobs.model import RunState
+from jobs.lifecycle import RunState
+from jobs.model import RunFilter
 from tests.jobs.ledger.making import add
 
 STATES = [RunState.QUEUED, RunState.FAILED]
@@ -57,7 +58,7 @@ def plan_of(call: Callable[[], object]) -> list[str]:
 def test_each_list_has_an_index_that_it_reads_in_order(
     ledger: Ledger, wanted: dict[str, Any], index: str, cursor: str | None
 ) -> None:
-    steps = plan_of(lambda: ledger.runs(cursor=cursor, **wanted))
+    steps = plan_of(lambda: ledger.runs(RunFilter(**wanted), cursor=cursor))
     read = [place for place, step in enumerate(steps) if f"USING COVERING INDEX {index}" in step]
     assert len(read) == (len(wanted.get("states", RunState)) if wanted else 1)
     others = [step for step in steps if re.match(r"(SEARCH|SCAN) (runs|run_tags|requests)", step)]
@@ -71,13 +72,13 @@ def test_each_list_has_an_index_that_it_reads_in_order(
     ("call", "step"),
     [
         (lambda ledger: ledger.run("a"), "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (id=?)"),
-        (lambda ledger: ledger.waiting(), "SEARCH runs USING INDEX ix_runs_state (state=?)"),
-        (lambda ledger: ledger.holding(), "SEARCH runs USING INDEX ix_runs_state (state=?)"),
+        (lambda ledger: ledger.scheduler.waiting(), "SEARCH runs USING INDEX ix_runs_state (state=?)"),
+        (lambda ledger: ledger.scheduler.holding(), "SEARCH runs USING INDEX ix_runs_state (state=?)"),
         (lambda ledger: ledger.active_runs(), "SEARCH runs USING INDEX ix_runs_state (state=?)"),
-        (lambda ledger: ledger.counts(), "SCAN runs USING COVERING INDEX ix_runs_queue"),
+        (lambda ledger: ledger.usage.runs(), "SCAN runs USING COVERING INDEX ix_runs_queue"),
         (lambda ledger: ledger.events("a"), "SEARCH events USING INDEX ix_events_run (run_id=? AND number>?)"),
         (lambda ledger: ledger.events(None), "SEARCH events USING INTEGER PRIMARY KEY (rowid>?)"),
-        (lambda ledger: ledger.user_of("x"), "SEARCH tokens USING INDEX sqlite_autoindex_tokens_2 (sha256=?)"),
+        (lambda ledger: ledger.tokens.user_of("x"), "SEARCH tokens USING INDEX sqlite_autoindex_tokens_2 (sha256=?)"),
     ],
 )
 def test_nothing_else_reads_more_than_it_gives(ledger: Ledger, call: Callable[[Ledger], object], step: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from jobs.errors import ServiceError
 from jobs.ledger import Ledger
-from jobs.model import RunState
+from jobs.lifecycle import RunState
 from tests.jobs.ledger.making import add
 from tests.postgres import PostgresServer
 
@@ -24,9 +24,9 @@ def test_a_ledger_says_that_it_is_gone_and_works_when_it_is_back(
         for call in (
             lambda: ledger.run("r"),
             ledger.runs,
-            ledger.waiting,
+            ledger.scheduler.waiting,
             lambda: add(ledger, "s"),
-            lambda: ledger.user_of("rsk_x"),
+            lambda: ledger.tokens.user_of("rsk_x"),
             lease.try_hold,
             lambda: Ledger.open(ledger.url),
         ):

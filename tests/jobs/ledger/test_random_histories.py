@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Changed, Ledger
-from jobs.ledger.transitions import TRANSITIONS
-from jobs.model import Attempt, AttemptState, Event, Gang, Progress, Run, RunState
+from jobs.lifecycle import LIFE, RunState
+from jobs.model import Attempt, AttemptState, Event, Gang, Progress, Run, RunFilter
 from tests.jobs.ledger.making import make_attempt, make_run
 
 NAMES = ["a", "B", "ab", "a-1", "ž"]
@@ -107,9 +107,9 @@ class Histories(RuleBasedStateMachine):
             expected = next((verdict for verdict in verdicts if verdict), None)
         if expected is not None:
             with pytest.raises(expected):
-                self.ledger.add_run(run, text="", idempotency_key=key)
+                self.ledger.requests.add_run(run, text="", idempotency_key=key)
             return
-        answer = self.ledger.add_run(run, text="", idempotency_key=key)
+        answer = self.ledger.requests.add_run(run, text="", idempotency_key=key)
         if known is None:
             self.runs[name], self.attempts[name] = run, []
             self.note(run, None, "submitted")
@@ -122,9 +122,9 @@ class Histories(RuleBasedStateMachine):
         at_s, run = self.tick(), self.runs.get(name)
         if run is None:
             with pytest.raises(NotFoundError):
-                self.ledger.request_stop(name, by="ana", at_s=at_s)
+                self.ledger.requests.request_stop(name, by="ana", at_s=at_s)
             return
-        answer = self.ledger.request_stop(name, by="ana", at_s=at_s)
+        answer = self.ledger.requests.request_stop(name, by="ana", at_s=at_s)
         fields = {"updated_s": at_s, "stop_requested_s": at_s, "reason": answer.reason}
         if run.state.waiting:
             ended = {"state": RunState.STOPPED, "ended_s": at_s, "exit_code": None, "not_before_s": None}
@@ -138,9 +138,9 @@ class Histories(RuleBasedStateMachine):
         at_s, run = self.tick(), self.runs.get(name)
         if run is None or run.state not in LOST:
             with pytest.raises(NotFoundError if run is None else ConflictError):
-                self.ledger.reopen(name, by="ana", at_s=at_s)
+                self.ledger.requests.reopen(name, by="ana", at_s=at_s)
             return
-        answer = self.ledger.reopen(name, by="ana", at_s=at_s)
+        answer = self.ledger.requests.reopen(name, by="ana", at_s=at_s)
         nothing = dict.fromkeys(("ended_s", "exit_code", "stop_requested_s", "not_before_s"))
         fields = {"state": RunState.QUEUED, "queued_s": at_s, "updated_s": at_s, "reason": answer.reason}
         self.became(run, "resumed", **fields, **nothing)
@@ -152,7 +152,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), event=st.booleans(), undone=st.booleans())
     def change(self, data: st.DataObject, event: bool, undone: bool) -> None:
         at_s, run = self.tick(), data.draw(st.sampled_from(list(self.runs.values())))
-        state = data.draw(st.sampled_from([run.state, *sorted(TRANSITIONS[run.state])]))
+        state = data.draw(st.sampled_from([run.state, *sorted(LIFE[run.state].followed_by)]))
         fields: dict[str, Any] = {
             "reason": data.draw(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=5)),
             "progress": data.draw(st.sampled_from([None, Progress(phase="TRAINING", step=3, loss=0.1)])),
@@ -212,7 +212,7 @@ class Histories(RuleBasedStateMachine):
         states, user, tag = rng.sample(sorted(RunState), 5), rng.choice([*USERS, None]), rng.choice([*TAGS, None])
         found, cursor = [], None
         while True:
-            page = self.ledger.runs(states=states, user=user, tag=tag, limit=2, cursor=cursor)
+            page = self.ledger.runs(RunFilter(states=states, user=user, tag=tag), limit=2, cursor=cursor)
             found += page.runs
             if (cursor := page.next_cursor) is None:
                 break
@@ -234,12 +234,12 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def the_same_rows_for_policies(self) -> None:
         runs = self.runs.values()
-        assert {row.id: row.need for row in self.ledger.waiting()} == {
+        assert {row.id: row.need for row in self.ledger.scheduler.waiting()} == {
             run.id: run.gang.total for run in runs if run.state.waiting
         }
-        assert {row.id for row in self.ledger.holding()} == {run.id for run in runs if run.state.holding}
-        assert self.ledger.counts() == Counter((run.queue, run.state) for run in runs)
-        assert self.ledger.dependencies(NAMES) == {run.id: run.state for run in runs}
+        assert {row.id for row in self.ledger.scheduler.holding()} == {run.id for run in runs if run.state.holding}
+        assert self.ledger.usage.runs() == Counter((run.queue, run.state) for run in runs)
+        assert self.ledger.scheduler.states(NAMES) == {run.id: run.state for run in runs}
 
     @invariant()
     def the_same_hours(self) -> None:
@@ -252,7 +252,7 @@ class Histories(RuleBasedStateMachine):
             held_s = Fraction(min(end_s, until_s)) - Fraction(max(attempt.created_s, since_s))
             user = self.runs[attempt.run_id].user
             exact[user] = exact.get(user, Fraction()) + held_s * Fraction(attempt.gang.total["CPU"]) / 3600
-        usage = self.ledger.usage(by="user", now_s=until_s, since_s=since_s)
+        usage = self.ledger.usage.hours("user", now_s=until_s, since_s=since_s)
         assert {item.key: item.cpu_hours for item in usage} == pytest.approx(
             {user: float(hours) for user, hours in exact.items()}, rel=1e-12, abs=MOST_ROUNDED_HOURS
         )

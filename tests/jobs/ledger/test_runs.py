@@ -8,7 +8,8 @@ import pytest
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
-from jobs.model import Gang, Progress, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Gang, Progress, Run, RunFilter
 from tests.jobs.ledger.making import add, add_in, make_run
 
 
@@ -27,13 +28,13 @@ class TestAdding:
             priority=-7,
             submitted_s=1763683200.123456,
         )
-        added = ledger.add_run(run, text="submitted by ana")
+        added = ledger.requests.add_run(run, text="submitted by ana")
         assert added == run
         assert ledger.run("first") == run
 
     def test_it_begins_queued_with_one_event(self, ledger: Ledger) -> None:
         run = make_run("first", submitted_s=5.0).model_copy(update={"state": RunState.TRAINING, "version": 9})
-        added = ledger.add_run(run, text="submitted by ana")
+        added = ledger.requests.add_run(run, text="submitted by ana")
         assert (added.state, added.version) == (RunState.QUEUED, 0)
         assert added == ledger.run("first")
         (event,) = ledger.events("first")
@@ -60,7 +61,7 @@ class TestAdding:
     ) -> None:
         before = add_in(ledger, "taken", state)
         with pytest.raises(ConflictError) as caught:
-            ledger.add_run(make_run("taken", user="ben", uid="other"), text="submitted by ben")
+            ledger.requests.add_run(make_run("taken", user="ben", uid="other"), text="submitted by ben")
         message = str(caught.value)
         assert "taken" in message and state in message
         assert all(fix in message for fix in fixes)
@@ -68,7 +69,7 @@ class TestAdding:
         assert ledger.run("taken") == before
 
     def test_one_of_many_threads_gets_a_name(self, ledger: Ledger) -> None:
-        outcomes = together(8, lambda number: ledger.add_run(make_run("wanted", uid=str(number)), text=""))
+        outcomes = together(8, lambda number: ledger.requests.add_run(make_run("wanted", uid=str(number)), text=""))
         winners = [outcome for outcome in outcomes if isinstance(outcome, Run)]
         assert [type(outcome) for outcome in outcomes if outcome not in winners] == [ConflictError] * 7
         assert winners == [ledger.run("wanted")]
@@ -77,16 +78,16 @@ class TestAdding:
 
 class TestIdempotencyKey:
     def test_the_same_request_again_gives_the_run_that_is_there(self, ledger: Ledger) -> None:
-        first = ledger.add_run(make_run("a", tags=["x"]), text="", idempotency_key="k")
+        first = ledger.requests.add_run(make_run("a", tags=["x"]), text="", idempotency_key="k")
         later = make_run("a", tags=["x"], submitted_s=99.0)
         assert later.uid != first.uid
-        assert ledger.add_run(later, text="again", idempotency_key="k") == first
+        assert ledger.requests.add_run(later, text="again", idempotency_key="k") == first
         assert len(ledger.events("a")) == 1
 
     def test_it_gives_the_run_in_whatever_state_it_is_now(self, ledger: Ledger) -> None:
-        ledger.add_run(make_run("a"), text="", idempotency_key="k")
-        stopped = ledger.request_stop("a", by="ana", at_s=1001.0)
-        assert ledger.add_run(make_run("a"), text="", idempotency_key="k") == stopped
+        ledger.requests.add_run(make_run("a"), text="", idempotency_key="k")
+        stopped = ledger.requests.request_stop("a", by="ana", at_s=1001.0)
+        assert ledger.requests.add_run(make_run("a"), text="", idempotency_key="k") == stopped
 
     @pytest.mark.parametrize(
         "other",
@@ -101,25 +102,25 @@ class TestIdempotencyKey:
         ],
     )
     def test_the_same_key_with_another_content_is_refused(self, ledger: Ledger, other: dict[str, Any]) -> None:
-        ledger.add_run(make_run("a"), text="", idempotency_key="k")
+        ledger.requests.add_run(make_run("a"), text="", idempotency_key="k")
         with pytest.raises(ConflictError, match=r"idempotency key k has submitted run a.*new key"):
-            ledger.add_run(make_run("a", **other), text="", idempotency_key="k")
+            ledger.requests.add_run(make_run("a", **other), text="", idempotency_key="k")
 
     def test_another_name_is_another_content(self, ledger: Ledger) -> None:
-        ledger.add_run(make_run("a"), text="", idempotency_key="k")
+        ledger.requests.add_run(make_run("a"), text="", idempotency_key="k")
         with pytest.raises(ConflictError, match="idempotency key k"):
-            ledger.add_run(make_run("b"), text="", idempotency_key="k")
+            ledger.requests.add_run(make_run("b"), text="", idempotency_key="k")
         assert [run.id for run in ledger.runs().runs] == ["a"]
 
     def test_users_do_not_share_keys(self, ledger: Ledger) -> None:
-        ledger.add_run(make_run("a", user="ana"), text="", idempotency_key="k")
-        ledger.add_run(make_run("b", user="ben"), text="", idempotency_key="k")
+        ledger.requests.add_run(make_run("a", user="ana"), text="", idempotency_key="k")
+        ledger.requests.add_run(make_run("b", user="ben"), text="", idempotency_key="k")
         assert {run.id for run in ledger.runs().runs} == {"a", "b"}
 
     def test_threads_that_race_with_one_key_all_get_the_one_run(self, ledger: Ledger) -> None:
         def submit(number: int) -> Run:
             run = make_run("raced", uid=str(number), submitted_s=float(number))
-            return ledger.add_run(run, text="", idempotency_key="k")
+            return ledger.requests.add_run(run, text="", idempotency_key="k")
 
         outcomes = together(8, submit)
         assert outcomes == [ledger.run("raced")] * 8
@@ -161,9 +162,9 @@ class TestReading:
         for look in (ledger.run, ledger.attempts, ledger.events):
             with pytest.raises(NotFoundError):
                 look(name)
-        assert ledger.runs(user=name, queue=name, tag=name).runs == []
-        assert ledger.dependencies([name]) == {}
-        assert ledger.user_of(name) is None
+        assert ledger.runs(RunFilter(user=name, queue=name, tag=name)).runs == []
+        assert ledger.scheduler.states([name]) == {}
+        assert ledger.tokens.user_of(name) is None
 
     def test_text_that_databases_do_not_take_is_kept_as_far_as_it_goes(self, ledger: Ledger) -> None:
         run = add(ledger, "odd", config={"note": "nul \x00 and half \udc80"})

@@ -39,7 +39,7 @@ def used(ledger: Ledger) -> Ledger:
 
 def rows(ledger: Ledger, **wanted: Any) -> list[tuple[str, int, float, float, float]]:
     wanted.setdefault("now_s", 10 * HOUR_S)
-    return [tuple(usage.model_dump().values()) for usage in ledger.usage(**wanted)]
+    return [tuple(usage.model_dump().values()) for usage in ledger.usage.hours(**wanted)]
 
 
 def test_hours_are_what_attempts_held_for_as_long_as_they_did(used: Ledger) -> None:
@@ -87,10 +87,10 @@ def test_what_lies_outside_of_a_window_is_not_there(used: Ledger) -> None:
 def test_neighboring_windows_share_out_everything(used: Ledger) -> None:
     edges = [0.0, 1.5, 2.25, 4.5, 5.0, 7.75, 10.0]
     parts = [
-        used.usage(by="user", since_s=since * HOUR_S, now_s=until * HOUR_S)
+        used.usage.hours(by="user", since_s=since * HOUR_S, now_s=until * HOUR_S)
         for since, until in itertools.pairwise(edges)
     ]
-    for whole in used.usage(by="user", now_s=10 * HOUR_S):
+    for whole in used.usage.hours(by="user", now_s=10 * HOUR_S):
         shares = [usage for part in parts for usage in part if usage.key == whole.key]
         assert sum(usage.wall_hours for usage in shares) == whole.wall_hours
         assert sum(usage.cpu_hours for usage in shares) == whole.cpu_hours
@@ -102,14 +102,14 @@ def test_one_run_s_usage_can_be_asked_for(used: Ledger) -> None:
     assert rows(used, by="tag", run_id="a") == [("x", 2, 2.5, 20.25, 4.0), ("y", 2, 2.5, 20.25, 4.0)]
     assert rows(used, by="run", run_id="idle") == []
     with pytest.raises(NotFoundError, match="no run is named ghost"):
-        used.usage(by="run", now_s=1.0, run_id="ghost")
+        used.usage.hours(by="run", now_s=1.0, run_id="ghost")
 
 
 def test_attempts_come_in_the_order_of_their_numbers(ledger: Ledger) -> None:
     add(ledger, "r")
     for number in range(1, 12):
         held(ledger, "r", number, (number, number + 1), SMALL)
-    keys = [usage.key for usage in ledger.usage(by="attempt", now_s=9e9)]
+    keys = [usage.key for usage in ledger.usage.hours("attempt", now_s=9e9)]
     assert keys == [f"r-a{number}" for number in range(1, 12)]
 
 
@@ -122,6 +122,6 @@ def test_sums_are_of_whole_microseconds_so_that_no_order_of_rows_changes_them(le
         duration_s = end * HOUR_S - begin * HOUR_S
         wall_us += round(duration_s * 1e6)
         cpu_us += round(duration_s * (3 * 0.1) * 1e6)
-    (usage,) = ledger.usage(by="queue", now_s=9e12)
+    (usage,) = ledger.usage.hours("queue", now_s=9e12)
     hours = (wall_us / 1e6 / HOUR_S, cpu_us / 1e6 / HOUR_S)
     assert usage == Usage(key="default", attempts=40, wall_hours=hours[0], cpu_hours=hours[1], gpu_hours=0.0)

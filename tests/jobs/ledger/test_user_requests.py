@@ -2,8 +2,7 @@ import pytest
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
-from jobs.ledger.transitions import HOLDING
-from jobs.model import ENDED, WAITING, RunState
+from jobs.lifecycle import ENDED, HOLDING, WAITING, RunState
 from tests.jobs.ledger.making import add, add_in, put
 
 
@@ -11,7 +10,7 @@ class TestStopping:
     @pytest.mark.parametrize("state", sorted(WAITING))
     def test_a_waiting_run_is_stopped_at_once(self, ledger: Ledger, state: RunState) -> None:
         run = put(ledger, add(ledger, "r"), state, not_before_s=5000.0)
-        stopped = ledger.request_stop("r", by="ben", at_s=3000.0)
+        stopped = ledger.requests.request_stop("r", by="ben", at_s=3000.0)
         assert stopped == ledger.run("r")
         assert (stopped.state, stopped.exit_code, stopped.ended_s) == (RunState.STOPPED, None, 3000.0)
         assert (stopped.stop_requested_s, stopped.not_before_s) == (3000.0, None)
@@ -24,9 +23,9 @@ class TestStopping:
     @pytest.mark.parametrize("state", sorted(HOLDING))
     def test_a_run_that_holds_its_gang_is_asked_once(self, ledger: Ledger, state: RunState) -> None:
         run = add_in(ledger, "r", state)
-        asked = ledger.request_stop("r", by="ben", at_s=3000.0)
+        asked = ledger.requests.request_stop("r", by="ben", at_s=3000.0)
         assert (asked.state, asked.stop_requested_s, asked.ended_s) == (state, 3000.0, None)
-        assert ledger.request_stop("r", by="eva", at_s=3001.0) == asked == ledger.run("r")
+        assert ledger.requests.request_stop("r", by="eva", at_s=3001.0) == asked == ledger.run("r")
         events = [event for event in ledger.events("r") if event.cause == "stop_requested"]
         assert [(event.before, event.state) for event in events] == [(state, state)]
         assert asked.version == run.version + 1
@@ -34,12 +33,12 @@ class TestStopping:
     @pytest.mark.parametrize("state", sorted(ENDED))
     def test_a_run_that_has_ended_stays_as_it_is(self, ledger: Ledger, state: RunState) -> None:
         run, events = add_in(ledger, "r", state), ledger.events("r")
-        assert ledger.request_stop("r", by="ben", at_s=3000.0) == run == ledger.run("r")
+        assert ledger.requests.request_stop("r", by="ben", at_s=3000.0) == run == ledger.run("r")
         assert ledger.events("r") == events
 
     def test_a_run_that_is_not_there_is_said_so(self, ledger: Ledger) -> None:
         with pytest.raises(NotFoundError, match="no run is named r"):
-            ledger.request_stop("r", by="ben", at_s=1.0)
+            ledger.requests.request_stop("r", by="ben", at_s=1.0)
 
 
 class TestReopening:
@@ -49,7 +48,7 @@ class TestReopening:
             ledger, add(ledger, "r"), state, attempt=4, exit_code=3, stop_requested_s=2500.0, not_before_s=2600.0
         )
         assert lost.ended_s is not None
-        again = ledger.reopen("r", by="ben", at_s=3000.0)
+        again = ledger.requests.reopen("r", by="ben", at_s=3000.0)
         assert again == ledger.run("r")
         assert (again.state, again.queued_s, again.submitted_s) == (RunState.QUEUED, 3000.0, lost.submitted_s)
         assert [again.ended_s, again.exit_code, again.stop_requested_s, again.not_before_s] == [None] * 4
@@ -62,9 +61,9 @@ class TestReopening:
     def test_any_other_run_is_refused(self, ledger: Ledger, state: RunState) -> None:
         run = add_in(ledger, "r", state)
         with pytest.raises(ConflictError, match=f"run r is {state}"):
-            ledger.reopen("r", by="ben", at_s=3000.0)
+            ledger.requests.reopen("r", by="ben", at_s=3000.0)
         assert ledger.run("r") == run
 
     def test_a_run_that_is_not_there_is_said_so(self, ledger: Ledger) -> None:
         with pytest.raises(NotFoundError, match="no run is named r"):
-            ledger.reopen("r", by="ben", at_s=1.0)
+            ledger.requests.reopen("r", by="ben", at_s=1.0)

@@ -4,7 +4,8 @@ import pytest
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Changed, Ledger
-from jobs.model import AttemptState, Cause, Gang, Progress, RunState
+from jobs.lifecycle import RunState
+from jobs.model import AttemptState, Cause, Gang, Progress
 from tests.jobs.ledger.making import add, add_in, make_attempt, make_run
 
 
@@ -36,7 +37,7 @@ class TestChanging:
 
     def test_what_was_read_too_long_ago_changes_nothing(self, ledger: Ledger) -> None:
         stale = add(ledger, "r")
-        stopped = ledger.request_stop("r", by="ben", at_s=2.0)
+        stopped = ledger.requests.request_stop("r", by="ben", at_s=2.0)
         events = ledger.events("r")
         with pytest.raises(Changed, match="r has changed meanwhile: it is STOPPED now"), ledger.write() as writer:
             writer.change(stale, cause="admitted", text="", state=RunState.SETTING_UP, at_s=3.0)
@@ -122,7 +123,7 @@ class TestAttempts:
         with ledger.write() as writer:
             writer.open_attempt(make_attempt("r", created_s=0.0))
             writer.change_attempt("r", 1, gang=Gang(num_workers=3, resources_per_worker={"GPU": 2.0}), ended_s=3600.0)
-        (usage,) = ledger.usage(by="run", now_s=9e9)
+        (usage,) = ledger.usage.hours("run", now_s=9e9)
         assert (usage.cpu_hours, usage.gpu_hours) == (0.0, 6.0)
         assert ledger.attempt("r", 1).gang.num_workers == 3
 

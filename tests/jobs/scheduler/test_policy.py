@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from jobs.model import Gang, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Gang
 from jobs.scheduler.policy import (
     Capacity,
     Decision,

@@ -45,7 +45,7 @@ class Place:
                 **fields,
             }
         )
-        return self.ledger.add_run(run, text="submitted")
+        return self.ledger.requests.add_run(run, text="submitted")
 
     def controller(self, at: Callable[[str], None] | None = None) -> Controller:
         """A new controller, as a service that starts has it."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobs.ledger import Ledger
-from jobs.model import Cause, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Cause
 from jobs.service.admission import refuse
 from jobs.service.controller import GIVEN_UP_S, Controller
 from jobs.service.run_folders import RunFolders
@@ -77,14 +78,14 @@ def test_a_run_is_stopped_while_it_waits_while_it_is_handed_over_and_while_it_ru
     place.submit("two")
     place.submit("three")
     place.cluster.lasts = {"two-a1": 1000, "three-a1": 1000}
-    assert place.ledger.request_stop("one", by="ana", at_s=place.now_s).state == RunState.STOPPED
+    assert place.ledger.requests.request_stop("one", by="ana", at_s=place.now_s).state == RunState.STOPPED
     place.cluster.down = True
     controller = place.controller()
     controller.round()
     place.cluster.down = False
     place.drive(controller, lambda: len(place.cluster.jobs) == 2)
     for name in ("two", "three"):
-        place.ledger.request_stop(name, by="ana", at_s=place.now_s)
+        place.ledger.requests.request_stop(name, by="ana", at_s=place.now_s)
     place.drive(controller)
     for name in ("two", "three"):
         run = place.ledger.run(name)
@@ -99,7 +100,7 @@ def test_a_stop_that_comes_while_ray_is_being_asked_still_stops_what_ray_took(pl
 
     def stop_in_between(point: str) -> None:
         if point == "ray.submit:after":
-            place.ledger.request_stop("one", by="ana", at_s=place.now_s)
+            place.ledger.requests.request_stop("one", by="ana", at_s=place.now_s)
 
     place.drive(place.controller(stop_in_between))
     assert place.ledger.run("one").state == RunState.STOPPED
@@ -113,7 +114,7 @@ def test_a_run_that_fails_while_it_is_stopped_is_stopped_and_its_attempt_says_ho
 
     def stop_in_between(point: str) -> None:
         if point == "logs.archive:before":
-            place.ledger.request_stop("one", by="ana", at_s=place.now_s)
+            place.ledger.requests.request_stop("one", by="ana", at_s=place.now_s)
 
     place.drive(place.controller(stop_in_between))
     run = place.ledger.run("one")
@@ -177,7 +178,7 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     controller = place.controller()
     place.drive(controller, lambda: bool(place.cluster.jobs))
     place.cluster.down = True
-    place.ledger.request_stop("one", by="ana", at_s=place.now_s)
+    place.ledger.requests.request_stop("one", by="ana", at_s=place.now_s)
     controller.round()
     assert place.ledger.run("one").reason == (
         "stopping; http://fake: no answer; trying again, and given up at 1970-01-12 13:57:40 UTC"
@@ -220,7 +221,7 @@ def test_an_attempt_gets_a_number_that_nobody_has_used_in_the_run_folder(place: 
 
 def test_a_run_that_is_stopped_before_it_is_refused_stays_stopped(place: Place) -> None:
     place.submit("first")
-    place.ledger.request_stop("first", by="ana", at_s=place.now_s)
+    place.ledger.requests.request_stop("first", by="ana", at_s=place.now_s)
     lease = place.ledger.lease("test", ttl_s=0.0)
     assert lease.try_hold()
     refuse(place.ledger, lease, "first", "depends on run nobody", now_s=place.now_s)
@@ -255,7 +256,7 @@ def test_a_resumed_run_begins_its_count_of_retries_anew(place: Place) -> None:
     place.cluster.ends = {f"one-a{number}": worker for number in (1, 2, 3)}
     place.drive(place.controller())
     assert (place.ledger.run("one").state, place.ledger.run("one").attempt) == (RunState.FAILED, 2)
-    place.ledger.reopen("one", by="ana", at_s=place.now_s)
+    place.ledger.requests.reopen("one", by="ana", at_s=place.now_s)
     place.drive(place.controller())
     assert (place.ledger.run("one").state, place.ledger.run("one").attempt) == (RunState.SUCCEEDED, 4)
 
@@ -326,7 +327,7 @@ def _with_one_death(place: Place, after: int) -> str | None:
 
     def drive(controller: Controller) -> None:
         place.drive(controller, lambda: not place.ledger.run(names[2]).state.waiting)
-        place.ledger.request_stop(names[2], by="ana", at_s=place.now_s)
+        place.ledger.requests.request_stop(names[2], by="ana", at_s=place.now_s)
         place.drive(controller)
 
     try:

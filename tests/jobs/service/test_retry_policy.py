@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.model import Attempt, AttemptState, Cause, Gang, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, AttemptState, Cause, Gang
 from jobs.service.retry_policy import MOST_WITHOUT_A_STEP, RULES, Verdict, judge
 
 FAILING = sorted(set(Cause) - {Cause.SUCCEEDED})

@@ -3,7 +3,8 @@
 import pytest
 
 from jobs.clusters.job_info import JobInfo
-from jobs.model import Progress, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Progress
 from jobs.service.run_status import describe, status_of
 
 RUNNING = JobInfo(known=True, status="RUNNING")

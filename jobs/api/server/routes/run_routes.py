@@ -10,7 +10,8 @@ from jobs.api.protocol import IDEMPOTENCY_KEY, MOST_CURSOR, MOST_EVENTS, MOST_RU
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import Asked
 from jobs.errors import NotFoundError
-from jobs.model import Attempt, Event, LogPage, Page, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter
 from jobs.submission.run_request import RunRequest
 from trainers.config.schema import NAME
 from trainers.errors import ConfigError
@@ -127,14 +128,8 @@ def submit_run(run_request: RunRequest, asked: Asked, response: Response, key: K
 )
 def list_runs(query: Annotated[RunsQuery, Query()], asked: Asked) -> Page:
     """Lists the runs of all users, newest submitted first. `next_cursor` gives the next page; null: there is none."""
-    return asked.runs(
-        states=query.state,
-        queue=query.queue,
-        user=query.user,
-        tag=query.tag,
-        limit=query.limit,
-        cursor=query.cursor,
-    )
+    wanted = RunFilter(query.state, query.queue, query.user, query.tag)
+    return asked.runs(wanted, limit=query.limit, cursor=query.cursor)
 
 
 @router.get(

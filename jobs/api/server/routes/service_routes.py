@@ -11,7 +11,8 @@ from jobs.api.protocol import HEALTH, METRICS, QUEUES, USAGE
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import Asked, Backend, Behind
 from jobs.api.server.routes.run_routes import MOST_NAME, PRINTABLE, QueryString
-from jobs.model import Record, RunState, Usage, UsageBy
+from jobs.lifecycle import RunState
+from jobs.model import Record, Usage, UsageBy
 from jobs.scheduler.limits import Limits
 
 router = APIRouter(tags=["service"])
@@ -144,7 +145,7 @@ def get_health(behind: Behind) -> Health:
 
 def queues_of(behind: Backend) -> QueuesView:
     """The queues that are configured, and those that have runs all the same."""
-    counts = behind.ledger.counts()
+    counts = behind.ledger.usage.runs()
     configured = behind.queues.queues
     views = []
     for name in sorted({*configured, *(queue for queue, _ in counts)}):

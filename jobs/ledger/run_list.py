@@ -1,6 +1,6 @@
 """Lists of runs, newest first, a page at a time, in the same time however many runs there are.
 
-Each state asked for is a branch of its own, which reads one index in its order and stops after a page; the branches
+Each requested state is a branch of its own, which reads one index in its order and stops after a page; the branches
 are merged. An `IN` over states would have to sort all runs in them.
 """
 
@@ -8,39 +8,23 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_, union_all
 
 from jobs.ledger import records, tables
-from jobs.model import Page, Run, RunState
+from jobs.lifecycle import RunState
+from jobs.model import ALL_RUNS, Page, Run, RunFilter
 from trainers.errors import ConfigError
 
 MOST_ROWS = 10_000
 
 
-@dataclass(frozen=True)
-class Filter:
-    """Which runs are listed; None and () leave nothing out."""
-
-    states: Collection[RunState] = ()
-    queue: str | None = None
-    user: str | None = None
-    tag: str | None = None
-
-    @property
-    def everything(self) -> bool:
-        """Whether no run is left out."""
-        return not self.states and self.queue is None and self.user is None and self.tag is None
-
-
-def page_of(connection: Connection, wanted: Filter, limit: int, cursor: str | None) -> Page:
+def page_of(connection: Connection, wanted: RunFilter, limit: int, cursor: str | None) -> Page:
     """Reads a page of runs.
 
     Raises:
-        ConfigError: the limit is no number of rows, or the cursor none that a page gave.
+        ConfigError: the limit is less than 1, or the cursor is not one that a page returned.
     """
     limit = checked_limit(limit)
     before = None if cursor is None else _read_cursor(cursor)
@@ -63,15 +47,15 @@ def checked_limit(limit: int) -> int:
     return min(limit, MOST_ROWS)
 
 
-def _newest(wanted: Filter, limit: int, before: tuple[float, str] | None) -> Select[Any]:
-    if wanted.everything:
+def _newest(wanted: RunFilter, limit: int, before: tuple[float, str] | None) -> Select[Any]:
+    if wanted == ALL_RUNS:
         return _branch(wanted, None, limit, before)
     branches = [_branch(wanted, state, limit, before).subquery() for state in sorted(set(wanted.states or RunState))]
     merged = union_all(*(select(branch.c.id, branch.c.submitted_s) for branch in branches)).subquery()
     return select(merged).order_by(merged.c.submitted_s.desc(), merged.c.id.desc()).limit(limit)
 
 
-def _branch(wanted: Filter, state: RunState | None, limit: int, before: tuple[float, str] | None) -> Select[Any]:
+def _branch(wanted: RunFilter, state: RunState | None, limit: int, before: tuple[float, str] | None) -> Select[Any]:
     """The newest runs in one state (None: in any)."""
     runs, tags = tables.runs, tables.run_tags
     conditions: list[ColumnElement[bool]] = []
@@ -94,18 +78,18 @@ def _branch(wanted: Filter, state: RunState | None, limit: int, before: tuple[fl
 
 
 def _cursor_after(run: Run) -> str:
-    place = json.dumps([run.submitted_s, run.id]).encode()
-    return base64.urlsafe_b64encode(place).decode().rstrip("=")
+    position = json.dumps([run.submitted_s, run.id]).encode()
+    return base64.urlsafe_b64encode(position).decode().rstrip("=")
 
 
 def _read_cursor(text: str) -> tuple[float, str]:
     try:
-        place = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        position = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError, RecursionError):
-        place = None
-    match place:
+        position = None
+    match position:
         case [int() | float() as submitted_s, str() as run_id] if math.isfinite(submitted_s):
             return float(submitted_s), run_id
     raise ConfigError(
-        f"cursor {text!r} is none that a page gave: take next_cursor as it is, or none for the first page"
+        f"cursor {text!r} is not one that a page returned: send next_cursor unchanged, or none for the first page"
     )

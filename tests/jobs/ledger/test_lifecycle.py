@@ -1,8 +1,7 @@
 import pytest
 
 from jobs.ledger import Ledger
-from jobs.ledger.transitions import TRANSITIONS, may_follow
-from jobs.model import RunState
+from jobs.lifecycle import LIFE, Kind, RunState, StateRule, check_life, may_follow
 from tests.jobs.ledger.making import add_in
 
 # Rows: before; columns: after; x: allowed; =: stays.
@@ -29,7 +28,7 @@ def pairs() -> list[tuple[RunState, RunState, str]]:
 
 
 def test_every_pair_of_states_is_decided() -> None:
-    assert set(TRANSITIONS) == set(RunState)
+    assert set(LIFE) == set(RunState)
     assert len(pairs()) == len(RunState) ** 2
 
 
@@ -47,3 +46,26 @@ def test_the_ledger_holds_to_the_table(ledger: Ledger, before: RunState) -> None
         with pytest.raises(AssertionError, match=f"{before} is never followed by {after}"), ledger.write() as writer:
             writer.change(run, cause="test", text="", state=after, at_s=1.0)
     assert ledger.run("r") == run
+
+
+CONTRADICTIONS = {
+    "without a row": (RunState.TRAINING, None),
+    "an attempt begins with SETTING_UP": (RunState.QUEUED, StateRule(Kind.WAITING, frozenset({RunState.TRAINING}))),
+    "a run that is resumed is QUEUED": (RunState.FAILED, StateRule(Kind.ENDED, frozenset({RunState.RETRYING}))),
+    "a user may stop every run": (RunState.RETRYING, StateRule(Kind.WAITING, frozenset({RunState.SETTING_UP}))),
+    "must not be followed by": (RunState.QUEUED, StateRule(Kind.WAITING, frozenset({RunState.PREEMPTED}))),
+}
+
+
+@pytest.mark.parametrize("message", CONTRADICTIONS)
+def test_a_table_that_contradicts_itself_is_refused(message: str) -> None:
+    state, rule = CONTRADICTIONS[message]
+    life = {**LIFE, state: rule} if rule is not None else {name: LIFE[name] for name in LIFE if name != state}
+    with pytest.raises(ValueError, match=message):
+        check_life(life)
+
+
+def test_a_state_that_nothing_leads_to_is_refused() -> None:
+    life = {name: StateRule(rule.kind, rule.followed_by - {RunState.EVALUATING}) for name, rule in LIFE.items()}
+    with pytest.raises(ValueError, match=r"nothing leads to: .*EVALUATING"):
+        check_life(life)
