@@ -17,7 +17,6 @@ from trainers.run_folder.layout import (
     RESULT,
     RunFolder,
 )
-from trainers.storage.copy import copy_file
 
 REQUEST = (CONFIG, OVERRIDES, ENVIRONMENT, EXPERIMENT, QUARANTINE)
 
@@ -32,7 +31,7 @@ def publish(folder: RunFolder, journal: Journal) -> None:
     while left := [(key, source) for key, source in _shown(journal.read()).items() if done.get(key) != source]:
         key, source = left[0]
         try:
-            copy_file(folder.storage, source, key)
+            folder.storage.copy_file(source, key)
         except StorageError:
             # A later attempt may have swept it away, once it had results of its own.
             if _shown(journal.read()).get(key) == source:

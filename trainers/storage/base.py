@@ -17,7 +17,7 @@ from trainers.errors import StorageError
 
 T = TypeVar("T")
 
-# A file still being written carries this ending; it is never listed, uploaded or asked for.
+# The suffix of a file that is still being written; it is never listed, uploaded or read.
 PART_SUFFIX = ".rayscribe-part"
 _PARALLEL_FILES = 8
 
@@ -41,7 +41,7 @@ class Storage(ABC):
     """Files under keys, below one root.
 
     A key is a relative POSIX path: `checkpoints/7/model.safetensors`. A prefix is the key of a folder;
-    "" is the root itself. Folders come and go with the files in them. A storage may be pickled and
+    "" is the root itself. A folder exists as long as a file is in it. A storage may be pickled and
     shared by threads. Every method raises StorageError, which names the URL, the cause and the fix.
     """
 
@@ -59,18 +59,18 @@ class Storage(ABC):
 
     @abstractmethod
     def read_part(self, key: str, start: int, most: int) -> bytes:
-        """The content of `key` from byte `start` on, at most `most` of it; nothing beyond its end."""
+        """At most `most` bytes of `key` from byte `start` on; b"" beyond its end."""
 
     @abstractmethod
     def write_bytes(self, key: str, data: bytes) -> None:
-        """Makes `data` the content of `key`: a reader sees the old content or the new, whole, at any time."""
+        """Makes `data` the content of `key`: at any time a reader gets all of the old content or all of the new."""
 
     @abstractmethod
     def append_line(self, key: str, line: str) -> None:
         """Adds `line` and a line feed to `key`, which need not be there yet.
 
-        For one writer at a time: on S3 the object is read and written again, so of two writers one would
-        lose its line. A line that a crash cut short stays a line of its own.
+        For one writer at a time: on S3 the object is read and written again, so with two writers one line
+        would be lost. A line that a crash cut short stays a line of its own.
         """
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Storage(ABC):
         Args:
             prefix: The folder; never "", so that no slip deletes a whole storage.
             first: A file of the folder to delete before all others, such as its manifest, so that a
-                deletion cut short leaves nothing that looks whole.
+                deletion cut short leaves nothing that looks complete.
         """
         folder = clean_key(prefix)
         if first is not None:
@@ -110,16 +110,24 @@ class Storage(ABC):
     def create_exclusive(self, key: str, data: bytes) -> bool:
         """Writes `data` unless `key` is there already; of callers that race, exactly one gets True.
 
-        The file is never seen half-written.
+        The file is never visible half-written.
+        """
+
+    @abstractmethod
+    def copy_file(self, source: str, target: str) -> None:
+        """Makes the file `source` visible under `target` too, complete at any time; no byte is sent through here.
+
+        In a folder it is a hard link, which takes no space: neither file may be written in place from then on. In a
+        bucket the service copies.
         """
 
     @abstractmethod
     def upload_file(self, local: Path, key: str) -> None:
-        """Stores the file `local` under `key`, which is seen only when it is whole."""
+        """Stores the file `local` under `key`, which is visible only when it is complete."""
 
     @abstractmethod
     def download_file(self, key: str, local: Path) -> None:
-        """Copies `key` to the file `local`, which is seen only when it is whole; its folder is made."""
+        """Copies `key` to the file `local`, which is visible only when it is complete; its folder is made."""
 
     def upload_folder(self, local: Path, prefix: str, *, last: str | None = None) -> None:
         """Stores all files below `local` under `prefix`, several at a time.
@@ -128,8 +136,8 @@ class Storage(ABC):
             local: A folder; links to files are followed.
             prefix: Where it goes; files that are there already and not in `local` stay.
             last: A file of `local`, such as MANIFEST.json, that is stored after all others. An older one
-                under `prefix` is deleted before anything is written, so where `last` is seen all of the
-                folder is there.
+                under `prefix` is deleted before anything is written, so where `last` is visible, so is all of
+                the folder.
         """
         keys = _files_below(local)
         if last is not None and last not in keys:
@@ -163,7 +171,7 @@ class Storage(ABC):
         storage.delete_tree(folder)
 
     def _for_probe(self) -> "Storage":
-        """The same place with less patience."""
+        """The same storage with shorter timeouts."""
         return self
 
     @abstractmethod
@@ -203,9 +211,9 @@ def with_line(content_so_far: bytes, line: str) -> bytes:
     """
     if "\n" in line:
         raise StorageError(f"cannot append {line[:80]!r}: it is more than one line; append each by itself")
-    # A crash may have left a line without its end; the new line must not grow on to it.
-    mend = b"\n" if content_so_far and not content_so_far.endswith(b"\n") else b""
-    return mend + line.encode() + b"\n"
+    # A crash may have left a line without its end; the new line must not continue it.
+    separator = b"\n" if content_so_far and not content_so_far.endswith(b"\n") else b""
+    return separator + line.encode() + b"\n"
 
 
 def in_parallel(action: Callable[[T], None], items: Iterable[T]) -> None:

@@ -14,11 +14,11 @@ from pyarrow import fs
 
 from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, with_line
-from trainers.storage.retry import Fault, RetryPolicy
+from trainers.storage.retry import Explanation, RetryPolicy
 
 T = TypeVar("T")
 
-# What a network file system answers while its server comes back.
+# The errors of a network file system while its server restarts.
 _TRANSIENT = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 _ONCE = RetryPolicy(attempts=1)
@@ -26,13 +26,13 @@ _ONCE = RetryPolicy(attempts=1)
 
 @dataclass(frozen=True)
 class LocalStorage(Storage):
-    """A folder. New files are written beside their place and renamed into it.
+    """A folder. A new file is written under another name beside the final one, then renamed.
 
     Attributes:
         root: The absolute folder; made with the first file.
-        retry: For the faults of network file systems.
-        confined: Whether links that lead out of the root are refused: for a reader with more rights than those who
-            write there.
+        retry: For transient errors of network file systems.
+        confined: Whether links that lead out of the root are refused: for a reader with more rights than the
+            writers.
     """
 
     root: str
@@ -84,7 +84,7 @@ class LocalStorage(Storage):
                 file.seek(max(0, file.tell() - 1))
                 file.write(with_line(file.read(1), line))
 
-        # Once only: whether a failed append left its line cannot be told.
+        # Once only: whether a failed append left its line is not known.
         self._run("append to", path, append, _ONCE)
 
     def exists(self, key: str) -> bool:
@@ -140,6 +140,18 @@ class LocalStorage(Storage):
 
         return self._run("create", path, create, _ONCE)
 
+    def copy_file(self, source: str, target: str) -> None:
+        """See Storage."""
+        old, new = self._path(source), self._path(target)
+
+        def link() -> None:
+            with _part_beside(new) as part:
+                os.link(old, part)
+                # Where both are names of one file already, this does nothing.
+                part.replace(new)
+
+        self._run(f"link {old} to", new, link)
+
     def upload_file(self, local: Path, key: str) -> None:
         """See Storage."""
         path = self._path(key)
@@ -167,7 +179,7 @@ class LocalStorage(Storage):
 
     def _entries(self, folder: Path) -> Iterator[Entry]:
         def refuse(error: OSError) -> None:
-            # A folder that another process deletes while this one walks is simply gone.
+            # Another process may delete a folder while this one walks.
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
@@ -182,7 +194,7 @@ class LocalStorage(Storage):
                     yield Entry(path.relative_to(self.root).as_posix(), stat.st_size, stat.st_mtime)
 
     def _run(self, action: str, path: Path, call: Callable[[], T], retry: RetryPolicy | None = None) -> T:
-        return (retry or self.retry).run(call, action=action, url=str(path), fault_of=_fault_of)
+        return (retry or self.retry).run(call, action=action, url=str(path), explain=_explain)
 
 
 @contextmanager
@@ -224,19 +236,19 @@ def _link(part: Path, path: Path) -> bool:
     try:
         os.link(part, path)
     except FileExistsError:
-        # NFS may say "exists" of a link it has just made and whose answer it lost; the count knows.
+        # NFS may report "exists" for a link that it has just made, when its response was lost; the count shows it.
         return part.stat().st_nlink > 1
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise StorageError(
-                f"cannot create {path}: its file system knows no hard links, without which two could create "
+                f"cannot create {path}: its file system has no hard links, without which two could create "
                 "the same file; use a disk, NFS, Lustre or an s3:// path"
             ) from error
         raise
     return True
 
 
-def _fault_of(error: BaseException) -> Fault | None:
+def _explain(error: BaseException) -> Explanation | None:
     if not isinstance(error, OSError):
         return None
     cause = f"{error.strerror or error} ({error.filename})" if error.filename else str(error)
@@ -247,8 +259,9 @@ def _fault_of(error: BaseException) -> Fault | None:
         errno.EROFS: "mount the file system for writing or choose another storage path",
         errno.ENOSPC: "free some space or choose another storage path",
         errno.EDQUOT: "free some of the quota or choose another storage path",
-        errno.ENOTDIR: "a file stands where a folder is needed: choose another storage path",
-        errno.EISDIR: "a folder stands where a file is needed: choose another key",
+        errno.ENOTDIR: "there is a file where a folder is needed: choose another storage path",
+        errno.EOPNOTSUPP: "use a file system with hard links",
+        errno.EISDIR: "there is a folder where a file is needed: choose another key",
     }
     transient = error.errno in _TRANSIENT
-    return Fault(cause, fixes.get(error.errno, "check the file system"), transient)
+    return Explanation(cause, fixes.get(error.errno, "check the file system"), transient)

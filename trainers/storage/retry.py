@@ -1,4 +1,4 @@
-"""Try again what may pass, fail at once on what will not, and say which it was."""
+"""Retry what may pass, fail at once on what will not, and report which it was."""
 
 import random
 import time
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Fault:
-    """What an exception means to the person who has to mend it.
+class Explanation:
+    """What an exception means to the person who has to fix it.
 
     Attributes:
-        cause: What is wrong, in words.
+        cause: What is wrong.
         fix: What to do about it.
         transient: Whether the same call may succeed a moment later.
     """
@@ -28,7 +28,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently a call is tried; the defaults give a fault about 20 seconds to pass.
+    """How often a call is tried, and with which pauses; by the defaults an error has about 20 seconds to pass.
 
     Attributes:
         attempts: Tries in all; 1 means no second try.
@@ -46,7 +46,7 @@ class RetryPolicy:
     def delay_s(self, attempt: int) -> float:
         """The pause after try number `attempt` (from 1): exponential, with jitter down to its half."""
         longest_s: float = min(self.max_delay_s, self.first_delay_s * 2.0 ** (attempt - 1))
-        # Jitter, because all ranks meet the same fault at once and would all come back at once.
+        # Jitter, because all ranks meet the same error at once and would all retry at once.
         return longest_s * random.uniform(0.5, 1.0)
 
     def run(
@@ -55,29 +55,29 @@ class RetryPolicy:
         *,
         action: str,
         url: str,
-        fault_of: Callable[[BaseException], Fault | None],
+        explain: Callable[[BaseException], Explanation | None],
     ) -> T:
-        """Calls `call`, again after each transient fault, until it returns or the attempts are used up.
+        """Calls `call`, again after each transient error, until it returns or the attempts are used up.
 
         Args:
             call: Something that is safe to do twice.
             action: The verb of the error message, such as "read".
             url: The object of the error message.
-            fault_of: Reads an exception; None means that it is no storage fault and passes through as it is.
+            explain: Explains an exception; None means that it is not the storage's and is raised as it is.
 
         Raises:
-            StorageError: A permanent fault, or a transient one at the last attempt.
+            StorageError: A permanent error, or a transient one at the last attempt.
         """
         attempt = 1
         while True:
             try:
                 return call()
             except Exception as error:
-                fault = fault_of(error)
-                if fault is None:
+                found = explain(error)
+                if found is None:
                     raise
-                if not fault.transient or attempt >= self.attempts:
+                if not found.transient or attempt >= self.attempts:
                     tried = f" (tried {attempt} times)" if attempt > 1 else ""
-                    raise StorageError(f"cannot {action} {url}: {fault.cause}{tried}; {fault.fix}") from error
+                    raise StorageError(f"cannot {action} {url}: {found.cause}{tried}; {found.fix}") from error
             time.sleep(self.delay_s(attempt))
             attempt += 1

@@ -1,9 +1,10 @@
-"""Storage in a bucket of S3, or of a service that speaks its language."""
+"""Storage in a bucket of S3, or of a service with the same protocol."""
 
 import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from pyarrow import fs
 from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, in_parallel, with_line
 from trainers.storage.retry import RetryPolicy
-from trainers.storage.s3_errors import S3Faults, error_code
+from trainers.storage.s3_errors import error_code, explain_s3_error
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ _TRANSFER = TransferConfig(
     max_concurrency=4,
     preferred_transfer_client="classic",
 )
+# S3 copies at most 5 GiB in one request; below that, one request is a whole copy or none.
+_COPY = TransferConfig(multipart_threshold=1024 * _MIB, multipart_chunksize=512 * _MIB)
 _PROBE_RETRY = RetryPolicy(attempts=2, part_attempts=1, first_delay_s=0.2)
 
 
@@ -43,12 +46,12 @@ class S3Connection:
     def __init__(
         self, endpoint_url: str | None, *, connect_timeout_s: float = 10.0, read_timeout_s: float = 60.0
     ) -> None:
-        """Remembers where and how; connects to nothing.
+        """Connects to nothing yet.
 
         Args:
             endpoint_url: http(s)://host:port; None means AWS, or what AWS's config file says.
             connect_timeout_s: How long to wait for a connection.
-            read_timeout_s: How long to wait for the next bytes of an answer.
+            read_timeout_s: How long to wait for the next bytes of a response.
         """
         self.endpoint_url = endpoint_url
         self._timeouts_s = (connect_timeout_s, read_timeout_s)
@@ -59,7 +62,7 @@ class S3Connection:
 
     def client(self, attempts: int = 1) -> Any:
         """A boto3 client for S3 that tries each request `attempts` times; threads may share it."""
-        # The process is in the key because a forked one must not speak on its parent's sockets.
+        # The process is in the key because a forked one must not use its parent's sockets.
         key = (os.getpid(), attempts)
         if key not in self._clients:
             self._clients[key] = self._new_client(attempts)
@@ -74,7 +77,7 @@ class S3Connection:
             retries={"mode": "standard", "total_max_attempts": attempts},
         )
         if self.endpoint_url:
-            # Not every service has a name for each bucket, nor takes the checksums that AWS asks for.
+            # Not every service has a host name for each bucket, nor accepts the checksums that AWS requires.
             other = Config(
                 s3={"addressing_style": "path"},
                 request_checksum_calculation="when_required",
@@ -86,7 +89,7 @@ class S3Connection:
         return session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region(), config=config)
 
     def region(self) -> str | None:
-        """AWS_REGION, then what boto3 itself looks at, then None, for which an endpoint gets a stand-in."""
+        """AWS_REGION, else what boto3 itself finds; with an endpoint never None, since services ignore it."""
         found = os.environ.get("AWS_REGION") or boto3.session.Session().region_name
         return found or ("us-east-1" if self.endpoint_url else None)
 
@@ -99,7 +102,7 @@ class S3Storage(Storage):
         connection: Shared by all storages that `sub` makes.
         bucket: The bucket's name.
         prefix: The clean key that is this storage's root; "" is the whole bucket.
-        retry: How often and how patiently each call is tried.
+        retry: How often each call is tried, and with which pauses.
     """
 
     connection: S3Connection
@@ -129,12 +132,12 @@ class S3Storage(Storage):
 
         def read() -> bytes:
             try:
-                answer = self.connection.client().get_object(Bucket=self.bucket, Key=name, **options)
+                response = self.connection.client().get_object(Bucket=self.bucket, Key=name, **options)
             except ClientError as error:
                 if error_code(error) == _BEYOND_THE_END:
                     return b""
                 raise
-            with closing(answer["Body"]) as body:
+            with closing(response["Body"]) as body:
                 data: bytes = body.read()
             return data
 
@@ -152,7 +155,7 @@ class S3Storage(Storage):
     def append_line(self, key: str, line: str) -> None:
         """See Storage."""
         so_far = self.read_bytes(key) if self.exists(key) else b""
-        # Only the write is tried again, with the same bytes: a second reading might find the line there.
+        # Only the write is tried again, with the same bytes: a second read might find the line there.
         self.write_bytes(key, so_far + with_line(so_far, line))
 
     def exists(self, key: str) -> bool:
@@ -201,7 +204,7 @@ class S3Storage(Storage):
         self._run("delete", self.url(key), delete)
 
     def _delete_all(self, folder: str) -> None:
-        # One by one: services differ in the checksum they want of S3's request that deletes many.
+        # One by one: services differ in the checksum that they require of S3's request that deletes many.
         in_parallel(lambda entry: self.delete(entry.key), self.list_files(folder))
 
     def create_exclusive(self, key: str, data: bytes) -> bool:
@@ -216,11 +219,21 @@ class S3Storage(Storage):
             except ClientError as error:
                 if error_code(error) not in ("PreconditionFailed", "412"):
                     raise
-                # It may be there because an earlier try succeeded and only its answer was lost.
+                # It may exist because an earlier try succeeded and only its response was lost.
                 return (self._metadata(name) or {}).get(_CREATOR) == creator
             return True
 
         return self._run("create", self.url(key), create)
+
+    def copy_file(self, source: str, target: str) -> None:
+        """See Storage."""
+        original, name = {"Bucket": self.bucket, "Key": self._object(source)}, self._object(target)
+
+        def copy() -> None:
+            client = self.connection.client(self.retry.part_attempts)
+            client.copy(original, self.bucket, name, Config=_COPY)
+
+        self._run(f"copy {self.url(source)} to", self.url(target), copy)
 
     def upload_file(self, local: Path, key: str) -> None:
         """See Storage."""
@@ -253,7 +266,7 @@ class S3Storage(Storage):
         return replace(self, connection=connection, retry=_PROBE_RETRY)
 
     def for_pyarrow(self) -> tuple[str, fs.FileSystem | None]:
-        """See Storage. The filesystem finds credentials by itself, so none are pickled with it."""
+        """See Storage. The filesystem finds the credentials itself, so none are pickled with it."""
         endpoint = urlsplit(self.connection.endpoint_url or "")
 
         def make() -> fs.FileSystem:
@@ -274,7 +287,7 @@ class S3Storage(Storage):
             region: str = fs.resolve_s3_region(self.bucket)
         except OSError as error:
             raise StorageError(
-                f"cannot open {self.url()}: AWS does not tell the region of the bucket {self.bucket!r}; "
+                f"cannot open {self.url()}: AWS does not report the region of the bucket {self.bucket!r}; "
                 "check its name and the network, or set AWS_REGION"
             ) from error
         return region
@@ -291,7 +304,7 @@ class S3Storage(Storage):
         return f"{folder}/" if folder else ""
 
     def _metadata(self, name: str) -> dict[str, str] | None:
-        """What the writer of an object noted on it; None if there is no such object."""
+        """The metadata of an object; None if there is no such object."""
         try:
             head = self.connection.client().head_object(Bucket=self.bucket, Key=name)
         except ClientError as error:
@@ -302,5 +315,5 @@ class S3Storage(Storage):
         return metadata
 
     def _run(self, action: str, url: str, call: Callable[[], T]) -> T:
-        faults = S3Faults(self.bucket, self.connection.endpoint_url or "AWS")
-        return self.retry.run(call, action=action, url=url, fault_of=faults.fault_of)
+        explain = partial(explain_s3_error, bucket=self.bucket, endpoint=self.connection.endpoint_url or "AWS")
+        return self.retry.run(call, action=action, url=url, explain=explain)

@@ -1,14 +1,12 @@
-"""What the errors of boto3 mean, and how to mend them."""
-
-from dataclasses import dataclass
+"""What the errors of boto3 mean, and how to fix them."""
 
 from boto3.exceptions import Boto3Error, RetriesExceededError, S3UploadFailedError
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainers.storage.retry import Fault
+from trainers.storage.retry import Explanation
 
-# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html. A HEAD request's answer has no body,
+# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html. The response to a HEAD request has no body,
 # so its code is the HTTP status.
 _TRANSIENT_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "RequestTimeout"}
 _TRANSIENT_CODES |= {"IncompleteBody", "InternalError", "ServiceUnavailable"}
@@ -21,7 +19,7 @@ _ALLOW = (
     "allow s3:GetObject, s3:PutObject and s3:DeleteObject on its objects and s3:ListBucket on the bucket {bucket!r}"
 )
 # Codes, cause, fix.
-_ANSWERS = (
+_SERVICE_ERRORS = (
     (
         {"NoSuchBucket"},
         "the bucket {bucket!r} does not exist",
@@ -50,7 +48,7 @@ _ANSWERS = (
     ({"AccessDenied", "AllAccessDisabled", "AccountProblem", "403"}, "permission denied ({code})", _ALLOW),
 )
 # Exceptions, cause, fix, transient; the first that fits.
-_FAILURES = (
+_CLIENT_ERRORS = (
     (
         (
             boto.NoCredentialsError,
@@ -60,20 +58,20 @@ _FAILURES = (
             boto.TokenRetrievalError,
             boto.UnauthorizedSSOTokenError,
         ),
-        "no credentials ({words})",
+        "no credentials ({message})",
         _SET_KEYS,
         False,
     ),
     (boto.NoRegionError, "no region is set", "set AWS_REGION to the region of the bucket", False),
     (
         boto.SSLError,
-        "cannot connect to endpoint {endpoint} ({words})",
+        "cannot connect to endpoint {endpoint} ({message})",
         "check that it speaks https; for a private certificate set AWS_CA_BUNDLE",
         True,
     ),
     (
         (boto.EndpointConnectionError, boto.ConnectTimeoutError),
-        "cannot connect to endpoint {endpoint} ({words})",
+        "cannot connect to endpoint {endpoint} ({message})",
         "check the network, s3_endpoint_url and AWS_ENDPOINT_URL",
         True,
     ),
@@ -86,60 +84,61 @@ _FAILURES = (
             ConnectionError,
             TimeoutError,
         ),
-        "the connection to endpoint {endpoint} broke ({words})",
+        "the connection to endpoint {endpoint} broke ({message})",
         "check the network and the service",
         True,
     ),
     # The local side of an upload or a download.
-    (OSError, "{words}", "check the local file and its disk", False),
+    (OSError, "{message}", "check the local file and its disk", False),
     (
         (BotoCoreError, Boto3Error),
-        "{words}",
+        "{message}",
         "check the storage path, s3_endpoint_url and the AWS_ variables",
         False,
     ),
 )
 
 
-@dataclass(frozen=True)
-class S3Faults:
-    """Reads exceptions of calls to one bucket.
+def explain_s3_error(error: BaseException, *, bucket: str, endpoint: str) -> Explanation | None:
+    """What an exception of a call to a bucket means.
 
-    Attributes:
-        bucket: Its name, for the words.
-        endpoint: Where its service is, for the words.
+    Args:
+        error: The exception.
+        bucket: The bucket's name, for the message.
+        endpoint: Where its service is, for the message.
+
+    Returns:
+        None if it comes neither from boto3 nor from the operating system.
     """
+    if isinstance(error, S3UploadFailedError) and isinstance(error.__context__, ClientError):
+        # boto3 turns what S3 responded into text; the response itself is in the context.
+        error = error.__context__
+    if isinstance(error, ClientError):
+        return _explain_response(error, bucket, endpoint)
+    for exceptions, cause, fix, transient in _CLIENT_ERRORS:
+        if isinstance(error, exceptions):
+            message = str(error).partition("\n")[0] or type(error).__name__
+            return Explanation(cause.format(message=message, endpoint=endpoint), fix, transient)
+    return None
 
-    bucket: str
-    endpoint: str
 
-    def fault_of(self, error: BaseException) -> Fault | None:
-        """What `error` means; None if it comes neither from boto3 nor from the operating system."""
-        if isinstance(error, S3UploadFailedError) and isinstance(error.__context__, ClientError):
-            # boto3 turns what S3 said into text; the answer itself is in the context.
-            error = error.__context__
-        if isinstance(error, ClientError):
-            return self._answered(error)
-        for exceptions, cause, fix, transient in _FAILURES:
-            if isinstance(error, exceptions):
-                words = str(error).partition("\n")[0] or type(error).__name__
-                return Fault(cause.format(words=words, endpoint=self.endpoint), fix, transient)
-        return None
-
-    def _answered(self, error: ClientError) -> Fault:
-        code = error_code(error)
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUSES:
-            fix = f"see whether the service at {self.endpoint} is well"
-            return Fault(f"the service answers {status} {code}", fix, transient=True)
-        for codes, cause, fix in _ANSWERS:
-            if code in codes:
-                names = {"bucket": self.bucket, "endpoint": self.endpoint, "code": code}
-                return Fault(cause.format(**names), fix.format(**names))
-        words = error.response.get("Error", {}).get("Message", "no message")
-        return Fault(f"the service answers {status} {code}: {words}", "check the storage path and the service")
+def _explain_response(error: ClientError, bucket: str, endpoint: str) -> Explanation:
+    code = error_code(error)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUSES:
+        return Explanation(
+            f"the service responds with {status} {code}", f"check the service at {endpoint}", transient=True
+        )
+    for codes, cause, fix in _SERVICE_ERRORS:
+        if code in codes:
+            names = {"bucket": bucket, "endpoint": endpoint, "code": code}
+            return Explanation(cause.format(**names), fix.format(**names))
+    message = error.response.get("Error", {}).get("Message", "no message")
+    return Explanation(
+        f"the service responds with {status} {code}: {message}", "check the storage path and the service"
+    )
 
 
 def error_code(error: ClientError) -> str:
-    """What S3 calls the error: a word, or the HTTP status where the answer had no body."""
+    """S3's name of the error, or the HTTP status where the response had no body."""
     return error.response.get("Error", {}).get("Code", "no code")

@@ -171,7 +171,7 @@ class TestWhole:
         with dashboard_at("0.0.0.0") as dashboard:
             outside = external_url(dashboard.url)
             assert outside is not None, "this machine has no address but loopback"
-            far = ["data.train=/mnt/speech/train.csv", "run.storage_path=/mnt/runs"]
+            far = ["data.train=/mnt/speech/train.csv", "run.storage_path=/only-on-the-nodes/runs"]
             cluster = clusters_of({"CPU": 8.0}, {"CPU": 8.0})
             found = self.preflight(recipe, *far, address=outside, clusters=cluster, deep=False)
         levels = {finding.level for findings in found.values() for finding in findings}

@@ -53,7 +53,7 @@ class TestOnANode:
         broken = ProbeTask(str(tmp_path / "file" / "runs"), None, "mark", (), False)
         level, text = only(run_probe(broken, "10.0.0.2").findings["node_storage"])
         assert level == "error"
-        assert "a file stands where a folder is needed" in text
+        assert "there is a file where a folder is needed" in text
 
     def test_data_that_it_cannot_read(self, tmp_path: Path) -> None:
         gone = (str(tmp_path / "train.csv"), str(tmp_path / "a.wav"))

@@ -17,7 +17,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     subject = subject_of(tmp_path, {"run.storage_path": str(tmp_path / "file" / "runs")})
     text = the_one(check_storage, subject, "error")
     assert text.startswith("run.storage_path: cannot create ")
-    assert "a file stands where a folder is needed: choose another storage path" in text
+    assert "there is a file where a folder is needed: choose another storage path" in text
 
 
 def test_a_cache_of_its_own_is_looked_at_too(tmp_path: Path) -> None:

@@ -1,20 +1,16 @@
 """What people see at the root of a run folder, whoever published it last."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.s3 import fails
 from tests.trainers.run_folder.writers import begin, group_of
-from trainers.run_folder import publish as module
 from trainers.run_folder.checkpoints import sweep
 from trainers.run_folder.fencing import Driver, GroupWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import METRICS, RESULT, RunFolder
 from trainers.run_folder.publish import REQUEST, publish
-from trainers.storage import Storage, open_storage
-from trainers.storage.copy import copy_file
+from trainers.storage import Storage
 
 FILES = ("evaluation/test.json", "model/config.json", METRICS, RESULT)
 
@@ -48,9 +44,9 @@ def seen(folder: RunFolder) -> set[bytes]:
     return {folder.storage.read_bytes(name) for name in (*REQUEST, *FILES)}
 
 
-def pause_at(number: int, meanwhile: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def pause_at(folder: RunFolder, number: int, meanwhile: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Has `meanwhile` happen right before copy number `number`, which its source was chosen for already."""
-    copies = 0
+    copies, copy_file = 0, type(folder.storage).copy_file
 
     def copy(storage: Storage, source: str, target: str) -> None:
         nonlocal copies
@@ -59,7 +55,7 @@ def pause_at(number: int, meanwhile: Callable[[], None], monkeypatch: pytest.Mon
             meanwhile()
         copy_file(storage, source, target)
 
-    monkeypatch.setattr(module, "copy_file", copy)
+    monkeypatch.setattr(type(folder.storage), "copy_file", copy)
 
 
 def test_the_root_shows_the_newest_request_and_the_last_result(folder: RunFolder) -> None:
@@ -73,12 +69,13 @@ def test_the_root_shows_the_newest_request_and_the_last_result(folder: RunFolder
 
 def test_the_result_is_shown_last(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
+    copy_file = type(folder.storage).copy_file
 
     def copy(storage: Storage, source: str, target: str) -> None:
         shown.append(target)
         copy_file(storage, source, target)
 
-    monkeypatch.setattr(module, "copy_file", copy)
+    monkeypatch.setattr(type(folder.storage), "copy_file", copy)
     finish(group_of(prepared(folder, 1), "x"))
     publish(folder, Journal(folder))
     assert shown[-1] == RESULT
@@ -90,37 +87,16 @@ def test_one_that_was_paused_before_any_file_leaves_what_the_newest_attempt_show
     folder: RunFolder, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish(group_of(prepared(folder, 1), "x"))
+    copy_file = type(folder.storage).copy_file
 
     def second_attempt() -> None:
         with monkeypatch.context() as undisturbed:
-            undisturbed.setattr(module, "copy_file", copy_file)
+            undisturbed.setattr(type(folder.storage), "copy_file", copy_file)
             writer = group_of(prepared(folder, 2), "y")
             finish(writer)
             publish(folder, writer.journal)
             sweep(writer)
 
-    pause_at(number, second_attempt, monkeypatch)
+    pause_at(folder, number, second_attempt, monkeypatch)
     publish(folder, Journal(folder))
     assert seen(folder) == {b"attempt 2", b"attempts/2/outputs-y"}
-
-
-def test_a_copy_is_whole_replaces_what_was_there_and_may_be_made_again(storage: Storage) -> None:
-    storage.write_bytes("from/a", b"new" * 1000)
-    storage.write_bytes("to/b", b"old")
-    for _ in range(2):
-        copy_file(storage, "from/a", "to/b")
-        assert storage.read_bytes("to/b") == storage.read_bytes("from/a") == b"new" * 1000
-    assert [entry.key for entry in storage.list_files()] == ["from/a", "to/b"], "no part is left"
-    storage.write_bytes("to/b", b"other")
-    assert storage.read_bytes("from/a") == b"new" * 1000, "writing anew leaves the other alone"
-
-
-def test_a_copy_on_a_disk_takes_no_room(tmp_path: Path) -> None:
-    storage = open_storage(str(tmp_path))
-    storage.write_bytes("a", b"weights")
-    copy_file(storage, "a", "folder/b")
-    assert (tmp_path / "a").stat().st_ino == (tmp_path / "folder/b").stat().st_ino
-
-
-def test_copying_what_is_not_there_names_it(storage: Storage) -> None:
-    assert "nothing-here" in fails(lambda: copy_file(storage, "nothing-here", "b"))

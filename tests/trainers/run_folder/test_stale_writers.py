@@ -24,7 +24,6 @@ from trainers.run_folder.journal import Journal, State, accepted_metrics, fold
 from trainers.run_folder.layout import CHECKPOINTS, JOURNAL, METRICS, RESULT, RunFolder
 from trainers.run_folder.publish import REQUEST, publish
 from trainers.storage import RetryPolicy
-from trainers.storage import copy as copying
 from trainers.storage.base import Entry
 from trainers.storage.local_folder import LocalStorage
 
@@ -55,6 +54,10 @@ class TurnedStorage(LocalStorage):
     def append_line(self, key: str, line: str) -> None:
         self.wait()
         super().append_line(key, line)
+
+    def copy_file(self, source: str, target: str) -> None:
+        self.wait()
+        super().copy_file(source, target)
 
     def exists(self, key: str) -> bool:
         self.wait()
@@ -238,8 +241,6 @@ def test_readers_see_one_true_story_whoever_pauses_and_wakes_when(
     with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
         # What power cuts do is not asked here.
         patch.setattr("os.fsync", lambda descriptor: None)
-        link = copying._link
-        patch.setattr(copying, "_link", lambda storage, *keys: (storage.wait(), link(storage, *keys)))
         root = f"{made}/run"
         actors = [Actor(play_of(*who, Path(made) / f"disk-{index}"), root) for index, who in enumerate(ACTORS)]
         reader = Reader(root, Path(made) / "scratch")

@@ -329,3 +329,25 @@ def test_the_hash_of_a_file_is_its_sha256(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc" * 100_000)
     assert sha256_of(tmp_path / "x") == hashlib.sha256(b"abc" * 100_000).hexdigest()
     assert str(tmp_path / "y") in fails(lambda: sha256_of(str(tmp_path / "y")))
+
+
+def test_a_copy_is_complete_replaces_what_was_there_and_may_be_made_again(storage: Storage) -> None:
+    storage.write_bytes("from/a", b"new" * 1000)
+    storage.write_bytes("to/b", b"old")
+    for _ in range(2):
+        storage.copy_file("from/a", "to/b")
+        assert storage.read_bytes("to/b") == storage.read_bytes("from/a") == b"new" * 1000
+    assert [entry.key for entry in storage.list_files()] == ["from/a", "to/b"], "no part is left"
+    storage.write_bytes("to/b", b"other")
+    assert storage.read_bytes("from/a") == b"new" * 1000, "writing anew leaves the other alone"
+
+
+def test_a_copy_on_a_disk_takes_no_space(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    storage.write_bytes("a", b"weights")
+    storage.copy_file("a", "folder/b")
+    assert (tmp_path / "a").stat().st_ino == (tmp_path / "folder/b").stat().st_ino
+
+
+def test_copying_what_is_not_there_names_it(storage: Storage) -> None:
+    assert "nothing-here" in fails(lambda: storage.copy_file("nothing-here", "b"))

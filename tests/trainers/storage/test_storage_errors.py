@@ -178,7 +178,7 @@ class TestCheckWritable:
     def test_a_file_in_the_way_of_a_folder_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         message = fails(open_storage(str(tmp_path / "file" / "runs")).check_writable)
-        assert "a file stands where a folder is needed" in message
+        assert "there is a file where a folder is needed" in message
         assert str(tmp_path / "file") in message
 
     @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")

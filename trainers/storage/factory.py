@@ -1,4 +1,4 @@
-"""From the words in a config to the storage they name."""
+"""open_storage: the storage that a text in a config names."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from trainers.storage.local_folder import LocalStorage
 from trainers.storage.retry import RetryPolicy
 from trainers.storage.s3 import S3Connection, S3Storage
 
-# What botocore lets through; each service has narrower rules of its own and names them itself.
+# What botocore accepts; each service has narrower rules of its own and reports them itself.
 _BUCKET = re.compile(r"[a-zA-Z0-9.\-_]{1,255}")
 _WANTED = "give an absolute folder such as /mnt/runs, or s3://bucket/prefix"
 
@@ -19,14 +19,14 @@ _WANTED = "give an absolute folder such as /mnt/runs, or s3://bucket/prefix"
 def open_storage(
     root: str, *, s3_endpoint_url: str | None = None, retry: RetryPolicy | None = None, confined: bool = False
 ) -> Storage:
-    """Opens the folder or bucket that `root` names, without touching it.
+    """Opens the folder or bucket that `root` names, without accessing it.
 
     Args:
         root: An absolute folder, or `s3://bucket` or `s3://bucket/prefix`.
-        s3_endpoint_url: An http(s) URL of a service that speaks S3. None means AWS_ENDPOINT_URL_S3,
-            then AWS_ENDPOINT_URL, then AWS itself. It is settled here, so that a storage sent to
-            another process means the same place there; credentials are each process's own.
-        retry: How often and how patiently to try again; None means the defaults of RetryPolicy.
+        s3_endpoint_url: An http(s) URL of a service with S3's protocol. None means AWS_ENDPOINT_URL_S3,
+            then AWS_ENDPOINT_URL, then AWS itself. It is resolved here, so that a storage sent to
+            another process is the same there; credentials are each process's own.
+        retry: How often to retry, and with which pauses; None means the defaults of RetryPolicy.
         confined: Whether links that lead out of a folder are refused, see LocalStorage.
 
     Raises:
@@ -37,10 +37,10 @@ def open_storage(
         bucket, prefix = _split_s3_root(root)
         return S3Storage(S3Connection(_endpoint(s3_endpoint_url)), bucket, prefix, policy)
     if "://" in root or re.match(r"s3:", root, re.IGNORECASE):
-        raise StorageError(f"storage root {root!r} is of no kind that can be used here: {_WANTED}")
+        raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
     folder = PurePosixPath(root)
     if not folder.is_absolute():
-        # Workers run in folders of Ray's own, so a relative path would be another place on each.
+        # Workers run in folders of Ray's own, so a relative path would be another folder on each.
         raise StorageError(f"storage root {root!r} is not absolute: {_WANTED}")
     if ".." in folder.parts or "\0" in root:
         raise StorageError(f"storage root {root!r} has '..' or a NUL in it: {_WANTED}")
