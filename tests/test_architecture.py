@@ -1,127 +1,173 @@
-"""The floor plan of DESIGN.md: imports go one way, heavy libraries stay away from the client, files stay short."""
+"""The package layout: imports go one way, the client stays light; folders, files and functions stay small."""
 
 import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "trainers", "runtime_env", "cluster_configs")
-OURS = {*PACKAGES, "task"}
-CLIENT_MAY_USE = {
-    "trainers.config.schema",
-    "trainers.config.loader",
-    "trainers.errors",
-    "trainers.run_folder.layout",
-    "trainers.storage",
-    "trainers.config.durations",
-    "trainers.main",
-    "trainers.run_folder.checkpoints",
-    "trainers.run_folder.journal",
-    "trainers.run_folder.attempt_status",
-    "trainers.config.locations",
-    "trainers.inspection.findings",
+# What each package may import beside itself; what those may import follows. A name stands for all that is below it.
+MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
+    "jobs.cli": ("jobs.api", "jobs.preflight"),
+    "jobs.cli.train": ("trainers.main",),
+    "jobs.api": ("jobs.service",),
+    "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
+    "jobs.preflight": ("jobs.clusters", "trainers.inspection.findings"),
+    "jobs.ledger": ("jobs.scheduler", "jobs.submission"),
+    "jobs.clusters": ("jobs.scheduler", "jobs.submission"),
+    "jobs.scheduler": ("jobs.model",),
+    "jobs.submission": ("jobs.model", "jobs.addresses", "runtime_env", "trainers.config", "trainers.run_folder.layout"),
+    "jobs.model": ("jobs.lifecycle", "jobs.errors"),
+    "jobs.lifecycle": (),
+    "jobs.paths": ("jobs.errors",),
+    "jobs.addresses": (),
+    "jobs.errors": ("trainers.errors",),
+    "task": ("trainers.main",),
+    "trainers.main": ("trainers.pipeline",),
+    "trainers.pipeline": ("trainers.training", "trainers.inspection"),
+    # What the Trainer makes of a config's arguments is known only to what builds them.
+    "trainers.inspection": ("trainers.models", "trainers.training.arguments"),
+    "trainers.training": ("trainers.scoring", "trainers.models"),
+    "trainers.training.arguments": ("trainers.config",),
+    "trainers.scoring": ("trainers.models",),
+    "trainers.models": ("trainers.run_folder", "trainers.data"),
+    "trainers.run_folder": ("trainers.distributed", "trainers.storage"),
+    "trainers.data": ("trainers.distributed", "trainers.storage"),
+    "trainers.distributed": ("trainers.config",),
+    "trainers.storage": ("trainers.config",),
+    "trainers.config": ("trainers.errors",),
+    "runtime_env": ("trainers.config", "trainers.errors"),
+    "cluster_configs": ("trainers.errors",),
+    "trainers.errors": (),
 }
+# What neither the client nor the service loads.
 HEAVY = ("torch", "transformers", "datasets")
 # What a command on a laptop loads before it has decided to drive runs itself.
-WITHOUT_RAY = ("jobs.cli", "jobs.api.client", "jobs.service.interface")
-LIGHT_MODULES = (
-    *WITHOUT_RAY,
-    "jobs.service.controller",
-    "jobs.api.server.app",
-    "trainers.config.schema",
-    "trainers.config.loader",
-    "trainers.run_folder.layout",
-    "trainers.storage",
-)
+WITHOUT_RAY = ("jobs.api.client", "jobs.service.interface", "jobs.cli")
+LIGHT = (*WITHOUT_RAY, "trainers.run_folder.layout", "jobs.service.controller", "jobs.api.server.app", "task")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-MOST_LINES = 400
+FOLDERS = sorted({path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_dir()} - {ROOT})
+MOST_ENTRIES, MOST_LINES, MOST_FUNCTION_LINES = 14, 400, 60
+# Names that the layout gives to more than one file.
+SHARED_NAMES = {"__init__.py", "app.py", "errors.py"}
+
+
+def module_of(path: Path) -> str:
+    """Dotted name of a file."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in [*FILES, ROOT / "task.py"]}
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """Dotted name of everything that a file imports, inside functions too; `from a import b` gives a.b."""
+    """Dotted name of every module that a file imports, inside functions too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in MODULES else str(node.module) for name in names)
 
 
-def our_imports(package: str) -> set[str]:
-    paths = (ROOT / package).rglob("*.py")
-    return {name for path in paths for name in imports_of(path) if name.partition(".")[0] in OURS}
+def is_within(name: str, module: str) -> bool:
+    return name == module or name.startswith(f"{module}.")
 
 
-def is_within(name: str, modules: set[str]) -> bool:
-    return any(name == module or name.startswith(f"{module}.") for module in modules)
+def may_import(module: str) -> set[str]:
+    """What a module may import: what the table says of the packages that it is in, and what it says of those.
+
+    What is allowed of another top-level package is not followed further: `jobs` uses the parts of `trainers` that are
+    named, not what those use.
+    """
+    found = {name for name in MAY_IMPORT if is_within(module, name)}
+    waiting = [*found]
+    while waiting:
+        new = set(MAY_IMPORT[waiting.pop()]) - found
+        found |= new
+        waiting += [name for name in new if name in MAY_IMPORT and name.partition(".")[0] == module.partition(".")[0]]
+    return found
 
 
-@pytest.mark.parametrize("package", ["trainers", "runtime_env", "cluster_configs"])
-def test_only_the_client_knows_the_client(package: str) -> None:
-    assert not [name for name in our_imports(package) if is_within(name, {"jobs", "task"})]
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_go_one_way(module: str) -> None:
+    allowed = may_import(module)
+    ours = (name for name in imports_of(MODULES[module]) if name in MODULES)
+    assert [name for name in ours if not any(is_within(name, package) for package in allowed)] == []
 
 
-@pytest.mark.parametrize("package", ["trainers", "runtime_env", "cluster_configs"])
-def test_packages_below_the_client_know_only_themselves(package: str) -> None:
-    others = set(PACKAGES) - {package}
-    if package != "trainers":
-        others -= {"trainers"}
-    assert not [name for name in our_imports(package) if is_within(name, others)]
+def test_the_table_of_imports_has_no_cycle_and_names_what_exists() -> None:
+    cycles = [(name, other) for name in MAY_IMPORT for other in may_import(name) - {name} if name in may_import(other)]
+    assert [(name, other) for name, other in cycles if not is_within(other, name) and not is_within(name, other)] == []
+    named = {name for names in MAY_IMPORT.values() for name in names} | set(MAY_IMPORT)
+    assert sorted(named - set(MODULES)) == []
 
 
-def test_the_client_uses_only_the_light_part_of_the_trainers() -> None:
-    # `from trainers import run_folder` names the package; its modules are judged by their own names.
-    used = {name for name in our_imports("jobs") if is_within(name, {"trainers"})}
-    assert sorted(name for name in used if not is_within(name, CLIENT_MAY_USE)) == []
-
-
-def test_the_job_s_entry_uses_the_trainers_only() -> None:
-    ours = {name for name in imports_of(ROOT / "task.py") if name.partition(".")[0] in OURS}
-    assert ours
-    assert all(is_within(name, {"trainers"}) for name in ours)
-
-
-def modules_after_import(module: str) -> list[str]:
-    script = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
-    answer = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+def loaded_by(modules: tuple[str, ...], libraries: tuple[str, ...]) -> dict[str, list[str]]:
+    """For each module, imported in this order in one process: which libraries it is the first to load."""
+    script = (
+        "import importlib, json, sys\nfound, seen = {}, set()\n"
+        f"for module in {modules!r}:\n"
+        "    importlib.import_module(module)\n"
+        f"    found[module] = [name for name in {libraries!r} if name in sys.modules and name not in seen]\n"
+        "    seen.update(found[module])\n"
+        "print(json.dumps(found))"
     )
-    loaded: list[str] = json.loads(answer.stdout.splitlines()[-1])
-    assert module in loaded
-    return loaded
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    found: dict[str, list[str]] = json.loads(answer.stdout.splitlines()[-1])
+    return found
 
 
-@pytest.mark.parametrize("module", [*LIGHT_MODULES, "trainers.main", "task"])
-def test_a_light_module_loads_no_heavy_library(module: str) -> None:
-    assert [name for name in HEAVY if name in modules_after_import(module)] == []
+def test_light_modules_load_no_heavy_library() -> None:
+    assert loaded_by(LIGHT, HEAVY) == {module: [] for module in LIGHT}
 
 
-@pytest.mark.parametrize("module", WITHOUT_RAY)
-def test_a_command_loads_no_ray_before_it_needs_one(module: str) -> None:
-    assert "ray" not in modules_after_import(module)
-
-
-def test_the_client_over_http_loads_neither_database_nor_buckets() -> None:
-    loaded = modules_after_import("jobs.api.client")
-    assert [name for name in ("sqlalchemy", "alembic", "boto3", "pyarrow", "numpy", "fastapi") if name in loaded] == []
+def test_a_command_loads_no_ray_and_the_client_neither_database_nor_buckets() -> None:
+    unwanted = ("ray", "sqlalchemy", "alembic", "boto3", "pyarrow", "numpy", "fastapi")
+    loaded = loaded_by(WITHOUT_RAY, unwanted)
+    assert loaded["jobs.api.client"] == []
+    assert "ray" not in {name for names in loaded.values() for name in names}
 
 
 def test_the_client_names_no_heavy_library() -> None:
     paths = (ROOT / "jobs").rglob("*.py")
-    assert not [(path.name, name) for path in paths for name in imports_of(path) if is_within(name, set(HEAVY))]
+    named = ((path.name, name) for path in paths for name in imports_of(path))
+    assert not [found for found in named if any(is_within(found[1], heavy) for heavy in HEAVY)]
 
 
-def test_one_room_alone_touches_buckets() -> None:
+def test_one_package_alone_touches_buckets() -> None:
     outside = [path for path in FILES if (ROOT / "trainers" / "storage") not in path.parents]
-    libraries = {"boto3", "botocore", "pyarrow.fs"}
-    assert not [(path.name, name) for path in outside for name in imports_of(path) if is_within(name, libraries)]
+    libraries = ("boto3", "botocore", "pyarrow.fs")
+    named = ((path.name, name) for path in outside for name in imports_of(path))
+    assert not [found for found in named if any(is_within(found[1], lib) for lib in libraries)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_is_short_enough_to_be_one_idea(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) < MOST_LINES
+def test_files_and_functions_are_short_enough_to_be_one_idea(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < MOST_LINES
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    lengths = {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_FUNCTION_LINES} == {}
+
+
+def test_a_folder_is_read_at_a_glance() -> None:
+    ignored = {"__init__.py", "__pycache__"}
+    entries = {folder: [path.name for path in folder.iterdir() if path.name not in ignored] for folder in FOLDERS}
+    crowded = {str(path.relative_to(ROOT)): len(names) for path, names in entries.items() if len(names) > MOST_ENTRIES}
+    assert crowded == {}
+
+
+def test_a_file_name_says_which_file_is_meant() -> None:
+    names = sorted((path.name, module_of(path)) for path in FILES if path.name not in SHARED_NAMES)
+    shared = {name: [of for _, of in group] for name, group in groupby(names, key=lambda item: item[0])}
+    assert {name: modules for name, modules in shared.items() if len(modules) > 1} == {}
