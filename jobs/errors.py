@@ -1,14 +1,15 @@
 """What can go wrong on the client's and the service's side, as one tree below RayscribeError.
 
 RayscribeError              see trainers.errors: config 2, data 3, storage 4, resume 5, resources 6, scoring 7, …
-└── JobsError               anything that the jobs side raises on purpose
+└── JobsError               any error of the jobs side
     ├── NotFoundError       no run, attempt, queue or token has this name
-    ├── ConflictError       the run's state, or another run, does not allow what is asked
-    ├── ClusterError        a Ray cluster does not answer
-    │   └── RefusedError    it answers, and refuses the request
-    ├── ServiceError        the Rayscribe service, or its database, does not answer
+    ├── ConflictError       the run's state, or another run, does not allow the request
+    ├── ClusterError        a Ray cluster does not respond
+    │   └── RefusedError    it responds, and refuses the request
+    ├── ServiceError        the Rayscribe service does not respond
+    │   └── LedgerError     the ledger's database does not respond
     ├── AuthError           no token, an unknown one, or one that may not do this
-    └── PreflightError      a check before submission found a fault
+    └── PreflightError      a check before submission found an error
 LeaseLostError              another service has taken over; this one must not act
 """
 
@@ -28,35 +29,44 @@ class NotFoundError(JobsError):
 
 
 class ConflictError(JobsError):
-    """What is asked cannot be done in the state that things are in."""
+    """The request conflicts with the state of a run."""
 
     exit_code = 22
 
 
 class ClusterError(JobsError):
-    """A Ray cluster does not answer, or not as one."""
+    """A Ray cluster does not respond, or what responds is no Ray cluster."""
 
     exit_code = 23
 
 
 class RefusedError(ClusterError):
-    """A Ray cluster answers that the request cannot be; the same again would be refused again."""
+    """A Ray cluster refuses the request; a retry would be refused, too."""
 
 
 class ServiceError(JobsError):
-    """The Rayscribe service, or the ledger's database, does not answer."""
+    """The Rayscribe service, or the ledger's database, does not respond."""
 
     exit_code = 24
 
 
+class LedgerError(ServiceError):
+    """The ledger's database does not respond.
+
+    The message names the database, which may be a file of the service's host: an API client gets `for_clients`.
+    """
+
+    for_clients = "the service's database does not respond: try again, or tell who runs the service, whose log has more"
+
+
 class AuthError(JobsError):
-    """No token was given, or it is not one that may do this."""
+    """The token is missing, not known, or not allowed to do this."""
 
     exit_code = 25
 
 
 class PreflightError(JobsError):
-    """A check found a fault before the cluster did."""
+    """A check found an error before the cluster did."""
 
     exit_code = 26
 

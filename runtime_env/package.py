@@ -84,31 +84,33 @@ def verify(path: Path, sha256: str) -> None:
     Raises:
         ConfigError: says what is wrong with it.
     """
+    name = f"package {sha256}"  # not its path: the message may reach another machine
     try:
         size = path.stat().st_size
         if size >= LIMIT_BYTES:
-            raise ConfigError(f"{path} has {size} bytes: Ray takes a package of less than {LIMIT_BYTES}")
+            raise ConfigError(f"{name} has {size} bytes: Ray takes a package of less than {LIMIT_BYTES}")
         if _digest(path) != sha256:
             raise ConfigError(
-                f"{path} is damaged: its SHA-256 is not {sha256}; submit the run again under another name"
+                f"{name} is damaged: its SHA-256 is not {sha256}; submit the run again under another name"
             )
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such package; submit the run again under another name") from None
+        raise ConfigError(f"{name} was not found: submit the run again under another name") from None
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no zip that can be read: {error}") from None
+        said = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{name} is not a zip file that can be read: {said}") from None
     if len(members) > MOST_FILES:
-        raise ConfigError(f"{path} holds {len(members)} files: {MOST_FILES} are the most")
+        raise ConfigError(f"{name} holds {len(members)} files: {MOST_FILES} are the most")
     unpacked = sum(info.file_size for info in members)
     if unpacked > MOST_UNPACKED_BYTES:
-        raise ConfigError(f"{path} would unpack to {unpacked} bytes: {MOST_UNPACKED_BYTES} are the most")
+        raise ConfigError(f"{name} would unpack to {unpacked} bytes: {MOST_UNPACKED_BYTES} are the most")
     names = [info.orig_filename for info in members]
-    _check_names(names, str(path))
+    _check_names(names, name)
     if ENTRY not in names:
-        raise ConfigError(f"{path} holds no {ENTRY}, with which every job starts")
+        raise ConfigError(f"{name} holds no {ENTRY}, with which every job starts")
     for info in members:
-        _check_kind(info, path)
+        _check_kind(info, name)
 
 
 def import_package(upload: Path, target: Path) -> None:
@@ -153,12 +155,12 @@ def _check_names(names: list[str], where: str) -> None:
             raise ConfigError(f"{where} holds {name!r} as a file and as a folder")
 
 
-def _check_kind(info: zipfile.ZipInfo, path: Path) -> None:
+def _check_kind(info: zipfile.ZipInfo, where: str) -> None:
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
-        raise ConfigError(f"{path}: {info.filename} is a link or a device: a package holds plain files only")
+        raise ConfigError(f"{where}: {info.filename} is a link or a device: a package holds plain files only")
     if info.flag_bits & ENCRYPTED or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ConfigError(f"{path}: {info.filename} is encrypted, or compressed in a way that Ray may not know")
+        raise ConfigError(f"{where}: {info.filename} is encrypted, or compressed in a way that Ray may not know")
 
 
 @contextmanager

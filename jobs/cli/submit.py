@@ -147,7 +147,7 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
         run_request,
         address_of=lambda job: _address_of(job, service),
         user=user_here(),
-        resume=RunFolders(deadline_s=60.0).resume_words,
+        resume=RunFolders(timeout_s=60.0).resume_text,
     )
     made = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
     content = {**request.content(), "package": made}

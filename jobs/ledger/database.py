@@ -19,7 +19,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, func, sele
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from jobs.errors import ServiceError
+from jobs.errors import LedgerError
 from jobs.ledger import address, migrate, tables
 
 # How long a writer waits for the one before it. Transactions take milliseconds; a checkpoint on a slow disk, seconds.
@@ -28,7 +28,7 @@ LOCK_WAIT_S = 30.0
 # is gone), so that another can take over. SQLite has no such remedy: its writers are all on one machine.
 WRITER_SILENCE_S = 10.0
 CONNECT_S = 10
-# An answer that the network has lost is given up after this.
+# A response that the network has lost is not waited for any longer than this.
 UNACKNOWLEDGED_MS = 30_000
 
 _WRITES = "rayscribe_writes"
@@ -61,7 +61,7 @@ class Database:
 
         Raises:
             ConfigError: `text` is no URL of a database of ours.
-            ServiceError: it cannot be opened.
+            LedgerError: it cannot be opened.
         """
         url = address.parse(text)
         sqlite = url.get_backend_name() == "sqlite"
@@ -72,7 +72,7 @@ class Database:
             database._migrate()
         except (OSError, sqlite3.Error) as error:
             database.close()
-            raise database._trouble(error) from error
+            raise database._error_of(error) from error
         except BaseException:
             database.close()
             raise
@@ -87,9 +87,9 @@ class Database:
         """A transaction that only reads; writers do not hold it up.
 
         Raises:
-            ServiceError: the database does not answer.
+            LedgerError: the database does not respond.
         """
-        with self._answers_for_errors(), self._engine.begin() as connection:
+        with self._ledger_errors(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
@@ -97,16 +97,16 @@ class Database:
         """A transaction that writes: all of it happens, or nothing where the block raises.
 
         Raises:
-            ServiceError: the database does not answer. Where its answer to the last word, COMMIT, was lost, the
+            LedgerError: the database does not respond. Where the response to COMMIT was lost, the
                 transaction may have happened all the same: read again before acting.
         """
         # The inner one would wait for the outer one for ever.
         assert not getattr(self._thread, "writes", False), "a transaction of the ledger inside another"
         self._thread.writes = True
         try:
-            with self._answers_for_errors(), self._writing_engine.begin() as connection:
+            with self._ledger_errors(), self._writing_engine.begin() as connection:
                 if connection.dialect.name == "postgresql":
-                    _set_patience(connection)
+                    _set_timeouts(connection)
                     connection.execute(select(tables.lease.c.name).with_for_update())
                 yield connection
         finally:
@@ -116,27 +116,27 @@ class Database:
         with self.reading() as connection:
             if migrate.is_newest(connection):
                 return
-        with self._answers_for_errors(), self._writing_engine.begin() as connection:
+        with self._ledger_errors(), self._writing_engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 # The lease's row, which writers lock, is not there yet.
                 connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             migrate.upgrade(connection)
 
     @contextmanager
-    def _answers_for_errors(self) -> Iterator[None]:
-        """What the driver raises becomes a ServiceError; constraints are the callers' own business."""
+    def _ledger_errors(self) -> Iterator[None]:
+        """What the driver raises becomes a LedgerError; constraints are the callers' own business."""
         try:
             yield
         except IntegrityError:
             raise
         except DBAPIError as error:
-            raise self._trouble(error.orig or error) from error
+            raise self._error_of(error.orig or error) from error
         except PoolTimeoutError as error:
-            raise self._trouble(error) from error
+            raise self._error_of(error) from error
 
-    def _trouble(self, error: BaseException) -> ServiceError:
+    def _error_of(self, error: BaseException) -> LedgerError:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return ServiceError(f"the ledger {self.url} does not answer: {said}; {_HINTS[self._engine.dialect.name]}")
+        return LedgerError(f"the ledger {self.url} does not respond: {said}; {_HINTS[self._engine.dialect.name]}")
 
 
 def _sqlite(url: URL) -> Engine:
@@ -167,7 +167,7 @@ def _postgres(url: URL) -> Engine:
     return create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
 
 
-def _set_patience(connection: Connection) -> None:
+def _set_timeouts(connection: Connection) -> None:
     """For this transaction only, so that nothing is left on a connection that a pooler shares out."""
     connection.execute(
         select(

@@ -1,8 +1,11 @@
-"""The loop that drives runs: observe, ask the policies, act. One controller acts at a time, whoever holds the lease.
+"""The loop that drives runs: observe, decide, act. One controller acts at a time, the one that holds the lease.
 
-Every act is written down before and after, and may be repeated without harm, so that a controller that is killed
-anywhere is continued by the next: an attempt is in the ledger before Ray is asked for it, its submission id is derived
-from run and number, stopping twice stops once, and logs are archived whole.
+    round      for each run that holds its gang: advance; then admit those that may start
+    advance    submit | end | request the stop, observe
+
+Every action is recorded before and after, and may be repeated without harm, so that the next controller continues where
+one was killed: an attempt is in the ledger before Ray is called, its submission id is derived from run and number, a
+second stop changes nothing, and logs are archived as a whole. What each step changes is decided in `run_changes`.
 """
 
 import logging
@@ -24,14 +27,14 @@ from jobs.errors import (
     ServiceError,
 )
 from jobs.ledger import Changed, Lease, Ledger
-from jobs.lifecycle import RunState
 from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Run
 from jobs.scheduler.limits import QueuesConfig
-from jobs.service.admission import look, open_attempt, refuse
+from jobs.service import run_changes
+from jobs.service.admission import admission_of, forecast
 from jobs.service.failure_causes import cause_of, line_of
 from jobs.service.log_archive import DriverLogs
 from jobs.service.package_store import PackageStore
-from jobs.service.retry_policy import judge
+from jobs.service.run_changes import AttemptEnd, RunChange
 from jobs.service.run_folders import RunFolders
 from jobs.service.run_status import status_of
 from jobs.submission.ray_request import build_request
@@ -41,8 +44,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 LEASE_S = 10.0
-# A stop is tried this long beyond the job's own grace while its cluster does not answer.
-GIVEN_UP_S = 600.0
+# While its cluster does not respond, a stop is retried this long beyond the job's own grace period.
+ABANDON_AFTER_S = 600.0
 
 
 class Controller:
@@ -59,16 +62,16 @@ class Controller:
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda point: None,
     ):
-        """Takes what it works with.
+        """Stores its collaborators.
 
         Args:
-            ledger: Where everything is written down.
+            ledger: Where everything is recorded.
             clusters: Where runs run.
             packages: Their code.
-            queues: Caps.
+            queues: Limits of the queues.
             lease: The right to act, which only one controller holds.
             clock: Seconds since 1970.
-            at: Told before and after every side effect, by name; for tests that interrupt it there.
+            at: Called before and after every side effect, with its name; for tests that interrupt it there.
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._lease, self._clock, self._at = lease, clock, at
@@ -76,12 +79,12 @@ class Controller:
         self._driver_logs = DriverLogs(clusters, self._folders, clock, at)
 
     def run(self, stop: Signal, *, poll_s: float = POLL_S) -> None:
-        """Drives until told to stop; what goes wrong in one round is logged, and the next one goes on."""
+        """Drives until `stop` is set; what goes wrong in one round is logged, and the next one goes on."""
         while not stop.is_set():
             try:
                 self.round()
             except LeaseLostError:
-                log.warning("another service has taken over; this one watches")
+                log.warning("another service has taken over; this one is on standby")
             except JobsError as error:
                 log.warning("%s", error)
             except Exception:
@@ -90,7 +93,7 @@ class Controller:
         self._lease.release()
 
     def round(self) -> bool:
-        """Looks at every live run once and starts those that may; False where another controller holds the lease.
+        """Advances every live run once and starts those that may; False where another controller holds the lease.
 
         Raises:
             LeaseLostError: another controller has taken over in between.
@@ -103,16 +106,19 @@ class Controller:
             self._guarded(run.id, partial(self._advance, run))
             if not self._lease.try_hold():
                 return False
-        now_s = self._clock()
-        decision = look(self._ledger, self._clusters, self._queues, now_s=now_s)
-        for run_id, reason in decision.refuse.items():
-            self._guarded(run_id, partial(refuse, self._ledger, self._lease, run_id, reason, now_s=now_s))
-        for run_id in decision.start:
-            self._guarded(run_id, partial(self._start, run_id, now_s))
+        self._admit()
         return True
 
+    def _admit(self) -> None:
+        now_s = self._clock()
+        decision = forecast(self._ledger, self._clusters, self._queues, now_s=now_s)
+        for run_id, reason in decision.refuse.items():
+            self._guarded(run_id, partial(self._refuse, run_id, reason, now_s))
+        for run_id in decision.start:
+            self._guarded(run_id, partial(self._start, run_id, now_s))
+
     def _guarded(self, run_id: str, act: Callable[[], None]) -> None:
-        """One run's trouble is its own, whatever it is; without the lease or the ledger there is none to go on with."""
+        """Keeps what goes wrong with one run from the others; without the lease or the ledger there is no going on."""
         try:
             act()
         except (LeaseLostError, ServiceError):
@@ -120,20 +126,27 @@ class Controller:
         except Changed:
             return  # a user changed it meanwhile; the next round sees that
         except ClusterError as error:
-            self._cluster_silent(run_id, error)
+            self._cluster_unreachable(run_id, error)
         except RayscribeError as error:
-            self._say(run_id, str(error), cause="error")
+            self._blocked(run_id, str(error), event="error")
         except Exception as error:
-            log.exception("%s: a fault of the service; all other runs go on", run_id)
-            words = f"a fault of the service, whose log has more: {type(error).__name__}: {error}"[:500]
-            self._say(run_id, f"{words}; trying again", cause="fault")
+            log.exception("%s: an internal error of the service; all other runs go on", run_id)
+            # Without its text, which may name paths of this machine.
+            reason = f"internal error of the service ({type(error).__name__}), whose log has the details; trying again"
+            self._blocked(run_id, reason, event="internal_error")
 
     def _start(self, run_id: str, now_s: float) -> None:
         self._at("ledger.admit:before")
-        run = open_attempt(self._ledger, self._lease, run_id, self._folders, now_s=now_s)
+        change = admission_of(self._ledger.run(run_id), self._folders, now_s=now_s)
+        run = self._write(change) if change is not None else None
         self._at("ledger.admit:after")
         if run is not None:
             self._advance(run)
+
+    def _refuse(self, run_id: str, reason: str, now_s: float) -> None:
+        change = run_changes.refused(self._ledger.run(run_id), reason=reason, now_s=now_s)
+        if change is not None:
+            self._write(change)
 
     def _advance(self, run: Run) -> None:
         attempt = self._ledger.attempt(run.id, run.attempt)
@@ -148,13 +161,13 @@ class Controller:
             self._at("ray.stop:before")
             self._clusters.stop(run.address, attempt.submission_id)
             self._at("ray.stop:after")
-        self._watch(run, attempt, job)
+        self._observe(run, attempt, job)
 
     def _submit(self, run: Run, attempt: Attempt) -> None:
-        """Also for a run whose stop was asked for: a submit that was cut off may still arrive at Ray, to be stopped."""
+        """Also for a run that is to be stopped: a submission that was interrupted may still reach Ray."""
         try:
             package = self._packages.need(run.package)
-            request = build_request(run, attempt.number, package=str(package), resume=self._folders.resume_words(run))
+            request = build_request(run, attempt.number, package=str(package), resume=self._folders.resume_text(run))
             self._at("ray.submit:before")
             started = self._clusters.submit(request)
             self._at("ray.submit:after")
@@ -164,20 +177,10 @@ class Controller:
         except (NotFoundError, ConflictError, ConfigError) as error:
             self._close(run, attempt, Cause.USER_ERROR, None, str(error))
             return
-        how = "" if started else " (it had it already)"
-        now_s = self._clock()
-        with self._ledger.write(self._lease) as writer:
-            writer.change_attempt(run.id, attempt.number, state=AttemptState.SUBMITTED, submitted_s=now_s)
-            writer.change(
-                run,
-                cause="ray_submitted",
-                text=f"Ray has taken {attempt.submission_id}{how}",
-                reason="Ray sets up the runtime environment",
-                at_s=now_s,
-            )
+        self._write(run_changes.submitted(run, attempt, started=started, now_s=self._clock()))
         self._at("ledger.submitted:after")
 
-    def _watch(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
+    def _observe(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         progress = self._folders.progress(run, attempt.number)
         pending = [] if progress is not None and progress.step else self._pending(run, job)
         now_s = self._clock()
@@ -191,26 +194,16 @@ class Controller:
             stopping=run.stop_requested_s is not None,
             now_s=now_s,
         )
-        moved = state != run.state
-        if moved or reason != run.reason or progress != run.progress:
-            with self._ledger.write(self._lease) as writer:
-                writer.change(
-                    run,
-                    cause="phase",
-                    text=reason,
-                    state=state,
-                    reason=reason,
-                    progress=progress,
-                    at_s=now_s,
-                    event=moved,
-                )
+        change = run_changes.observed(run, state=state, reason=reason, progress=progress, now_s=now_s)
+        if change is not None:
+            self._write(change)
         self._driver_logs.keep(run, attempt)
 
     def _pending(self, run: Run, job: JobInfo) -> list[dict[str, float]]:
         try:
             return self._clusters.pending_bundles(run.address, job.ray_job_id)
         except ClusterError as error:
-            log.debug("%s: what it waits for is not known: %s", run.id, error)
+            log.debug("%s: the resources it waits for are not known: %s", run.id, error)
             return []
 
     def _end(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
@@ -219,87 +212,62 @@ class Controller:
         exit_code = STOPPED_EXIT_CODE if cause == Cause.STOPPED else job.exit_code
         self._close(run, attempt, cause, exit_code, line_of(job))
 
-    def _cluster_silent(self, run_id: str, error: ClusterError) -> None:
-        """Says so; a run that was to stop long ago is given up, so that no cluster that is gone keeps it for ever."""
-        run = self._ledger.run(run_id)
-        if run.stop_requested_s is None or not run.state.holding:
-            self._say(run_id, f"{error}; trying again", cause="cluster_silent")
-            return
-        until_s = run.stop_requested_s + run.config["job"].get("stop_grace_s", 0) + GIVEN_UP_S
-        if self._clock() < until_s:
-            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(until_s))
-            self._say(run_id, f"stopping; {error}; trying again, and given up at {at} UTC", cause="cluster_silent")
-            return
-        attempt = self._ledger.attempt(run.id, run.attempt)
-        words = f"its cluster was not reached in the meantime, so its job may run on there: {error}"
-        with suppress(Changed):
-            self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, words, beside=f"; {words}")
-
     def _close(
-        self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, *, beside: str = ""
+        self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, *, note: str = ""
     ) -> None:
-        """Writes down how the attempt ended, and what the policy makes of it.
+        """Records how the attempt ended, and what follows.
 
         Args:
             run: The run.
             attempt: Its newest attempt.
             cause: Why it ended.
             exit_code: Its entrypoint's.
-            message: What was said of the end.
-            beside: What a user who stopped it must know, beside what it left.
+            message: One line of Ray's message or of the log.
+            note: What a user who stopped it must know, beside what it left.
         """
-        newest = self._folders.last_checkpoint(run)
-        progress = self._folders.progress(run, attempt.number) or run.progress
-        now_s = self._clock()
-        ended = attempt.model_copy(
-            update={
-                "state": AttemptState.ENDED,
-                "ended_s": now_s,
-                "cause": cause,
-                "exit_code": exit_code,
-                "message": message,
-                "last_step": newest[1] if newest is not None else None,
-            }
-        )
+        end = self._end_of(run, attempt, cause, exit_code, message, note)
         earlier = [item for item in self._ledger.attempts_that_count(run.id) if item.number < attempt.number]
-        verdict = judge([*earlier, ended], run.max_retries)
-        over = verdict.state.ended
-        if run.stop_requested_s is not None and verdict.state != RunState.SUCCEEDED:
-            left = self._folders.left_words(run)
-            verdict_state, reason, over = RunState.STOPPED, f"stopped; {left}{beside}", True
-            exit_code = STOPPED_EXIT_CODE
-        else:
-            verdict_state, reason = verdict.state, verdict.reason
-            if verdict_state == RunState.SUCCEEDED and progress is not None and progress.detail:
-                reason = f"{reason} · {progress.detail}"
+        change = run_changes.ended(run, attempt, end, earlier, now_s=self._clock())
         self._at("ledger.end:before")
-        with self._ledger.write(self._lease) as writer:
-            writer.change_attempt(
-                run.id,
-                attempt.number,
-                **ended.model_dump(include={"state", "ended_s", "cause", "exit_code", "message", "last_step"}),
-            )
-            writer.change(
-                run,
-                cause="ended",
-                text=f"attempt {attempt.number} ended: {cause} · {reason}",
-                state=verdict_state,
-                reason=reason,
-                exit_code=exit_code if over else None,
-                ended_s=now_s if over else None,
-                not_before_s=None if over else now_s + verdict.backoff_s,
-                progress=progress,
-                at_s=now_s,
-            )
+        self._write(change)
         self._at("ledger.end:after")
 
-    def _say(self, run_id: str, reason: str, *, cause: str) -> None:
-        """Makes trouble the reason that people see, as one event however long it lasts."""
-        current = self._ledger.run(run_id)
-        if current.reason == reason or current.state.ended:
+    def _end_of(
+        self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, note: str
+    ) -> AttemptEnd:
+        newest = self._folders.last_checkpoint(run)
+        return AttemptEnd(
+            cause,
+            exit_code,
+            message,
+            last_step=newest[1] if newest is not None else None,
+            progress=self._folders.progress(run, attempt.number) or run.progress,
+            left=self._folders.left_text(run) + note if run.stop_requested_s is not None else "",
+        )
+
+    def _cluster_unreachable(self, run_id: str, error: ClusterError) -> None:
+        """Records it; a run that was to stop long ago is abandoned, so that it does not wait for a lost cluster."""
+        run = self._ledger.run(run_id)
+        if run.stop_requested_s is None or not run.state.holding:
+            self._blocked(run_id, f"{error}; trying again", event="cluster_unreachable")
             return
-        try:
-            with self._ledger.write(self._lease) as writer:
-                writer.change(current, cause=cause, text=reason, reason=reason, at_s=self._clock())
-        except Changed:
+        until_s = run.stop_requested_s + run.config["job"].get("stop_grace_s", 0) + ABANDON_AFTER_S
+        if self._clock() < until_s:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(until_s))
+            reason = f"stopping; {error}; trying again until {at} UTC"
+            self._blocked(run_id, reason, event="cluster_unreachable")
             return
+        attempt = self._ledger.attempt(run.id, run.attempt)
+        message = f"its cluster could not be reached, so its job may still be running there: {error}"
+        with suppress(Changed):
+            self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, message, note=f"; {message}")
+
+    def _blocked(self, run_id: str, reason: str, *, event: str) -> None:
+        """Shows users as the run's reason what keeps it from going on."""
+        change = run_changes.blocked(self._ledger.run(run_id), reason=reason, event=event, now_s=self._clock())
+        if change is not None:
+            with suppress(Changed):
+                self._write(change)
+
+    def _write(self, change: RunChange) -> Run:
+        return run_changes.write(self._ledger, self._lease, change)

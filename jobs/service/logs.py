@@ -121,7 +121,7 @@ def _driver(
 
 def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[Source]:
     try:
-        found = folders.ask(run, lambda folder: worker_logs(folder, attempt.number))
+        found = folders.read(run, lambda folder: worker_logs(folder, attempt.number))
     except RayscribeError:
         if attempt.state == AttemptState.ENDED:
             raise
@@ -135,7 +135,7 @@ def _bytes(folders: RunFolders, run: Run, key: str, start: int, most: int) -> by
     def read(folder: RunFolder) -> bytes:
         return folder.storage.read_part(key, start, most) if folder.storage.exists(key) else b""
 
-    return folders.ask(run, read)
+    return folders.read(run, read)
 
 
 def _last_character(raw: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What users can ask for, whoever carries it: the HTTP API, or the command line with a ledger of its own."""
+"""The operations on runs, on a ledger: for the HTTP API, and for the command line with a ledger of its own."""
 
 import copy
 import os
@@ -16,7 +16,7 @@ from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, 
 from jobs.scheduler.feasibility import never_fits
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Decision
-from jobs.service.admission import look
+from jobs.service.admission import forecast
 from jobs.service.logs import read_logs
 from jobs.service.package_store import PackageStore
 from jobs.service.run_folders import RunFolders
@@ -24,12 +24,12 @@ from jobs.submission.job_spec import JobPart
 from jobs.submission.run_request import RunRequest, run_of
 from trainers.errors import ConfigError, ResourceError
 
-# What a queue's policy said is good for so long; a page of a hundred waiting runs asks it once.
+# A forecast is valid for so long, so that a page of a hundred waiting runs computes it once.
 DECISION_S = 2.0
 
 
 class Service:
-    """The verbs, on a ledger. It decides nothing about when runs start; the controller does."""
+    """The operations on a ledger. Which runs start, and when, is decided by the controller."""
 
     def __init__(
         self,
@@ -42,24 +42,24 @@ class Service:
         addresses: Collection[str] | None,
         clock: Callable[[], float] = time.time,
     ):
-        """Takes what it works with.
+        """Stores its collaborators.
 
         Args:
-            ledger: Where everything is written down.
+            ledger: Where everything is recorded.
             clusters: Where runs run.
             packages: Their code.
-            queues: Caps.
-            user: Who asks.
+            queues: Limits of the queues.
+            user: Whose requests these are.
             addresses: Clusters that runs may name; the first is for those that name none. None: any may be named.
             clock: Seconds since 1970.
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._user, self._addresses, self._clock = user, list(addresses) if addresses is not None else None, clock
         self._folders = RunFolders()
-        self._foresight = _Foresight(lambda: look(ledger, clusters, queues, now_s=clock()), clock)
+        self._forecast = _Forecast(lambda: forecast(ledger, clusters, queues, now_s=clock()), clock)
 
     def as_user(self, user: str) -> "Service":
-        """The same service, asked by another."""
+        """The same service, for the requests of another user."""
         other = copy.copy(self)
         other._user = user
         return other
@@ -84,11 +84,11 @@ class Service:
         run = run_of(
             run_request, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock()
         )
-        # First of all: a request that is repeated was taken in a world that may have changed since.
+        # First of all: what was accepted once is not checked again, since the cluster may have changed.
         if idempotency_key is not None and (same := self._ledger.requests.run_of_key(run, idempotency_key)) is not None:
             return same
         if not self._packages.has(run_request.package):
-            raise NotFoundError(f"package {run_request.package} is not here: upload it first")
+            raise NotFoundError(f"package {run_request.package} was not uploaded: upload it first")
         self._refuse_impossible(run)
         return self._ledger.requests.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
 
@@ -118,7 +118,7 @@ class Service:
         return self._ledger.requests.request_stop(run_id, by=self._user, at_s=self._clock())
 
     def resume(self, run_id: str) -> Run:
-        """Queues a failed or stopped run again; its next attempt continues from its last whole checkpoint.
+        """Queues a failed or stopped run again; its next attempt continues from its last complete checkpoint.
 
         Raises:
             ConflictError: the run lives, or has succeeded.
@@ -170,16 +170,16 @@ class Service:
         try:
             capacity = self._clusters.capacity(run.address)
         except ClusterError:
-            capacity = None  # it may be down for an hour; the run waits for it, and says so
+            capacity = None  # it may be down for an hour; the run waits for it, with that as its reason
         reason = never_fits(run.gang, run.queue, self._queues, capacity, run.address)
         if reason is not None:
             raise ResourceError(reason)
 
     def _explained(self, run: Run) -> Run:
-        """The run with what it waits for in the place of its reason."""
+        """The run, its reason saying what it waits for."""
         if not run.state.waiting:
             return run
-        wait = self._foresight.decision().waits.get(run.id)
+        wait = self._forecast.decision().waits.get(run.id)
         if wait is None:
             return run
         position = f"position {wait.position} in queue {run.queue}"
@@ -187,18 +187,18 @@ class Service:
         return run.model_copy(update={"reason": f"{before}{position} · {wait.reason}"})
 
 
-class _Foresight:
-    """What the queue's policy would do now, asked again when the answer has aged."""
+class _Forecast:
+    """What the scheduling policy would do now, computed again when the last result is old."""
 
-    def __init__(self, ask: Callable[[], Decision], clock: Callable[[], float]):
-        self._ask, self._clock = ask, clock
+    def __init__(self, compute: Callable[[], Decision], clock: Callable[[], float]):
+        self._compute, self._clock = compute, clock
         self._lock = Lock()
         self._known: tuple[float, Decision] | None = None
 
     def decision(self) -> Decision:
-        """The newest answer."""
+        """A result at most DECISION_S old."""
         with self._lock:
             now_s = self._clock()
             if self._known is None or not 0 <= now_s - self._known[0] < DECISION_S:
-                self._known = (now_s, self._ask())
+                self._known = (now_s, self._compute())
             return self._known[1]

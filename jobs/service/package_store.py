@@ -23,22 +23,25 @@ class PackageStore:
             ConfigError: the text is not a SHA-256, so that no other file can be named.
         """
         if len(sha256) != 64 or not HEX.issuperset(sha256):
-            raise ConfigError(f"package {sha256[:80]!r} is no SHA-256: 64 hexadecimal digits")
+            raise ConfigError(f"package {sha256[:80]!r} is not a SHA-256: 64 hexadecimal digits")
         return self.folder / f"{sha256}.zip"
 
     def has(self, sha256: str) -> bool:
-        """Whether a package is here."""
+        """Whether the store has a package."""
         return self.path(sha256).is_file()
 
     def need(self, sha256: str) -> Path:
-        """The path of a package, its bytes checked.
+        """The path of a package whose bytes were checked.
 
         Raises:
-            NotFoundError: it is not here, or is damaged.
+            NotFoundError: it is not in the store.
+            ConfigError: it is damaged.
         """
         path = self.path(sha256)
         if not path.is_file():
-            raise NotFoundError(f"{path}: the run's package is gone; submit the run again under another name")
+            raise NotFoundError(
+                f"package {sha256} is no longer in the service's store: submit the run again under another name"
+            )
         verify(path, sha256)
         return path
 

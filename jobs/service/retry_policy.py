@@ -1,6 +1,6 @@
-"""What a failed attempt means: again, after how long, or not. Pure; the table is the policy.
+"""What an ended attempt means: a retry, after how long, or none. Pure; the table is the policy.
 
-Whether an attempt got anywhere is told by the newest whole checkpoint: ends *in a row* are those since it last moved.
+Whether an attempt made progress shows in the newest complete checkpoint: ends *in a row* are those since it changed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from jobs.model import Attempt, Cause
 from jobs.service.failure_causes import is_transient
 from trainers.config.durations import format_duration
 
-# Lost nodes cost the user nothing, but a run that ends this often without a step has no bad luck.
+# Lost nodes are not counted, but a run that ends this often without a new step does not merely have bad luck.
 MOST_WITHOUT_A_STEP = 100
 
 
@@ -21,8 +21,8 @@ class Rule:
     """How one cause is treated.
 
     Attributes:
-        what: What happened, in words.
-        retried: Whether the same again may go better.
+        what: What happened, as text.
+        retried: Whether another attempt may succeed.
         counts: Whether a retry is one of the run's `max_retries`; if not, the run waits as PREEMPTED.
         first_backoff_s: Pause before the first retry. Doubles with each further end in a row. Seconds.
         most_backoff_s: The longest pause. Seconds.
@@ -42,22 +42,22 @@ class Rule:
 # fmt: off
 RULES: dict[Cause, Rule] = {
     Cause.NODE_LOST: Rule("a node was lost", counts=False, most_backoff_s=300),
-    Cause.CLUSTER_LOST: Rule("the cluster was started anew, or forgot the job", counts=False, most_backoff_s=300),
-    Cause.WORKER_LOST: Rule("a training worker died", advice="look into the workers' logs"),
+    Cause.CLUSTER_LOST: Rule("the cluster was restarted, or no longer knows the job", counts=False, most_backoff_s=300),
+    Cause.WORKER_LOST: Rule("a training worker died", advice="read the workers' logs"),
     Cause.DRIVER_KILLED: Rule("the entrypoint was killed", advice="its node may be short of memory"),
     Cause.STORAGE: Rule("the storage failed", first_backoff_s=30,
-                        advice="check that the storage answers and takes these credentials"),
-    Cause.ENTRYPOINT: Rule("the entrypoint failed", most_in_a_row=1, advice="look into the driver's log"),
-    Cause.ENVIRONMENT: Rule("the runtime environment could not be made", first_backoff_s=30, most_in_a_row=1,
+                        advice="check that the storage responds and accepts these credentials"),
+    Cause.ENTRYPOINT: Rule("the entrypoint failed", most_in_a_row=1, advice="read the driver's log"),
+    Cause.ENVIRONMENT: Rule("the runtime environment could not be set up", first_backoff_s=30, most_in_a_row=1,
                             advice="check job.runtime_env, and that the nodes reach the package index"),
     Cause.OUT_OF_MEMORY: Rule("memory ran out", first_backoff_s=30, most_in_a_row=1,
                               advice="lower training.per_device_train_batch_size and raise "
                                      "training.gradient_accumulation_steps by the same factor, or set "
                                      "training.gradient_checkpointing: true"),
-    Cause.USER_ERROR: Rule("the same again would fail again", retried=False,
-                           advice="mend it, and submit the run under another name; or, where data or cluster were "
-                                  "mended, rayscribe resume"),
-    Cause.FENCED: Rule("a newer attempt has taken the run over", retried=False,
+    Cause.USER_ERROR: Rule("a retry would fail in the same way", retried=False,
+                           advice="fix it, and submit the run under another name; or, where the data or the cluster "
+                                  "were fixed, rayscribe resume"),
+    Cause.FENCED: Rule("a newer attempt has superseded this one", retried=False,
                        advice="another ledger runs a run of this name into this run folder: stop one of them"),
     Cause.STOPPED: Rule("stopped", retried=False),
 }
@@ -65,7 +65,7 @@ RULES: dict[Cause, Rule] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RetryDecision:
     """What becomes of a run whose attempt has ended.
 
     Attributes:
@@ -81,8 +81,8 @@ class Verdict:
     reason: str
 
 
-def judge(attempts: Sequence[Attempt], max_retries: int) -> Verdict:
-    """Judges the newest attempt in the light of those before it.
+def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision:
+    """Decides about the newest attempt in the light of those before it.
 
     Args:
         attempts: All that have ended since the user last submitted or resumed the run, the newest last.
@@ -91,7 +91,7 @@ def judge(attempts: Sequence[Attempt], max_retries: int) -> Verdict:
     last = attempts[-1]
     assert last.cause is not None
     if last.cause == Cause.SUCCEEDED:
-        return Verdict(False, RunState.SUCCEEDED, 0.0, "succeeded")
+        return RetryDecision(False, RunState.SUCCEEDED, 0.0, "succeeded")
     rule = RULES[last.cause]
     what = _what_happened(last, rule)
     row = sum(1 for _ in takewhile(lambda earlier: _alike(earlier, last), _without_a_step(attempts)))
@@ -99,11 +99,11 @@ def judge(attempts: Sequence[Attempt], max_retries: int) -> Verdict:
     refusal = _refusal(attempts, rule, row, counted, max_retries)
     if refusal is not None:
         state = RunState.STOPPED if last.cause == Cause.STOPPED else RunState.FAILED
-        return Verdict(False, state, 0.0, " · ".join(part for part in (what + refusal, rule.advice) if part))
+        return RetryDecision(False, state, 0.0, " · ".join(part for part in (what + refusal, rule.advice) if part))
     backoff_s = min(rule.first_backoff_s * 2.0 ** (row - 1), rule.most_backoff_s)
     state = RunState.RETRYING if rule.counts else RunState.PREEMPTED
     left = f"retry {counted} of {max_retries}" if rule.counts else "not counted as a retry"
-    return Verdict(True, state, backoff_s, f"{what}; again in {format_duration(backoff_s)}, {left}")
+    return RetryDecision(True, state, backoff_s, f"{what}; retry in {format_duration(backoff_s)}, {left}")
 
 
 def _refusal(attempts: Sequence[Attempt], rule: Rule, row: int, counted: int, max_retries: int) -> str | None:
@@ -112,14 +112,14 @@ def _refusal(attempts: Sequence[Attempt], rule: Rule, row: int, counted: int, ma
     if not rule.retried:
         return ""
     if last.cause == Cause.ENVIRONMENT and not is_transient(last.message):
-        return ", and would not be another time"
+        return ", and a retry would not change that"
     if rule.most_in_a_row is not None and row > rule.most_in_a_row:
-        return f", {row} times in the same way and at the same place"
+        return f", {row} times in the same way and at the same step"
     if rule.counts and counted > max_retries:
-        return f"; job.max_retries {max_retries} are used up"
+        return f"; job.max_retries {max_retries} is used up"
     idle = sum(1 for _ in _without_a_step(attempts))
     if idle > MOST_WITHOUT_A_STEP:
-        return f", and {idle} attempts came no step further"
+        return f", and {idle} attempts made no progress"
     return None
 
 

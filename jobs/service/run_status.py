@@ -72,7 +72,7 @@ def _undisturbed(
 def _silence(progress: Progress | None, quiet_s: float, run_folder: str) -> str:
     if progress is not None:
         return f"silent for {format_duration(quiet_s)}"
-    return f"nothing of it is in {run_folder} yet, or the service does not see that place: look into its logs"
+    return f"it has written nothing to {run_folder} yet, or the service cannot read that folder: read its logs"
 
 
 def describe(progress: Progress) -> str:

@@ -162,7 +162,7 @@ def test_damage_is_found(root: Path) -> None:
     made.path.write_bytes(content)
     with pytest.raises(ConfigError, match="damaged"):
         verify(made.path, made.sha256)
-    with pytest.raises(ConfigError, match="no such package"):
+    with pytest.raises(ConfigError, match="was not found: submit"):
         verify(made.path.with_name("gone.zip"), made.sha256)
 
 
@@ -252,5 +252,5 @@ def test_a_zip_without_its_entry_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.zip"
     path.write_text("no zip")
-    with pytest.raises(ConfigError, match="no zip that can be read"):
+    with pytest.raises(ConfigError, match="not a zip file that can be read"):
         verify(path, package._digest(path))

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
 from jobs.api.protocol import ErrorBody, status_of
-from jobs.errors import NotFoundError, ServiceError
+from jobs.errors import LedgerError, NotFoundError, ServiceError
 from trainers.errors import ConfigError, RayscribeError
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ def answer(error: RayscribeError, status: int | None = None, headers: Mapping[st
         status: HTTP status. None: the usual one of this error.
         headers: Added to the answer.
     """
+    if isinstance(error, LedgerError):
+        error = ServiceError(LedgerError.for_clients)
     status = status if status is not None else status_of(error)
     usual = HEADERS.get(status, {})
     return JSONResponse(ErrorBody.of(error).model_dump(mode="json"), status, {**usual, **(headers or {})})

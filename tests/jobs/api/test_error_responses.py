@@ -56,7 +56,7 @@ def test_a_bug_is_told_by_its_place_alone(house: House, caplog: pytest.LogCaptur
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 1
     assert "ValueError" in told[0]
-    assert "test_failures.py" in told[0]
+    assert "test_error_responses.py" in told[0]
     assert SECRET not in told[0] + answer.text
 
 
@@ -159,13 +159,15 @@ def test_the_log_has_path_status_and_user_and_no_query(reader: httpx.Client, cap
     assert SECRET not in caplog.text
 
 
-def test_a_database_that_is_gone_answers_503_and_names_no_password(house: House, http: httpx.Client) -> None:
+def test_a_database_that_is_gone_answers_503_and_names_no_file_of_the_service(house: House, http: httpx.Client) -> None:
     assert http.get("/healthz").status_code == 200
     for file in Path(house.folder).glob("ledger.db*"):
         file.write_bytes(b"no database" * 1000)
     for path in ("/healthz", "/v1/runs", "/metrics"):
         answer = http.get(path)
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "ServiceError")
+        assert "the service's database does not respond" in answer.text
+        assert str(house.folder) not in answer.text and "sqlite" not in answer.text
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ class TestWriters:
     ) -> None:
         monkeypatch.setattr("jobs.ledger.database.LOCK_WAIT_S", 0.1)
         ledger, other = Ledger.open(ledger_url), Database.open(ledger_url)
-        with other.writing(), pytest.raises(ServiceError, match=r"does not answer.*(is locked|lock timeout)"):
+        with other.writing(), pytest.raises(ServiceError, match=r"does not respond.*(is locked|lock timeout)"):
             add(ledger, "r")
         add(ledger, "r")
         ledger.close()
@@ -203,20 +203,20 @@ class TestRefusals:
         ledger.close()
 
     def test_a_database_that_is_not_there_is_named(self, postgres_url: str) -> None:
-        with pytest.raises(ServiceError, match=r'/nowhere does not answer.*"nowhere" does not exist.*database exists'):
+        with pytest.raises(ServiceError, match=r'/nowhere does not respond.*"nowhere" does not exist.*database exists'):
             Ledger.open(postgres_url.rpartition("/")[0] + "/nowhere")
 
     def test_a_file_that_is_no_database_stays_as_it_is(self, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"
         path.write_text("dear diary, " * 1000)
-        with pytest.raises(ServiceError, match=r"notes\.txt does not answer: file is not a database"):
+        with pytest.raises(ServiceError, match=r"notes\.txt does not respond: file is not a database"):
             Ledger.open(f"sqlite:///{path}")
         assert path.read_text() == "dear diary, " * 1000
 
     def test_a_folder_in_the_file_s_place_or_a_file_in_a_folder_s_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         for path in (tmp_path, tmp_path / "file" / "ledger.db"):
-            with pytest.raises(ServiceError, match=r"does not answer.*check that the file and its folder"):
+            with pytest.raises(ServiceError, match=r"does not respond.*check that the file and its folder"):
                 Ledger.open(f"sqlite:///{path}")
 
 

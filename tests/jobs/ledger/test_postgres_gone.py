@@ -30,7 +30,7 @@ def test_a_ledger_says_that_it_is_gone_and_works_when_it_is_back(
             lease.try_hold,
             lambda: Ledger.open(ledger.url),
         ):
-            with pytest.raises(ServiceError, match=r"does not answer.*check that the server is up"):
+            with pytest.raises(ServiceError, match=r"does not respond.*check that the server is up"):
                 call()
     finally:
         postgres_server.start()
@@ -44,7 +44,7 @@ def test_a_transaction_that_it_goes_away_in_is_not_half_written(
     ledger: Ledger, postgres_server: PostgresServer
 ) -> None:
     run = add(ledger, "r")
-    with pytest.raises(ServiceError, match="does not answer"), ledger.write() as writer:
+    with pytest.raises(ServiceError, match="does not respond"), ledger.write() as writer:
         changed = writer.change(run, cause="x", text="", state=RunState.SETTING_UP, at_s=2.0)
         postgres_server.stop()
         postgres_server.start()

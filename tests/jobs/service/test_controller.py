@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ledger import Ledger
+from jobs.ledger import Changed, Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Cause
-from jobs.service.admission import refuse
-from jobs.service.controller import GIVEN_UP_S, Controller
+from jobs.service.controller import ABANDON_AFTER_S, Controller
+from jobs.service.run_changes import refused, write
 from jobs.service.run_folders import RunFolders
 from jobs.submission.ray_request import METADATA_UID
 from runtime_env.package import pack
@@ -147,7 +147,7 @@ def test_a_silent_cluster_ends_nothing_and_is_told_once(place: Place) -> None:
     place.cluster.down = False
     place.drive(controller)
     assert place.ledger.run("one").state == RunState.SUCCEEDED
-    assert [event.cause for event in place.ledger.events("one")].count("cluster_silent") == 1
+    assert [event.cause for event in place.ledger.events("one")].count("cluster_unreachable") == 1
 
 
 def test_one_run_s_trouble_is_its_own_whatever_it_is(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,7 +164,10 @@ def test_one_run_s_trouble_is_its_own_whatever_it_is(place: Place, caplog: pytes
         place.controller().round()
         place.now_s += 60.0
     assert place.ledger.run("other").state == RunState.SUCCEEDED
-    assert place.ledger.run("odd").reason == "a fault of the service, whose log has more: TypeError: odd; trying again"
+    assert (
+        place.ledger.run("odd").reason
+        == "internal error of the service (TypeError), whose log has the details; trying again"
+    )
     assert "Traceback" in caplog.text
     place.cluster.breaks.clear()
     place.drive(place.controller())
@@ -181,9 +184,9 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     place.ledger.requests.request_stop("one", by="ana", at_s=place.now_s)
     controller.round()
     assert place.ledger.run("one").reason == (
-        "stopping; http://fake: no answer; trying again, and given up at 1970-01-12 13:57:40 UTC"
+        "stopping; http://fake: no answer; trying again until 1970-01-12 13:57:40 UTC"
     )
-    place.now_s += GIVEN_UP_S - 1.0
+    place.now_s += ABANDON_AFTER_S - 1.0
     controller.round()
     assert place.ledger.run("one").state.holding
     place.now_s += 1.0
@@ -191,7 +194,7 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     run = place.ledger.run("one")
     assert (run.state, run.exit_code) == (RunState.STOPPED, 143)
     assert run.reason == (
-        "stopped; no checkpoint was made; its cluster was not reached in the meantime, so its job may run on there: "
+        "stopped; no checkpoint was made; its cluster could not be reached, so its job may still be running there: "
         "http://fake: no answer"
     )
     place.check_story()
@@ -220,11 +223,15 @@ def test_an_attempt_gets_a_number_that_nobody_has_used_in_the_run_folder(place: 
 
 
 def test_a_run_that_is_stopped_before_it_is_refused_stays_stopped(place: Place) -> None:
-    place.submit("first")
-    place.ledger.requests.request_stop("first", by="ana", at_s=place.now_s)
+    waiting = place.submit("first")
+    stopped = place.ledger.requests.request_stop("first", by="ana", at_s=place.now_s)
+    assert refused(stopped, reason="depends on run nobody", now_s=place.now_s) is None
+    change = refused(waiting, reason="depends on run nobody", now_s=place.now_s)
+    assert change is not None
     lease = place.ledger.lease("test", ttl_s=0.0)
     assert lease.try_hold()
-    refuse(place.ledger, lease, "first", "depends on run nobody", now_s=place.now_s)
+    with pytest.raises(Changed):
+        write(place.ledger, lease, change)
     assert place.ledger.run("first").state == RunState.STOPPED
 
 
@@ -274,7 +281,7 @@ def test_a_package_that_is_gone_ends_the_run_with_the_fix(place: Place) -> None:
     place.drive(place.controller())
     run = place.ledger.run("one")
     assert run.state == RunState.FAILED
-    assert "the run's package is gone; submit the run again" in run.reason
+    assert f"package {'cd' * 32} is no longer in the service's store: submit the run again" in run.reason
 
 
 def test_a_run_waits_for_those_it_depends_on_and_fails_with_them(place: Place) -> None:

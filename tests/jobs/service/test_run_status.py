@@ -66,8 +66,8 @@ def test_an_attempt_of_which_nothing_can_be_read_is_said_to_be_so_after_a_while(
     state, reason = said(RUNNING, None, [], stopping=False, now_s=1000.0 + 600)
     assert state == RunState.SETTING_UP
     assert reason == (
-        "the entrypoint has started · nothing of it is in /mnt/runs/sr yet, or the service does not see that place: "
-        "look into its logs"
+        "the entrypoint has started · it has written nothing to /mnt/runs/sr yet, "
+        "or the service cannot read that folder: read its logs"
     )
     assert said(PENDING, None, [], stopping=False, now_s=1000.0 + 600)[1] == "Ray sets up the runtime environment"
 

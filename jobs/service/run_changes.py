@@ -1,0 +1,205 @@
+"""Every change that the controller makes to a run: decided by pure functions, written by one.
+
+    admitted → submitted → observed … → ended     the life of an attempt
+    refused, blocked                              what happens to a run beside that
+
+Each takes the records as they were read and returns the whole change: state, reason, event, time of a retry, and what
+changes of the newest attempt. `write` is the only place that writes one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.ledger import Lease, Ledger
+from jobs.lifecycle import RunState
+from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Progress, Run, submission_id_of
+from jobs.service.retry_policy import decide_retry
+
+# What of an attempt changes after it was opened.
+_ATTEMPT_CHANGES = {"state", "submitted_s", "ended_s", "cause", "exit_code", "message", "last_step"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunChange:
+    """A change of a run and of its newest attempt, written in one transaction.
+
+    Attributes:
+        run: The run as it was read; the change is dropped where it has changed since.
+        event: One word for a program. None: no event.
+        text: The event's line for a person.
+        state: The run's state after it.
+        reason: The run's reason after it.
+        at_s: When.
+        fields: Other fields of the run.
+        attempt: The newest attempt after the change. None: it does not change.
+    """
+
+    run: Run
+    event: str | None
+    text: str
+    state: RunState
+    reason: str
+    at_s: float
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    attempt: Attempt | None = None
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """What was observed of an attempt's end.
+
+    Attributes:
+        cause: Why it ended.
+        exit_code: Its entrypoint's. None: there is none.
+        message: One line of Ray's message or of the log.
+        last_step: Step of the newest complete checkpoint. None: there is none.
+        progress: Its latest status.
+        left: What a stopped run has left, as text.
+    """
+
+    cause: Cause
+    exit_code: int | None
+    message: str
+    last_step: int | None
+    progress: Progress | None
+    left: str
+
+
+def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
+    """Writes a change: all of it, or nothing.
+
+    Raises:
+        Changed: the run has changed since it was read.
+        LeaseLostError: another controller has taken over.
+    """
+    attempt = change.attempt
+    with ledger.write(lease) as writer:
+        if attempt is not None and attempt.number != change.run.attempt:
+            writer.open_attempt(attempt)
+        elif attempt is not None:
+            writer.change_attempt(attempt.run_id, attempt.number, **attempt.model_dump(include=_ATTEMPT_CHANGES))
+        return writer.change(
+            change.run,
+            cause=change.event or "",
+            text=change.text,
+            state=change.state,
+            reason=change.reason,
+            at_s=change.at_s,
+            event=change.event is not None,
+            **change.fields,
+        )
+
+
+def admitted(run: Run, *, number: int, checkpoint: str | None, now_s: float) -> RunChange:
+    """The run holds its gang; Ray has yet to be called.
+
+    Args:
+        run: A run that waits.
+        number: The new attempt's.
+        checkpoint: Name of the checkpoint that it is expected to start from. None: from scratch.
+        now_s: The time.
+    """
+    attempt = Attempt(
+        run_id=run.id,
+        number=number,
+        submission_id=submission_id_of(run.id, number),
+        state=AttemptState.SUBMITTING,
+        gang=run.gang,
+        resume_from=checkpoint,
+        created_s=now_s,
+    )
+    return RunChange(
+        run=run,
+        event="admitted",
+        text=f"attempt {number} starts from {checkpoint or 'scratch'}",
+        state=RunState.SETTING_UP,
+        reason="being submitted to Ray",
+        at_s=now_s,
+        fields={"attempt": number, "not_before_s": None, "progress": None},
+        attempt=attempt,
+    )
+
+
+def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> RunChange:
+    """Ray has accepted the attempt, now or (`started` is False) when an earlier controller submitted it."""
+    return RunChange(
+        run=run,
+        event="ray_submitted",
+        text=f"Ray has accepted {attempt.submission_id}" + ("" if started else " (it had it already)"),
+        state=run.state,
+        reason="Ray sets up the runtime environment",
+        at_s=now_s,
+        attempt=attempt.model_copy(update={"state": AttemptState.SUBMITTED, "submitted_s": now_s}),
+    )
+
+
+def observed(run: Run, *, state: RunState, reason: str, progress: Progress | None, now_s: float) -> RunChange | None:
+    """What a live attempt is doing; None where nothing has changed. Only a new state is worth an event."""
+    moved = state != run.state
+    if not moved and reason == run.reason and progress == run.progress:
+        return None
+    return RunChange(
+        run=run,
+        event="phase" if moved else None,
+        text=reason,
+        state=state,
+        reason=reason,
+        at_s=now_s,
+        fields={"progress": progress},
+    )
+
+
+def ended(run: Run, attempt: Attempt, end: AttemptEnd, earlier: Sequence[Attempt], *, now_s: float) -> RunChange:
+    """An attempt has ended: the run has, too, or waits for its next attempt.
+
+    Args:
+        run: The run.
+        attempt: Its newest attempt.
+        end: How that ended.
+        earlier: The attempts before it that count, oldest first.
+        now_s: The time.
+    """
+    closed = attempt.model_copy(
+        update={
+            "state": AttemptState.ENDED,
+            "ended_s": now_s,
+            "cause": end.cause,
+            "exit_code": end.exit_code,
+            "message": end.message,
+            "last_step": end.last_step,
+        }
+    )
+    decision = decide_retry([*earlier, closed], run.max_retries)
+    state, reason, exit_code = decision.state, decision.reason, end.exit_code
+    if run.stop_requested_s is not None and state != RunState.SUCCEEDED:
+        state, reason, exit_code = RunState.STOPPED, f"stopped; {end.left}", STOPPED_EXIT_CODE
+    elif state == RunState.SUCCEEDED and end.progress is not None and end.progress.detail:
+        reason = f"{reason} · {end.progress.detail}"
+    fields = {
+        "exit_code": exit_code if state.ended else None,
+        "ended_s": now_s if state.ended else None,
+        "not_before_s": None if state.ended else now_s + decision.backoff_s,
+        "progress": end.progress,
+    }
+    text = f"attempt {attempt.number} ended: {end.cause} · {reason}"
+    return RunChange(
+        run=run, event="ended", text=text, state=state, reason=reason, at_s=now_s, fields=fields, attempt=closed
+    )
+
+
+def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
+    """A run that can never start has failed; None where it does not wait any more."""
+    if not run.state.waiting:
+        return None
+    fields = {"ended_s": now_s}
+    return RunChange(
+        run=run, event="refused", text=reason, state=RunState.FAILED, reason=reason, at_s=now_s, fields=fields
+    )
+
+
+def blocked(run: Run, *, reason: str, event: str, now_s: float) -> RunChange | None:
+    """Something keeps the controller from going on with a run: one event, however long it lasts."""
+    if run.reason == reason or run.state.ended:
+        return None
+    return RunChange(run=run, event=event, text=reason, state=run.state, reason=reason, at_s=now_s)

@@ -1,0 +1,74 @@
+"""What becomes of a run is decided without a ledger, a cluster or a clock."""
+
+import pytest
+
+from jobs.lifecycle import RunState, may_follow
+from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Progress, Run
+from jobs.service.retry_policy import RULES
+from jobs.service.run_changes import AttemptEnd, RunChange, admitted, blocked, ended, observed, refused
+from tests.jobs.ledger.making import make_attempt
+from tests.jobs.sample import sample_run
+
+NOW_S = 5000.0
+
+
+def training(**fields: object) -> Run:
+    """A run in its first attempt."""
+    return sample_run(state=RunState.TRAINING, reason="step 3/9", attempt=1, **fields)
+
+
+def end_of(run: Run, cause: Cause, exit_code: int | None = None, detail: str = "") -> RunChange:
+    """What is made of a run's first attempt that ended so."""
+    progress = Progress(phase="ENDED", detail=detail)
+    end = AttemptEnd(cause, exit_code, "message", last_step=3, progress=progress, left="checkpoint c is in /runs")
+    return ended(run, make_attempt(run.id), end, [], now_s=NOW_S)
+
+
+@pytest.mark.parametrize("cause", sorted(Cause))
+@pytest.mark.parametrize("stop_requested_s", [None, 4000.0])
+def test_every_end_leads_to_a_state_that_the_life_of_a_run_allows(cause: Cause, stop_requested_s: float | None) -> None:
+    run = training(stop_requested_s=stop_requested_s)
+    change = end_of(run, cause)
+    assert may_follow(run.state, change.state)
+    assert change.attempt is not None
+    assert (change.attempt.state, change.attempt.cause, change.attempt.last_step) == (AttemptState.ENDED, cause, 3)
+    assert (change.fields["ended_s"] is None) == (change.fields["not_before_s"] is not None) == change.state.waiting
+    assert change.reason in change.text
+
+
+def test_a_retry_waits_for_its_backoff_and_keeps_no_exit_code() -> None:
+    change = end_of(training(), Cause.STORAGE, 4)
+    assert change.state == RunState.RETRYING
+    assert change.fields["not_before_s"] == NOW_S + RULES[Cause.STORAGE].first_backoff_s
+    assert change.fields["exit_code"] is None
+
+
+def test_a_stop_wins_over_a_failure_and_success_over_a_stop() -> None:
+    run = training(stop_requested_s=4000.0)
+    failed = end_of(run, Cause.NODE_LOST, 11)
+    assert (failed.state, failed.reason) == (RunState.STOPPED, "stopped; checkpoint c is in /runs")
+    assert failed.fields["exit_code"] == STOPPED_EXIT_CODE
+    succeeded = end_of(run, Cause.SUCCEEDED, 0, detail="WER 6.0% on test")
+    assert (succeeded.state, succeeded.reason) == (RunState.SUCCEEDED, "succeeded · WER 6.0% on test")
+
+
+def test_an_attempt_is_opened_with_the_change_that_admits_its_run() -> None:
+    change = admitted(sample_run(), number=4, checkpoint=None, now_s=NOW_S)
+    assert change.attempt is not None
+    assert (change.attempt.number, change.fields["attempt"]) == (4, 4)
+    assert (change.state, change.text) == (RunState.SETTING_UP, "attempt 4 starts from scratch")
+
+
+def test_what_has_not_changed_is_no_change() -> None:
+    run = training()
+    assert observed(run, state=run.state, reason=run.reason, progress=run.progress, now_s=NOW_S) is None
+    assert blocked(run, reason=run.reason, event="error", now_s=NOW_S) is None
+    assert refused(run, reason="too large", now_s=NOW_S) is None
+
+
+def test_only_a_new_state_is_an_event() -> None:
+    run = training()
+    step = observed(run, state=run.state, reason="step 4/9", progress=None, now_s=NOW_S)
+    phase = observed(run, state=RunState.EVALUATING, reason="scores", progress=None, now_s=NOW_S)
+    assert step is not None and step.event is None
+    assert phase is not None and phase.event == "phase"
