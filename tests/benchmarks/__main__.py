@@ -1,4 +1,4 @@
-"""Rayscribe beside the stock recipe, in one run: python -m tests.benchmarks [--quick].
+"""Rayscribe beside the stock recipe, in one run: python -m tests.benchmarks [--quick | --smoke].
 
 Prints what was measured, whatever it is; the exit code says only whether it could be measured.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.benchmarks.comparisons import Bench, compare_evaluation, compare_preparation, compare_training
 from tests.benchmarks.sides import SideError
-from tests.benchmarks.sizes import FULL, QUICK, RANKS
+from tests.benchmarks.sizes import FULL, QUICK, RANKS, SMOKE
 from tests.benchmarks.speech import make_speech
 from tests.benchmarks.table import machine_facts, render
 from tests.benchmarks.weights import write_weights
@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer clips, steps and rounds: for trying it out")
-    sizes = QUICK if parser.parse_args(arguments).quick else FULL
+    parser.add_argument("--smoke", action="store_true", help="next to nothing: only for seeing that it runs")
+    chosen = parser.parse_args(arguments)
+    sizes = SMOKE if chosen.smoke else QUICK if chosen.quick else FULL
     # So that the sides are ended with this process, and the temporary folder goes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began, load = time.monotonic(), os.getloadavg()[0]

@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +57,12 @@ class Sizes:
     holding: int
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ledger", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--waiting", type=int, default=10_000)
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     sizes = Sizes(chosen.runs, chosen.waiting, holding=200)
     print(f"{sizes.runs} runs, of which {sizes.waiting} wait and {sizes.holding} hold a gang; milliseconds\n")
     columns: dict[str, dict[str, list[float]]] = {}

@@ -75,8 +75,8 @@ class Situation:
         total = {name: count * value for name, value in node.items()}
         return {ADDRESS: Capacity(total, total, (node,) * count)}
 
-    def rows(self) -> tuple[list[Waiting], list[Holding]]:
-        """The runs, in any order."""
+    def rows(self, count: int) -> tuple[list[Waiting], list[Holding]]:
+        """So many waiting runs, and those that hold their gangs, in any order."""
         random = Random(7)
         waiting = [
             Waiting(
@@ -91,7 +91,7 @@ class Situation:
                 num_workers=int(self.need(number)["GPU"]),
                 depends_on=self.depends_on,
             )
-            for number in range(WAITING)
+            for number in range(count)
         ]
         random.shuffle(waiting)
         return waiting, [
@@ -135,19 +135,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.queue", description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=TURNS, help="decisions of each kind")
-    turns = parser.parse_args(arguments).turns
-    print(f"{'one decision: 10,000 waiting, 200 holding':48} {'starts':>7} {'median':>9} {'worst':>9} {'CPU':>9}")
+    parser.add_argument("--waiting", type=int, default=WAITING, help="waiting runs")
+    chosen = parser.parse_args(arguments)
+    head = f"one decision: {chosen.waiting:,} waiting, {HOLDING} holding"
+    print(f"{head:48} {'starts':>7} {'median':>9} {'worst':>9} {'CPU':>9}")
     for situation in SITUATIONS:
-        starts, clock_ms, processor_ms = measure(situation, turns)
+        starts, clock_ms, processor_ms = measure(situation, chosen.turns, chosen.waiting)
         met = "" if statistics.median(clock_ms) <= GOAL_MS else f"   goal {GOAL_MS:.0f} ms: NO"
         figures = (statistics.median(clock_ms), max(clock_ms), statistics.median(processor_ms))
         print(f"{situation.what:48} {starts:7} " + " ".join(f"{value:6.1f} ms" for value in figures) + met, flush=True)
     return 0
 
 
-def measure(situation: Situation, turns: int) -> tuple[int, list[float], list[float]]:
+def measure(situation: Situation, turns: int, count: int) -> tuple[int, list[float], list[float]]:
     """How many start, and milliseconds of each turn: on the clock, and of the processor."""
-    waiting, holding = situation.rows()
+    waiting, holding = situation.rows(count)
     capacity, queues, states = situation.capacity, situation.config, {"prep": RunState.TRAINING}
     starts, clock_ms, processor_ms = 0, [], []
     for _ in range(turns):

@@ -40,3 +40,17 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(our_clips=2000, stock_clips=96, score_clips=32, rounds=2, turn_steps=1)
+# Whether it runs at all; its figures mean nothing.
+SMOKE = Sizes(
+    our_clips=16,
+    stock_clips=4,
+    score_clips=4,
+    rounds=1,
+    train_batch=1,
+    turn_steps=1,
+    score_batch=2,
+    max_new_tokens=2,
+    d_model=64,
+    encoder_layers=1,
+    decoder_layers=1,
+)

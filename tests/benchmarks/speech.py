@@ -1,7 +1,6 @@
 """The clips: recorded digits joined to utterances of two to three seconds, or the demo corpus where there are none."""
 
 import csv
-import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,13 @@ import soundfile
 import soxr
 
 from tests.benchmarks.sizes import RANKS, Sizes
+from tests.settings import speech_data
 from trainers.data.demo_corpus import DemoOptions, make_demo_corpus
 
 SAMPLING_RATE_HZ = 16_000
 SHORTEST_S, LONGEST_S = 2.0, 3.0
 PAUSE_S = 0.06
 LONGEST_DIGIT_S = 0.9
-DEFAULT_SPEECH_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Speech:
 
 def make_speech(folder: Path, sizes: Sizes) -> Speech:
     """Writes the clips and manifests; the same data and sizes give the same bytes."""
-    source = Path(os.environ.get("RAYSCRIBE_TEST_DATA", DEFAULT_SPEECH_DATA)) / "fsdd"
+    source = speech_data() / "fsdd"
     folder.mkdir(parents=True)
     if source.is_dir():
         rows, origin = _join_digits(source, folder, sizes.our_clips), "recorded digits (FSDD), joined, 16 kHz WAV"

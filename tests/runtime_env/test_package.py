@@ -14,6 +14,7 @@ from runtime_env import archive, package, tree
 from runtime_env.package import Package, import_package, pack, verify
 from runtime_env.tree import list_tree, reckon
 from tests.runtime_env.test_tree import grow
+from tests.settings import examples
 from trainers.errors import ConfigError
 
 PARTS = st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/\\:"), min_size=1, max_size=8)
@@ -71,7 +72,7 @@ def test_the_reckoned_size_is_the_package_s(root: Path) -> None:
     assert (reckoning.zip_bytes, reckoning.files) == (made.size_bytes, made.files)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.dictionaries(PATHS, st.binary(max_size=3000), max_size=8), st.dictionaries(PATHS, st.binary(), max_size=2))
 def test_what_was_packed_is_unpacked(files: dict[str, bytes], extra: dict[str, bytes]) -> None:
     with TemporaryDirectory() as name:

@@ -14,6 +14,7 @@ from ray._private.runtime_env.packaging import create_package
 from runtime_env import tree
 from runtime_env.ignore import ALWAYS, BY_ALWAYS, BY_EXCLUDES, BY_SECRECY
 from runtime_env.tree import Tree, TreeFile, find_root, list_tree, reckon
+from tests.settings import examples
 from trainers.errors import ConfigError
 
 NAMES = ("a", "b", "ab", "a.py", "b.txt", "é", ".hidden")
@@ -188,7 +189,7 @@ def test_patterns_mean_what_they_mean_to_ray(tmp_path: Path, ignored: str, goes_
     assert paths_of(list_tree(tmp_path, [])) == goes_along == rays_choice(tmp_path, [])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(PATHS, min_size=1, max_size=8),
     st.dictionaries(

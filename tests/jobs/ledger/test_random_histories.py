@@ -18,6 +18,7 @@ from jobs.ledger import Changed, Ledger
 from jobs.lifecycle import LIFE, RunState
 from jobs.model import Attempt, AttemptState, Event, Gang, Progress, Run, RunFilter
 from tests.jobs.ledger.making import make_attempt, make_run
+from tests.settings import examples
 
 NAMES = ["a", "B", "ab", "a-1", "ž"]
 USERS, QUEUES, TAGS, KEYS = ["ana", "ben"], ["default", "night"], ["x", "y"], [None, "k1", "k2"]
@@ -266,6 +267,6 @@ def told(event: Event) -> tuple[Any, ...]:
 @pytest.mark.slow
 def test_the_ledger_tells_any_history_as_a_plain_model_does() -> None:
     some = settings(
-        max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=examples(25), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     run_state_machine_as_test(Histories, settings=some)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.scheduler.policy import Capacity, Decision, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
 from tests.jobs.scheduler.simulator import ADDRESS, Arrival, World, held, in_order, over, simulate, without_overtaking
+from tests.settings import examples
 
 FOREVER = 1e12
 SIZE = {"GPU": 8.0, "CPU": 24.0, "license": 3.0}
@@ -17,7 +18,7 @@ CLUSTER = Capacity(SIZE, SIZE)
 PLENTY = Capacity(dict.fromkeys(SIZE, math.inf), dict.fromkeys(SIZE, math.inf))
 LONGEST_S = 20
 
-quick = settings(max_examples=100, deadline=None)
+quick = settings(max_examples=examples(100), deadline=None)
 
 
 @st.composite
@@ -188,17 +189,17 @@ class TestOrder:
 class TestOvertaking:
     """Back-filling delays nobody."""
 
-    @settings(quick, max_examples=300)
+    @settings(quick, max_examples=examples(300))
     @given(coming=arrivals(priorities=1))
     def test_nobody_starts_later_than_in_strict_order_of_coming(self, coming: list[Arrival]) -> None:
         _check_nobody_is_later(coming)
 
-    @settings(quick, max_examples=300)
+    @settings(quick, max_examples=examples(300))
     @given(coming=arrivals(latest_s=0))
     def test_nobody_starts_later_than_in_strict_order_of_priority(self, coming: list[Arrival]) -> None:
         _check_nobody_is_later(coming)
 
-    @settings(quick, max_examples=300)
+    @settings(quick, max_examples=examples(300))
     @given(coming=arrivals(), queues=patient_queues)
     def test_from_when_it_stands_in_the_clusters_line_nobody_is_later(
         self, coming: list[Arrival], queues: QueuesConfig
@@ -216,7 +217,7 @@ class TestOvertaking:
 
         simulate(coming, CLUSTER, queues, look=look)
 
-    @settings(quick, max_examples=300)
+    @settings(quick, max_examples=examples(300))
     @given(coming=arrivals(), queues=patient_queues)
     def test_whoever_is_left_running_a_place_remains_for_who_waits(
         self, coming: list[Arrival], queues: QueuesConfig
@@ -309,7 +310,7 @@ def floods(draw: st.DrawFn, first_s: int = 0) -> list[Arrival]:
 class TestPatience:
     """Nobody waits for ever."""
 
-    @settings(quick, max_examples=30)
+    @settings(quick, max_examples=examples(30))
     @given(coming=floods(), victim=runs(0, latest_s=5, priorities=1), queues=any_queues)
     def test_no_run_of_low_priority_waits_for_ever(
         self, coming: list[Arrival], victim: Waiting, queues: QueuesConfig
@@ -321,7 +322,7 @@ class TestPatience:
         started = simulate([*coming, Arrival(victim, 1.0)], CLUSTER, queues, until_s=latest_s)
         assert victim.id in started
 
-    @settings(quick, max_examples=30)
+    @settings(quick, max_examples=examples(30))
     @given(coming=floods(first_s=1), victim=runs(0, latest_s=0, priorities=1), patience_s=st.integers(0, 60))
     def test_the_first_overdue_run_waits_for_what_runs_by_then_and_no_longer(
         self, coming: list[Arrival], victim: Waiting, patience_s: int

@@ -12,6 +12,7 @@ import soundfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.settings import examples
 from trainers.data import audio
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, decode_flac, encode_flac
 from trainers.errors import AudioError
@@ -256,7 +257,7 @@ def test_a_damaged_stored_clip_is_an_audio_error() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_damaged_files_give_samples_or_an_audio_error(data: st.DataObject) -> None:
     formats = [*SOUNDFILE_FORMATS, *AV_FORMATS]
     container, codec = data.draw(st.sampled_from(formats))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.settings import examples
 from trainers.data.batch_plan import BUCKET_EDGES_S, BatchPlan, BatchShape, Selection, bucket_edges, bucket_of
 
 EDGES_S = bucket_edges(30.0, bucketed=True)
@@ -267,7 +268,7 @@ class TestWindow:
         assert self.fetches(4, EDGES_S, held=12) < 5 * self.SHARDS
         assert self.fetches(None, EDGES_S, held=12) > 50 * self.SHARDS
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(st.integers(1, 6), st.integers(0, 99))
     def test_a_batch_of_one_length_touches_two_windows_at_most(self, window: int, seed: int) -> None:
         selection = selection_of(np.full(300, 2.0), rows_per_shard=10)

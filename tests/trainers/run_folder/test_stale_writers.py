@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.settings import examples
 from tests.trainers.run_folder.writers import same_experiment, staged
 from trainers.errors import FencedError
 from trainers.run_folder.checkpoints import Keeping, fetch, list_checkpoints, set_aside, sweep, upload_staged
@@ -230,7 +231,7 @@ def play_of(number: int, name: str, staging: Path) -> Callable[[RunFolder], None
     return lambda folder: train(folder, number, name, staging)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     turns=st.lists(st.tuples(st.integers(0, len(ACTORS) - 1), st.integers(1, 40)), max_size=25),
     last=st.permutations(range(len(ACTORS))),

@@ -1,0 +1,30 @@
+"""Every benchmark runs to its end, in a form of next to nothing whose figures mean nothing."""
+
+import pytest
+
+from tests.benchmarks import __main__ as stock
+from tests.benchmarks import api, ledger, queue
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+
+def test_the_comparison_with_the_stock_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert stock.main(["--smoke"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    for stage in ("prepare", "train", "evaluate"):
+        assert [row for row in rows if row.startswith(f"| {stage}, ") and row.endswith((" yes |", " NO |"))], stage
+
+
+def test_the_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert queue.main(["--turns", "1", "--waiting", "200"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(queue.SITUATIONS)
+
+
+def test_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ledger.main(["--runs", "2000", "--waiting", "500"]) == 0
+    assert "usage(by=user), everything" in capsys.readouterr().out
+
+
+def test_the_api(capsys: pytest.CaptureFixture[str]) -> None:
+    assert api.main(["--runs", "2000", "--waiting", "500", "--turns", "3", "--requests", "1000"]) == 0
+    assert "after 1000 requests" in capsys.readouterr().out

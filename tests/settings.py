@@ -1,0 +1,27 @@
+"""Settings of the tests, from the environment; an empty variable counts as unset."""
+
+import os
+from pathlib import Path
+
+DEFAULT_SPEECH_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+# Share of the examples of property tests, and of the API's description, that a profile tries.
+PROFILES = {"full": 1.0, "quick": 0.2}
+
+
+def setting(name: str, default: str) -> str:
+    """A variable's value, or the default where it is unset or empty."""
+    return os.environ.get(name) or default
+
+
+def speech_data() -> Path:
+    """Where recorded speech is looked for; it may be absent."""
+    return Path(setting("RAYSCRIBE_TEST_DATA", str(DEFAULT_SPEECH_DATA)))
+
+
+def examples(full: int) -> int:
+    """How many examples a test tries: `full`, or fewer under RAYSCRIBE_TEST_PROFILE=quick.
+
+    Raises:
+        KeyError: there is no such profile.
+    """
+    return max(1, round(full * PROFILES[setting("RAYSCRIBE_TEST_PROFILE", "full")]))
