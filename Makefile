@@ -1,6 +1,7 @@
 # make setup     a virtual environment with everything, pinned
 # make demo      train and score a tiny recognizer on this machine, through a Ray job
-# make test      all tests, the slow ones too
+# make test      the unit tests, and on a real Ray: a training, a kill and resume, a queued run
+# make test-all  all tests, each once, with all examples of the property tests
 # make check     lint, format and types
 # make bench     ratios against the stock recipe
 
@@ -12,7 +13,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format test demo bench
+.PHONY: setup check format test test-all demo bench
 
 setup: $(STAMP)
 
@@ -32,7 +33,11 @@ format: setup
 	$(BIN)/ruff format .
 
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m 'not integration or core'
+
+# Three processes on two cores: the two that run what needs a Ray wait half of the time.
+test-all: setup
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
 
 demo: setup
 	$(BIN)/python -m jobs.cli.demo

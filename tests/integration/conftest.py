@@ -8,18 +8,24 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.killing import REPOSITORY, RayHead
+from tests.integration.forked_process import REPOSITORY
+from tests.integration.killing import RayHead
 from tests.integration.ray_cluster import ray_cluster
 from tests.trainers.synthetic import content, write_corpus
 
 WORDS = ("red", "green", "blue", "left right", "up and down", "stop", "go on then", "one two three four")
 LOGICAL_CPUS = 8
 STEPS = 40
+# With many processes, or up to a limit that another's growth would reach.
+FILLING_MEMORY = ("test_fenced", "test_hurt_clusters")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """One process runs all that is here, on one Ray; where there is another process, it runs the rest meanwhile."""
-    item.add_marker(pytest.mark.xdist_group("integration"))
+    """One process runs, on one Ray, all that need it, and what fills the memory; modules of the rest stay together."""
+    item.add_marker(pytest.mark.integration)
+    assert isinstance(item, pytest.Function)
+    together = "ray_head" in item.fixturenames or item.path.stem in FILLING_MEMORY
+    item.add_marker(pytest.mark.xdist_group("ray" if together else item.path.stem))
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +11,13 @@ from typing import Any
 
 import psutil
 
+from tests.integration.forked_process import ForkedProcess
+from trainers.main import main
 from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import Storage, open_storage
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DEADLINE_S = 240.0
+DEADLINE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Run:
     recipe: Path
     sets: Sequence[str]
     log: Path
-    driver: subprocess.Popen[bytes] | None = None
+    driver: ForkedProcess | None = None
     seen: int = 0
     poll_s: float = 0.02
 
@@ -82,12 +81,11 @@ class Run:
 
     def start(self) -> None:
         """Starts a driver."""
-        command = [sys.executable, "task.py", "--config", str(self.recipe)]
+        arguments = ["--config", str(self.recipe)]
         for item in (*self.sets, f"run.name={self.name}", f"run.storage_path={self.storage_path}"):
-            command += ["--set", item]
+            arguments += ["--set", item]
         environment = {**os.environ, "RAY_ADDRESS": self.head.address}
-        with self.log.open("ab") as log:
-            self.driver = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=log)
+        self.driver = ForkedProcess(main, arguments, environment=environment, log=self.log)
 
     def finish(self) -> None:
         """Waits for the driver to end well."""

@@ -1,10 +1,11 @@
-"""A controller in a process of its own, which can be told to die at a named point: `python -m …service_process`."""
+"""A controller for a process of its own, which can be told to die at a named point."""
 
 import argparse
 import os
 import signal
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
@@ -18,14 +19,14 @@ LEASE_S = 1.0
 POLL_S = 0.1
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Drives the ledger's runs until it is killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--database", required=True)
     parser.add_argument("--packages", type=Path, required=True)
     parser.add_argument("--queues", type=Path, required=True)
     parser.add_argument("--die-at", help="name of a point, and how many times to pass it first: ray.submit:after/2")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     passed: Counter[str] = Counter()
     point, _, times = (given.die_at or "").rpartition("/")
 
@@ -44,7 +45,3 @@ def main() -> None:
         at=at,
     )
     controller.run(Event(), poll_s=POLL_S)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,10 @@
-"""task.py with a storage that takes its time, so that a test can stop the process between two files.
+"""task.py with a storage that takes its time, so that a test can stop the process between two files."""
 
-python -m tests.integration.slow_task <delay in seconds> <part of a path> <arguments of task.py>
-"""
-
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainers.main import main
+from trainers.main import main as task
 from trainers.storage.local_folder import LocalStorage
 
 
@@ -33,6 +29,8 @@ def slow_down(delay_s: float, part: str) -> None:
     LocalStorage.write_bytes = write_slowly  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    slow_down(float(sys.argv[1]), sys.argv[2])
-    sys.exit(main(sys.argv[3:]))
+def main(arguments: Sequence[str]) -> int:
+    """Runs task.py; the arguments are the delay in seconds, a part of a path, and those of task.py."""
+    delay_s, part, *rest = arguments
+    slow_down(float(delay_s), part)
+    return task(rest)

@@ -14,7 +14,8 @@ import yaml
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.model import Gang
 from jobs.submission.ray_request import SubmitRequest
-from tests.integration.killing import DEADLINE_S, REPOSITORY, RayHead, Run
+from tests.integration.forked_process import REPOSITORY
+from tests.integration.killing import DEADLINE_S, RayHead, Run
 from tests.trainers.synthetic import content
 from trainers.run_folder.attempt_status import Phase, read_status, worker_logs
 from trainers.run_folder.layout import RunFolder

@@ -23,7 +23,7 @@ from jobs.scheduler.limits import QueuesConfig
 from jobs.submission.assemble import gather, pack_bundle, run_request_of
 from jobs.submission.job_spec import load_spec
 from tests.integration.driving import Drive
-from tests.integration.killing import REPOSITORY
+from tests.integration.forked_process import REPOSITORY
 from tests.integration.short_jobs import RECIPE, Workplace
 from tests.runtime_env.package_index import PackageIndex, serving
 from tests.runtime_env.ray_node import RayNode, ray_node, thin_python, wait_for

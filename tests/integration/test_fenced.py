@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +13,13 @@ import psutil
 import pytest
 import yaml
 
-from tests.integration.killing import DEADLINE_S, REPOSITORY, RayHead
+from tests.integration.forked_process import ForkedProcess
+from tests.integration.killing import DEADLINE_S, RayHead
+from tests.integration.slow_task import main as slow_main
 from tests.s3 import FaultProxy
 from tests.trainers.synthetic import content
 from trainers.errors import FencedError
+from trainers.main import main
 from trainers.pipeline.fit import find_model
 from trainers.run_folder.checkpoints import list_checkpoints
 from trainers.run_folder.journal import Journal, State, accepted_metrics
@@ -74,7 +75,7 @@ class Attempts:
     scratch: Path
     endpoint: str | None = None
     arguments: Sequence[str] = ("--no-ray",)
-    drivers: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    drivers: dict[int, ForkedProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder = RunFolder(open_storage(f"{self.storage_path}/run", s3_endpoint_url=self.endpoint))
@@ -94,15 +95,13 @@ class Attempts:
         """
         node = self.scratch / f"node-{number}"
         node.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "task.py"]
-        if slow is not None:
-            command = [sys.executable, "-m", "tests.integration.slow_task", str(SLOW_S), slow]
-        command += ["--config", str(self.recipe), "--attempt", str(number), *self.arguments]
+        arguments = [str(SLOW_S), slow] if slow is not None else []
+        arguments += ["--config", str(self.recipe), "--attempt", str(number), *self.arguments]
         for item in (f"run.storage_path={self.storage_path}", "run.name=run", *sets):
-            command += ["--set", item]
+            arguments += ["--set", item]
         environment = {**os.environ, "TMPDIR": str(node), "OMP_NUM_THREADS": "1"}
-        with self.log(number).open("ab") as log:
-            self.drivers[number] = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=log)
+        run = slow_main if slow is not None else main
+        self.drivers[number] = ForkedProcess(run, arguments, environment=environment, log=self.log(number))
 
     def log(self, number: int) -> Path:
         """What an attempt prints."""

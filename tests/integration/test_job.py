@@ -13,7 +13,8 @@ from jobs.errors import ClusterError
 from jobs.model import Gang
 from jobs.submission.ray_request import SubmitRequest
 from tests.integration.conftest import LOGICAL_CPUS
-from tests.integration.killing import REPOSITORY, RayHead
+from tests.integration.forked_process import REPOSITORY
+from tests.integration.killing import RayHead
 
 TINY = """
 data.demo.train_utterances=64 data.demo.validation_utterances=8 data.demo.test_utterances=8 run.name=tiny
@@ -67,6 +68,7 @@ def test_the_cluster_that_is_named_is_asked_whatever_the_environment_says(
         RayJobs("http://127.0.0.1:9")
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_path: Path) -> None:
     end, output = run_job(jobs, "two", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=2"])

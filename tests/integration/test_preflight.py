@@ -10,7 +10,8 @@ from jobs.clusters.registry import Clusters
 from jobs.preflight.runner import run_preflight
 from jobs.submission.job_spec import load_spec
 from tests.integration.conftest import LOGICAL_CPUS
-from tests.integration.killing import REPOSITORY, RayHead
+from tests.integration.forked_process import REPOSITORY
+from tests.integration.killing import RayHead
 from tests.jobs.preflight.contexts import NOW
 from tests.trainers.inspection.checking import sound_corpus
 from tests.trainers.synthetic import content

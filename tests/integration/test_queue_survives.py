@@ -1,20 +1,20 @@
 """Thirty runs through a queue whose controller is killed again and again: in order, none lost, none doubled."""
 
+import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from ray.job_submission import JobSubmissionClient
 
 from jobs.lifecycle import RunState
 from jobs.scheduler.limits import QueuesConfig
-from tests.integration.killing import REPOSITORY, RayHead
+from tests.integration.forked_process import ForkedProcess
+from tests.integration.killing import RayHead
+from tests.integration.service_process import main
 from tests.integration.short_jobs import Workplace
 from tests.integration.story import check_each_run, check_never_more, check_order
 
@@ -46,15 +46,14 @@ class Keeper:
     def __init__(self, place: Workplace, log: Path):
         """Starts nothing yet."""
         self._place, self._log = place, log
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkedProcess | None = None
 
     def start(self, die_at: str | None = None) -> None:
         """Starts a controller that dies at a point, or lives."""
-        command = [sys.executable, "-m", "tests.integration.service_process", "--database", self._place.database]
-        command += ["--packages", str(self._place.packages.folder), "--queues", str(self._place.queues_file)]
-        command += ["--die-at", die_at] if die_at else []
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+        arguments = ["--database", self._place.database, "--packages", str(self._place.packages.folder)]
+        arguments += ["--queues", str(self._place.queues_file)]
+        arguments += ["--die-at", die_at] if die_at else []
+        self.process = ForkedProcess(main, arguments, environment=os.environ, log=self._log)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -127,9 +126,8 @@ def _kill_everywhere(keeper: Keeper, place: Workplace, chance: random.Random, lo
     for _ in range(RANDOM_KILLS):
         keeper.start()
         assert keeper.process is not None
-        # Loading takes most of it; the kill falls anywhere in the rounds after.
-        life_s = psutil.Process(keeper.process.pid).create_time() + chance.uniform(2.5, 6.0) - time.time()
-        time.sleep(max(0.0, life_s))
+        # The kill falls anywhere, in opening the ledger or in the rounds after.
+        time.sleep(chance.uniform(0.1, 2.5))
         keeper.kill()
     keeper.start()
 

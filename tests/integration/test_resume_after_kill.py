@@ -16,21 +16,21 @@ from tests.s3 import FaultProxy
 from tests.trainers.synthetic import content
 from trainers.run_folder.layout import CHECKPOINTS
 
-MAX_STEPS, SAVE_STEPS = 200, 20
+MAX_STEPS, SAVE_STEPS = 100, 10
 WORKER, DRIVER, BOTH = "worker", "driver", "both"
 # Step after which each kill comes, and whom it hits: spread over the run, right after checkpoints and between them.
 KILLS = (
     (3, WORKER),
-    (21, DRIVER),
-    (38, WORKER),
-    (55, BOTH),
+    (11, DRIVER),
+    (19, WORKER),
+    (28, BOTH),
+    (31, WORKER),
+    (40, WORKER),
+    (50, DRIVER),
     (61, WORKER),
-    (80, WORKER),
-    (99, DRIVER),
-    (121, WORKER),
-    (141, BOTH),
-    (163, WORKER),
-    (188, DRIVER),
+    (71, BOTH),
+    (82, WORKER),
+    (94, DRIVER),
 )
 
 

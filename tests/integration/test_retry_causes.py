@@ -47,6 +47,7 @@ def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_agai
     assert drive.until_ended("once").state == RunState.SUCCEEDED
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_a_killed_driver_is_retried(drive: Drive) -> None:
     drive.place.short("driver-killed", ms=600_000, slow_attempts=1)
@@ -85,6 +86,7 @@ def _gone(address: str) -> NoReturn:
     raise ClusterError(f"{address} has gone")
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_a_killed_worker_and_a_user_s_stop_are_continued_to_the_weights_of_the_undisturbed_run(
     drive: Drive, training_tree: Path, ray_head: RayHead

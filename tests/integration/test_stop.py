@@ -15,7 +15,8 @@ import psutil
 import pytest
 import yaml
 
-from tests.integration.killing import DEADLINE_S, REPOSITORY
+from tests.integration.forked_process import REPOSITORY
+from tests.integration.killing import DEADLINE_S
 from tests.trainers.synthetic import content
 from trainers.data.preparation import ShardTask
 from trainers.distributed import coordinated_stop
