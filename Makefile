@@ -3,6 +3,7 @@
 # make test      the unit tests, and on a real Ray: a training, a kill and resume, a queued run
 # make test-all  all tests, each once, with all examples of the property tests
 # make check     lint, format and types
+# make docs      the reference pages of docs/, from the code
 # make bench     ratios against the stock recipe
 
 SHELL := /bin/bash
@@ -13,7 +14,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format test test-all demo bench
+.PHONY: setup check format test test-all demo docs bench
 
 setup: $(STAMP)
 
@@ -41,6 +42,9 @@ test-all: setup
 
 demo: setup
 	$(BIN)/python -m jobs.cli.demo
+
+docs: setup
+	$(BIN)/python docs/generate.py
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks
