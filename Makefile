@@ -3,7 +3,6 @@
 # make test      the unit tests, and on a real Ray: a training, a kill and resume, a queued run
 # make test-all  all tests, each once, with all examples of the property tests
 # make check     lint, format and types
-# make docs      the reference pages of docs/, from the code
 # make bench     ratios against the stock recipe
 
 SHELL := /bin/bash
@@ -14,7 +13,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format test test-all demo docs bench
+.PHONY: setup check format test test-all demo bench
 
 setup: $(STAMP)
 
@@ -42,9 +41,6 @@ test-all: setup
 
 demo: setup
 	$(BIN)/python -m jobs.cli.demo
-
-docs: setup
-	$(BIN)/python docs/generate.py
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks
