@@ -3,6 +3,7 @@
 # make test      the unit tests, and on a real Ray: a training, a kill and resume, a queued run
 # make test-all  all tests, each once, with all examples of the property tests
 # make check     lint, format and types
+# make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
 # make bench     ratios against the stock recipe
 
 SHELL := /bin/bash
@@ -13,12 +14,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format test test-all demo bench
+.PHONY: setup check format requirements test test-all demo bench
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, not {v.major}.{v.minor}: make PYTHON=python3.11")'
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 15) else f"Python 3.11 to 3.14 is needed, not {v.major}.{v.minor}: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev,demo,deepspeed]'
 	touch $@
@@ -31,6 +32,9 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+requirements: setup
+	$(BIN)/python -m runtime_env.root_files
 
 test: setup
 	RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m 'not integration or core'

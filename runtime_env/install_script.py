@@ -1,12 +1,14 @@
 """install_and_run.sh: the job's packages without Ray's pip environments, for clusters that allow none. Pure.
 
 The script wraps the entrypoint. Inside, RAYSCRIBE_PY_EXECUTABLE names what to give Ray as `py_executable`, so that the
-workers of all nodes start through the script too, and have the same packages.
+workers of all nodes start through the script too, and have the same packages. The script at the repository's root, for
+Ray's own command, is the same for requirements.txt: see `root_files`.
 """
 
 import hashlib
 import shlex
 from importlib.resources import files
+from pathlib import Path
 
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.installing import pip_options, requirement_lines, uv_options
@@ -45,9 +47,8 @@ def render(part: RuntimeEnvPart) -> str:
     lines = requirement_lines(part)
     options = pip_options(part) if part.tool == "pip" else uv_options(part)
     key = hashlib.sha256("\n".join([str(part.tool), *options, *lines]).encode()).hexdigest()[:16]
-    text = files("runtime_env").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    text = _template()
     values = {
-        "@SCRIPT@": SCRIPT,
         "@KEY@": key,
         "@TOOL@": str(part.tool),
         "@OPTIONS@": shlex.join(options),
@@ -57,6 +58,17 @@ def render(part: RuntimeEnvPart) -> str:
     for name, value in values.items():
         text = text.replace(name, value)
     return text
+
+
+def is_install_script(path: Path) -> bool:
+    """Whether the file was made by `render`, for whatever requirements."""
+    head = _template().partition("key=")[0].encode()
+    return path.is_file() and path.read_bytes().startswith(head)
+
+
+def _template() -> str:
+    text = files("runtime_env").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    return text.replace("@SCRIPT@", SCRIPT)
 
 
 def _by_script(part: RuntimeEnvPart) -> bool:

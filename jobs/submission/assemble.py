@@ -10,7 +10,7 @@ from jobs.submission.ray_request import SubmitRequest, build_request
 from jobs.submission.run_request import RunRequest, run_of
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.freeze import freeze
-from runtime_env.install_script import script_files
+from runtime_env.install_script import is_install_script, script_files
 from runtime_env.package import Package, pack
 from runtime_env.tree import Tree, find_root, list_tree
 
@@ -49,9 +49,11 @@ def gather(spec: JobSpec, start: Path) -> Bundle:
     """
     asked = spec.job.runtime_env
     root = find_root(Path(asked.working_dir).expanduser() if asked.working_dir else start)
-    tree = list_tree(root, asked.excludes)
     part = freeze(asked, root)
     recipe, extra = spec.path.resolve(), script_files(part)
+    # The repository's own script, which installs its requirements.txt, makes way for the run's.
+    replaced = [f"/{name}" for name in extra if is_install_script(root / name)]
+    tree = list_tree(root, [*asked.excludes, *replaced])
     inside = recipe.is_relative_to(root) and recipe.relative_to(root).as_posix() in {file.path for file in tree.files}
     if inside:
         return Bundle(root, tree, recipe.relative_to(root).as_posix(), part, extra)

@@ -75,6 +75,13 @@ def test_a_command_finds_the_packages_that_were_installed_once(tmp_path: Path, i
     assert index.downloads("tiny-speech") == 1
 
 
+def test_without_a_command_it_runs_task_py(tmp_path: Path, index: PackageIndex) -> None:
+    node = Node(tmp_path, index)
+    (tmp_path / "task.py").write_text("import sys, tiny_speech; print(tiny_speech.VALUE, len(sys.argv))")
+    ended = node.run()
+    assert (ended.returncode, ended.stdout) == (0, "42 1\n"), ended.stderr
+
+
 def test_the_node_s_own_packages_stay_in_sight(tmp_path: Path, index: PackageIndex) -> None:
     ended = Node(tmp_path, index).run("python", "-c", "import ray, yaml; print(ray.__version__)")
     assert ended.returncode == 0, ended.stderr
@@ -160,12 +167,6 @@ def test_a_python_without_ray_is_named(tmp_path: Path, index: PackageIndex) -> N
     ended = node.run("true")
     assert ended.returncode == EXIT_CODE
     assert f"{tmp_path / 'bare' / 'bin' / 'python'} has no Ray" in ended.stderr
-
-
-def test_without_a_command_it_says_how_to_use_it(tmp_path: Path, index: PackageIndex) -> None:
-    ended = Node(tmp_path, index).run()
-    assert ended.returncode == EXIT_CODE
-    assert f"bash {SCRIPT} python task.py" in ended.stderr
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command with the job's packages; the first process on a node installs them, once.
 #
+#   bash install_and_run.sh                                         runs python task.py
 #   bash install_and_run.sh python task.py --config recipe.yaml
 #
 # They go into a virtual environment beside the node's own packages, in RAYSCRIBE_ENVIRONMENTS or else in
@@ -67,7 +68,7 @@ if [[ ${1-} == --install ]]; then
     install "$2" "$3"
     exit
 fi
-(($#)) || fail "name the command to run: bash install_and_run.sh python task.py …"
+(($#)) || set -- python task.py
 
 # Below a command that runs in the environment already, there is nothing to do.
 if [[ ${RAYSCRIBE_ENVIRONMENT-} != */"$key"-* ]]; then
