@@ -1,11 +1,13 @@
 """Which files stay at home: Ray's own rules for .gitignore and .rayignore, patterns of the user, and ours."""
 
+import importlib.util
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-
-# The very matcher that Ray uses, so that the two never differ; other versions of it read some patterns in other ways.
-from ray._private.thirdparty.pathspec.pathspec import PathSpec
+from types import ModuleType
+from typing import Any
 
 from runtime_env.credentials import file_looks_secret, folder_looks_secret
 from trainers.errors import ConfigError
@@ -31,7 +33,7 @@ class Rules:
     """
 
     base: str
-    spec: PathSpec
+    spec: Any
     reason: str
     may_readmit: bool
 
@@ -93,5 +95,23 @@ def why_left_out(path: str, rules: Sequence[Rules], *, is_folder: bool) -> str |
 
 
 def _rules(base: Path, lines: Sequence[str], reason: str) -> Rules:
-    spec = PathSpec.from_lines("gitwildmatch", lines)
+    spec = _pathspec().PathSpec.from_lines("gitwildmatch", lines)
     return Rules(str(base), spec, reason, any(line.lstrip().startswith("!") for line in lines))
+
+
+@cache
+def _pathspec() -> ModuleType:
+    """The very matcher that Ray uses, so that the two never differ: other versions read some patterns in other ways.
+
+    It is loaded from Ray's folder without Ray itself, which takes a second that a client has no other need for.
+    """
+    ray = importlib.util.find_spec("ray")
+    assert ray is not None and ray.submodule_search_locations
+    folder = Path(ray.submodule_search_locations[0], "_private", "thirdparty", "pathspec")
+    spec = importlib.util.spec_from_file_location(
+        "_ray_pathspec", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

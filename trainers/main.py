@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
         "(default: the next one)",
     )
     result.add_argument("--only", metavar="GROUPS", help="check: some of storage,data,model,hardware,nodes")
+    result.add_argument("--light", action="store_true", help="check: load torch only where a check needs it")
     result.add_argument("--elsewhere", action="store_true", help="check: the job runs on other machines than this")
     result.add_argument(
         "--recordings-s", type=float, default=60.0, metavar="S", help="check: longest look at a split's recordings"
@@ -137,7 +138,7 @@ def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
         from trainers.inspection.subject import Subject  # noqa: PLC0415
 
         subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
-        return check(subject, given.only)
+        return check(subject, given.only, light=given.light)
     from trainers.pipeline.fit import LocalEngine  # noqa: PLC0415
     from trainers.training.arguments import check_training_args  # noqa: PLC0415
 

@@ -218,12 +218,15 @@ def _is_taken(session: Session, name: str) -> bool:
 
 
 def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, deep: bool) -> "list[Finding]":
-    from jobs.clusters.registry import Clusters  # noqa: PLC0415
     from jobs.preflight.runner import run_preflight  # noqa: PLC0415
 
     known = address or os.environ.get("RAY_API_SERVER_ADDRESS")
-    clusters = Clusters() if known is not None else None
-    return run_preflight(spec, root=root, clusters=clusters, address=known, deep=deep)
+    if known is None:
+        return run_preflight(spec, root=root, clusters=None, address=None, deep=deep)
+    # Only now: Ray's client takes seconds to load.
+    from jobs.clusters.registry import Clusters  # noqa: PLC0415
+
+    return run_preflight(spec, root=root, clusters=Clusters(), address=known, deep=deep)
 
 
 def _check(spec: JobSpec, root: Path) -> None:

@@ -1,10 +1,9 @@
 """Checks that ask the cluster: does it respond, is it open to everybody, does it fit the code, and hold the gang."""
 
+import importlib.metadata
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-
-import ray
 
 from jobs.addresses import is_loopback_url
 from jobs.errors import ClusterError
@@ -85,9 +84,10 @@ def check_versions(context: Context) -> Iterator[Finding]:
     data = context.with_token.data
     theirs, python = str(data.get("rayVersion")), str(data.get("pythonVersion"))
     equal = True
-    if theirs != ray.__version__:
-        same_series = theirs.split(".")[:2] == ray.__version__.split(".")[:2]
-        text = f"Ray is {theirs} on the cluster and {ray.__version__} here: install the same on both"
+    ours = importlib.metadata.version("ray")
+    if theirs != ours:
+        same_series = theirs.split(".")[:2] == ours.split(".")[:2]
+        text = f"Ray is {theirs} on the cluster and {ours} here: install the same on both"
         yield warning(text) if same_series else problem(f"{text}; Rayscribe supports one series of Ray at a time")
         equal = False
     if _series(python) not in PYTHONS:

@@ -3,14 +3,18 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobs.addresses import is_loopback_url
-from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.preflight.dashboard import DashboardResponse, get_metadata
 from jobs.scheduler.policy import Capacity
 from jobs.submission.assemble import Bundle, gather
 from jobs.submission.job_spec import JobSpec
+
+if TYPE_CHECKING:
+    # It loads Ray, which is not needed where no cluster is known.
+    from jobs.clusters.registry import Clusters
 
 
 @dataclass(frozen=True)
@@ -23,14 +27,14 @@ class Target:
     """
 
     address: str
-    clusters: Clusters
+    clusters: "Clusters"
 
 
 class Context:
     """One preflight; what several checks need is read once."""
 
     def __init__(
-        self, spec: JobSpec | None, root: Path | None, address: str | None, clusters: Clusters | None, *, deep: bool
+        self, spec: JobSpec | None, root: Path | None, address: str | None, clusters: "Clusters | None", *, deep: bool
     ):
         """Contacts nobody yet.
 

@@ -8,10 +8,6 @@ from urllib.parse import urlsplit
 
 import requests
 
-# Private: Ray has no public function that gives the headers its own clients send.
-from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
-from ray.exceptions import RayError
-
 from jobs.errors import ClusterError
 
 # Ray's and Python's versions; needs a token where the cluster has one.
@@ -74,6 +70,10 @@ def external_url(address: str) -> str | None:
 
 
 def _token_header() -> Mapping[str, str]:
+    # Private: Ray has no public function that gives the headers its own clients send.
+    from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled  # noqa: PLC0415
+    from ray.exceptions import RayError  # noqa: PLC0415
+
     try:
         return get_auth_headers_if_auth_enabled({})
     except (RayError, RuntimeError, OSError):

@@ -75,7 +75,7 @@ def command_of(context: Context) -> list[str]:
     seconds = DEEP_RECORDINGS_S if context.deep else QUICK_RECORDINGS_S
     recipe = str(context.spec.path.resolve())
     command = [sys.executable, "task.py", *check_arguments(GROUPS, recipe, context.spec.overrides)]
-    command += ["--recordings-s", f"{seconds:g}"]
+    command += ["--light", "--recordings-s", f"{seconds:g}"]
     return command if context.on_this_machine else [*command, "--elsewhere"]
 
 

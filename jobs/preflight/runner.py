@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jobs.clusters.registry import Clusters
 from jobs.preflight import cluster_checks, local_checks
 from jobs.preflight.context import Context
 from jobs.preflight.inspection_process import InspectionProcess
@@ -12,9 +12,12 @@ from jobs.preflight.probe_job import probe
 from jobs.submission.job_spec import JobSpec
 from trainers.inspection.findings import Check, Finding, Level, run_check
 
+if TYPE_CHECKING:
+    from jobs.clusters.registry import Clusters
+
 
 def run_preflight(
-    spec: JobSpec | None, *, root: Path | None, clusters: Clusters | None, address: str | None, deep: bool
+    spec: JobSpec | None, *, root: Path | None, clusters: "Clusters | None", address: str | None, deep: bool
 ) -> list[Finding]:
     """Looks for errors before a job runs.
 

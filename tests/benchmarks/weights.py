@@ -7,7 +7,8 @@ import transformers
 
 from tests.benchmarks.sizes import Sizes
 from trainers.config.schema import ModelPart
-from trainers.models.whisper import load_recognizer, write_scratch_description
+from trainers.models.processor import write_scratch_description
+from trainers.models.whisper import load_recognizer
 
 HEAD_WIDTH = 64
 

@@ -6,6 +6,7 @@
 
 import importlib
 import json
+import sys
 from collections.abc import Callable, Sequence
 
 from trainers.errors import ConfigError
@@ -24,12 +25,13 @@ GROUPS = {
 WITHOUT_RAY = ("storage", "data", "model", "hardware")
 
 
-def check(subject: Subject, only: str | None) -> int:
+def check(subject: Subject, only: str | None, *, light: bool = False) -> int:
     """The verb: prints a line for each finding.
 
     Args:
         subject: What to check.
         only: Groups, joined by commas. None: all that need no Ray.
+        light: This process does nothing else, and may go without torch where no check needs it.
 
     Returns:
         The exit code: 0 where there is no error, a ConfigError's otherwise.
@@ -37,8 +39,18 @@ def check(subject: Subject, only: str | None) -> int:
     Raises:
         ConfigError: there is no such group.
     """
+    if light and not subject.needs_torch:
+        forbid_torch()
     passed = inspect(subject, parse_groups(only), lambda line: print(line, flush=True))
     return 0 if passed else ConfigError.exit_code
+
+
+def forbid_torch() -> None:
+    """Makes transformers behave as where torch is not installed, for the rest of this process.
+
+    Its configs and tokenizers then load in a second, in place of six.
+    """
+    sys.modules["torch"] = None  # type: ignore[assignment]
 
 
 def parse_groups(text: str | None) -> tuple[str, ...]:

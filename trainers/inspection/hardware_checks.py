@@ -1,15 +1,15 @@
-"""Whether the build of torch fits the machine. Loads torch."""
+"""Whether the build of torch fits the machine. Loads torch only where it is to use GPUs."""
 
+import importlib.metadata
 import importlib.util
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
 from trainers.inspection.subject import Subject
@@ -28,7 +28,7 @@ class Build:
     Attributes:
         kind: What it was built for.
         name: Its version, e.g. "torch 2.13.0+cu128 (CUDA 12.8)".
-        sees_gpus: Whether torch.cuda, which covers ROCm too, finds a usable GPU.
+        sees_gpus: Whether torch.cuda, which covers ROCm too, finds a usable GPU; False where that does not matter.
     """
 
     kind: str
@@ -36,17 +36,26 @@ class Build:
     sees_gpus: bool
 
 
-def build_here() -> Build:
-    """The build of this process's torch."""
-    version = f"torch {torch.__version__}"
-    sees_gpus = torch.cuda.is_available()
-    if torch.version.hip is not None:
-        return Build(ROCM, f"{version} (ROCm {torch.version.hip})", sees_gpus)
-    if torch.version.cuda is not None:
-        return Build(CUDA, f"{version} (CUDA {torch.version.cuda})", sees_gpus)
-    if importlib.util.find_spec("habana_frameworks") is not None:
-        return Build(HPU, f"{version} (HPU)", sees_gpus)
-    return Build(CPU, f"{version} (CPU)", sees_gpus)
+def build_here(*, use_gpu: bool) -> Build:
+    """The build of this machine's torch.
+
+    Args:
+        use_gpu: Whether it matters that torch finds a usable GPU; only torch itself knows, and takes seconds to load.
+    """
+    constants = runpy.run_path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py")))
+    version = f"torch {constants['__version__']}"
+    sees_gpus = use_gpu and _torch_sees_gpus()
+    for kind, built_for in ((ROCM, constants["hip"]), (CUDA, constants["cuda"])):
+        if built_for is not None:
+            return Build(kind, f"{version} ({kind} {built_for})", sees_gpus)
+    kind = HPU if importlib.util.find_spec("habana_frameworks") is not None else CPU
+    return Build(kind, f"{version} ({kind})", sees_gpus)
+
+
+def _torch_sees_gpus() -> bool:
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.is_available()
 
 
 def devices_here(root: Path = Path("/")) -> dict[str, str]:
@@ -101,7 +110,8 @@ def check_torch_build(subject: Subject) -> Iterator[Finding]:
     if subject.elsewhere:
         yield skipped("the job runs on other machines")
         return
-    yield judge(build_here(), devices_here(), use_gpu=subject.config.scaling.use_gpu, machine=platform.node())
+    use_gpu = subject.config.scaling.use_gpu
+    yield judge(build_here(use_gpu=use_gpu), devices_here(), use_gpu=use_gpu, machine=platform.node())
 
 
 def _nvidia(root: Path) -> str:

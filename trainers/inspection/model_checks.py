@@ -1,4 +1,4 @@
-"""The model's files, and the transcripts as it would see them. Loads torch."""
+"""The model's files, and the transcripts as it would see them. Needs torch only for the Trainer's arguments."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +14,14 @@ from trainers.config.schema import ModelPart
 from trainers.errors import ConfigError, DataError
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.subject import Split, Subject
-from trainers.models.processor import context_and_labels
-from trainers.models.whisper import check_label_lengths, encode_labels, is_multilingual, load_processor
+from trainers.models.processor import (
+    check_label_lengths,
+    context_and_labels,
+    encode_labels,
+    is_multilingual,
+    load_processor,
+)
 from trainers.models.whisper_scratch import NO_TIMESTAMPS, START, language_code, new_processor
-from trainers.training.arguments import training_arguments
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 # Prompt tokens that leave less room for a hypothesis, see `scoring.evaluate`.
@@ -166,12 +170,16 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
 
 def check_arguments(subject: Subject) -> Iterator[Finding]:
     """Builds the Trainer's arguments: unknown ones, values that transformers refuses, another metric to choose by."""
-    # Whether there is a GPU here says nothing about the workers.
-    training = subject.config.training.model_copy(update={"fp16": False, "bf16": False})
-    config = subject.config.model_copy(update={"training": training})
-    with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
-        training_arguments(config, output_dir=Path(folder), accumulation=1, on_gpu=False)
-    score = config.checkpoint.checkpoint_score_attribute
+    if subject.sets_arguments:
+        # Only here: it takes torch, which takes longer to load than all other checks together.
+        from trainers.training.arguments import training_arguments  # noqa: PLC0415
+
+        # Whether there is a GPU here says nothing about the workers.
+        training = subject.config.training.model_copy(update={"fp16": False, "bf16": False})
+        config = subject.config.model_copy(update={"training": training})
+        with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
+            training_arguments(config, output_dir=Path(folder), accumulation=1, on_gpu=False)
+    score = subject.config.checkpoint.checkpoint_score_attribute
     yield ok(f"transformers takes the training arguments; {score} is scored on validation and chooses the model")
 
 

@@ -74,7 +74,8 @@ def run_probe(task: ProbeTask, node: str) -> Report:
     report.findings["node_storage"] = list(_storage(task))
     report.findings["node_data"] = list(_data(task))
     report.findings["node_secrets"] = list(_secrets(os.environ))
-    report.findings["node_torch_build"] = [judge(build_here(), devices_here(), use_gpu=task.use_gpu, machine=node)]
+    build = build_here(use_gpu=task.use_gpu)
+    report.findings["node_torch_build"] = [judge(build, devices_here(), use_gpu=task.use_gpu, machine=node)]
     return report
 
 

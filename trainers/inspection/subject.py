@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainers.config.schema import S3_SCHEME, TrainConfig
+from trainers.config.schema import S3_SCHEME, TrainConfig, TrainingPart
 from trainers.data.manifest import read_manifest
 from trainers.data.sources import SPLITS, open_sources, read_location
 from trainers.data.text import normalize
@@ -18,6 +18,7 @@ from trainers.inspection.recordings import Recordings, read_recordings
 
 # Whisper's encoder takes no more; a scratch model, or one at short context, takes model.max_context_s.
 WHISPER_CONTEXT_S = 30.0
+DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,17 @@ class Subject:
     def context_s(self) -> float:
         """Seconds of the model's longest input."""
         return float(self.config.model.max_context_s or WHISPER_CONTEXT_S)
+
+    @property
+    def sets_arguments(self) -> bool:
+        """Whether the config has training arguments that only transformers itself can judge."""
+        part = self.config.training
+        return bool(part.training_args) or part.lr_scheduler_type != DEFAULT_SCHEDULER
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether a check needs torch itself, not only configs, tokenizers and the installed version."""
+        return self.sets_arguments or (self.config.scaling.use_gpu and not self.elsewhere)
 
     def unreachable(self, text: str) -> Finding:
         """The finding for something that is not there, or cannot be read."""

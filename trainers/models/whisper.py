@@ -1,4 +1,4 @@
-"""The Whisper family as Rayscribe trains it: model and processor, labels, loss, and input of any even length."""
+"""The Whisper family as Rayscribe trains it: the model, padded labels, loss, and input of any even length."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,15 +16,8 @@ from transformers import (
 )
 
 from trainers.config.schema import ModelPart
-from trainers.errors import ConfigError, DataError
-from trainers.models.whisper_scratch import (
-    LANGUAGES,
-    START,
-    language_code,
-    new_config,
-    new_generation_config,
-    new_processor,
-)
+from trainers.models.processor import cannot_open, load_processor
+from trainers.models.whisper_scratch import LANGUAGES, language_code
 
 IGNORED_LABEL = -100
 
@@ -45,55 +38,6 @@ class Recognizer:
     def context_s(self) -> float:
         """Seconds of the longest input."""
         return float(self.processor.feature_extractor.chunk_length)
-
-
-def write_scratch_description(folder: Path, texts: Sequence[str], model: ModelPart) -> None:
-    """Writes config and processor of a new model, everything but weights, so that all ranks build the same one."""
-    processor = new_processor(texts, model)
-    processor.save_pretrained(folder)
-    new_config(model, processor.tokenizer).save_pretrained(folder)
-    new_generation_config(model, processor.tokenizer).save_pretrained(folder)
-
-
-def load_processor(model: ModelPart, description: Path | None) -> WhisperProcessor:
-    """The processor, from a scratch description, or from where the pretrained weights are.
-
-    Raises:
-        ConfigError: it cannot be opened, or has no token for the language.
-    """
-    if description is not None:
-        return WhisperProcessor.from_pretrained(description)
-    multilingual = is_multilingual(model)
-    if not multilingual and model.language is not None and language_code(model.language) != "en":
-        raise ConfigError(
-            f"model.language is {model.language}, but {model.name_or_path} knows only English: "
-            "take the multilingual weights, or set model.language: null"
-        )
-    if multilingual and model.language is None:
-        raise ConfigError(
-            f"model.language is missing: {model.name_or_path} is multilingual (--set model.language=English)"
-        )
-    try:
-        processor = WhisperProcessor.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
-    except (OSError, ValueError) as error:
-        raise _cannot_open(model, error) from error
-    if multilingual and model.language is not None:
-        language = LANGUAGES[language_code(model.language)]
-        processor.tokenizer.set_prefix_tokens(language=language, task=model.task)
-        token = f"<|{language_code(model.language)}|>"
-        prefix = processor.tokenizer.convert_ids_to_tokens(processor.tokenizer.prefix_tokens)
-        if token not in prefix:
-            raise ConfigError(f"model.language: {model.name_or_path} has no token {token}; its prefix is {prefix}")
-    return processor
-
-
-def is_multilingual(model: ModelPart) -> bool:
-    """Whether the pretrained weights know languages, by their generation config."""
-    try:
-        generation = GenerationConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
-    except (OSError, ValueError) as error:
-        raise _cannot_open(model, error) from error
-    return bool(getattr(generation, "is_multilingual", True))
 
 
 def load_recognizer(model: ModelPart, description: Path | None, seed: int) -> Recognizer:
@@ -124,7 +68,7 @@ def load_recognizer(model: ModelPart, description: Path | None, seed: int) -> Re
             str(model.name_or_path), revision=model.revision or "main", dtype=torch.float32, **regularisation
         )
     except (OSError, ValueError) as error:
-        raise _cannot_open(model, error) from error
+        raise cannot_open(model, error) from error
     set_language(network, model)
     return Recognizer(network, processor)
 
@@ -144,32 +88,6 @@ def open_exported(folder: Path) -> Recognizer:
     """Opens a folder with model and processor, as written by an export or a checkpoint."""
     network = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     return Recognizer(network, WhisperProcessor.from_pretrained(folder))
-
-
-def encode_labels(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Label ids of each text: language, task and no-timestamps tokens, the text, the end token.
-
-    The decoder's start token is not among them, since the model puts it before the labels itself
-    (transformers#29973: left in place, it is trained twice).
-    """
-    start = tokenizer.convert_tokens_to_ids(START)
-    encoded = tokenizer(list(texts), add_special_tokens=True, verbose=False)["input_ids"] if texts else []
-    return [ids[1:] if ids and ids[0] == start else ids for ids in encoded]
-
-
-def check_label_lengths(lengths: Sequence[int], ids: Sequence[str], most: int, split: str) -> None:
-    """Refuses transcripts that the decoder cannot hold; on a GPU they would end the process in mid-training.
-
-    Raises:
-        DataError: names the ids and their lengths.
-    """
-    long = [(name, length) for name, length in zip(ids, lengths, strict=True) if length > most]
-    if long:
-        shown = ", ".join(f"{name} ({length})" for name, length in long[:5])
-        raise DataError(
-            f"{split}: {len(long)} transcripts have more label tokens than the model's {most}: {shown}"
-            f"{', …' if len(long) > 5 else ''}; shorten or split these utterances"
-        )
 
 
 def pad_labels(labels: Sequence[Sequence[int]], *, start_id: int, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -226,11 +144,3 @@ def input_frames(network: Any, frames: int) -> Iterator[None]:
         yield
     finally:
         network.config.max_source_positions = positions.num_embeddings = whole
-
-
-def _cannot_open(model: ModelPart, error: Exception) -> ConfigError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return ConfigError(
-        f"model.name_or_path: {model.name_or_path} cannot be opened: {reason}; give a folder with a Whisper model, "
-        "or a Hub id that this machine can reach"
-    )

@@ -17,8 +17,13 @@ from trainers.data.selection import check_scorable, select_training
 from trainers.data.sources import SPLITS, Source, open_sources
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, RayscribeError
-from trainers.models.processor import context_and_labels, settle_processor
-from trainers.models.whisper import check_label_lengths, encode_labels, load_processor
+from trainers.models.processor import (
+    check_label_lengths,
+    context_and_labels,
+    encode_labels,
+    load_processor,
+    settle_processor,
+)
 from trainers.pipeline.root_cause import naming_memory
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
@@ -31,9 +36,8 @@ from trainers.run_folder.resume import FROM, named_checkpoint
 from trainers.storage import open_storage
 from trainers.training.experiment import finished, refuse_without_journal, settle
 from trainers.training.planning import context_of
-from trainers.training.rank import WorkOrder
 from trainers.training.scoring_worker import EvaluateOrder, evaluate_here
-from trainers.training.worker import work_here
+from trainers.training.worker import WorkOrder, work_here
 
 Made = TypeVar("Made")
 

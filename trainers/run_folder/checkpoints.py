@@ -210,13 +210,13 @@ class Uploader:
     A new one is not taken before the last is home, so that a lost disk costs less than two save intervals.
     """
 
-    def __init__(self, writer: GroupWriter, keeping: Keeping, also: Callable[[Checkpoint], None]):
+    def __init__(self, writer: GroupWriter, keeping: Keeping, also: Callable[[], None]):
         """Starts no thread yet.
 
         Args:
             writer: This worker group.
             keeping: Which checkpoints stay.
-            also: Called in the thread after each, with the uploaded checkpoint.
+            also: Run in the thread after each, for what else is to be stored now and then.
         """
         self._writer = writer
         self._keeping = keeping
@@ -251,7 +251,8 @@ class Uploader:
 
     def _bring(self, staged: Path) -> None:
         try:
-            self._also(upload_staged(staged, self._writer, self._keeping))
+            upload_staged(staged, self._writer, self._keeping)
+            self._also()
         except Exception as error:
             self._fault = error
 

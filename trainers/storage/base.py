@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from pyarrow import fs
-
 from trainers.errors import StorageError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 T = TypeVar("T")
 
@@ -175,7 +176,7 @@ class Storage(ABC):
         return self
 
     @abstractmethod
-    def for_pyarrow(self) -> tuple[str, fs.FileSystem | None]:
+    def for_pyarrow(self) -> tuple[str, "fs.FileSystem | None"]:
         """What Ray's RunConfig takes as (storage_path, storage_filesystem); no filesystem for a folder."""
 
 

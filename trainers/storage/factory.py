@@ -9,7 +9,6 @@ from trainers.errors import StorageError
 from trainers.storage.base import Storage, clean_prefix
 from trainers.storage.local_folder import LocalStorage
 from trainers.storage.retry import RetryPolicy
-from trainers.storage.s3 import S3Connection, S3Storage
 
 # What botocore accepts; each service has narrower rules of its own and reports them itself.
 _BUCKET = re.compile(r"[a-zA-Z0-9.\-_]{1,255}")
@@ -34,6 +33,9 @@ def open_storage(
     """
     policy = retry or RetryPolicy()
     if root.startswith("s3://"):
+        # Only here: boto3 takes half a second to load, and most commands of a client need none of it.
+        from trainers.storage.s3 import S3Connection, S3Storage  # noqa: PLC0415
+
         bucket, prefix = _split_s3_root(root)
         return S3Storage(S3Connection(_endpoint(s3_endpoint_url)), bucket, prefix, policy)
     if "://" in root or re.match(r"s3:", root, re.IGNORECASE):

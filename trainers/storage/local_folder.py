@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
-
-from pyarrow import fs
 
 from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, with_line
 from trainers.storage.retry import Explanation, RetryPolicy
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 T = TypeVar("T")
 
@@ -162,7 +163,7 @@ class LocalStorage(Storage):
         path = self._path(key)
         self._run(f"copy to {local} from", path, lambda: _copy(path, local))
 
-    def for_pyarrow(self) -> tuple[str, fs.FileSystem | None]:
+    def for_pyarrow(self) -> tuple[str, "fs.FileSystem | None"]:
         """See Storage."""
         return self.root, None
 

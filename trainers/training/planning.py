@@ -4,7 +4,8 @@ from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import select_training
-from trainers.models.whisper import Recognizer, encode_labels
+from trainers.models.processor import encode_labels
+from trainers.models.whisper import Recognizer
 from trainers.scoring.scorer import ScoringOptions
 from trainers.training.arguments import autocast_dtype
 from trainers.training.trainer import Clips

@@ -64,13 +64,13 @@ def test_an_error_of_ours_is_a_problem_in_its_own_words(tmp_path: Path) -> None:
 def test_a_package_that_cannot_be_imported_is_a_problem_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "trainers.inspection.hardware_checks", raising=False)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    group, line = lines_of(subject_of(tmp_path), "hardware")
-    assert group == {"group": "hardware", "checks": ["hardware"]}
-    assert (line["check"], line["level"]) == ("hardware", "error")
-    assert "torch" in line["text"]
-    _, line = lines_of(subject_of(tmp_path, elsewhere=True), "hardware")
+    monkeypatch.delitem(sys.modules, "trainers.inspection.model_checks", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    group, line = lines_of(subject_of(tmp_path), "model")
+    assert group == {"group": "model", "checks": ["model"]}
+    assert (line["check"], line["level"]) == ("model", "error")
+    assert "transformers" in line["text"]
+    _, line = lines_of(subject_of(tmp_path, elsewhere=True), "model")
     assert line["level"] == "skipped"
 
 
@@ -105,3 +105,30 @@ class TestVerb:
     def test_a_group_that_does_not_exist_is_one_message(self, recipe: Path) -> None:
         answer = task("--verb", "check", "--only", "dta", "--config", str(recipe), folder=recipe.parent)
         assert "--only dta: dta is none of" in one_message(answer)
+
+
+def test_a_light_process_finds_the_same_without_torch(tmp_path: Path, recipe: Path) -> None:
+    ended = task("--verb", "check", "--light", "--config", str(recipe), folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    light = [json.loads(line) for line in ended.stdout.splitlines()]
+    whole = lines_of(subject_of(tmp_path), "storage", "data", "model", "hardware")
+    assert [line.get("check") for line in light] == [line.get("check") for line in whole]
+    assert {line["level"] for line in light if "check" in line} == {"ok"}
+    # transformers warns where it finds no torch.
+    assert "PyTorch was not found" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "elsewhere", "needed"),
+    [
+        ({}, False, False),
+        ({"training.training_args": {"optim": "adafactor"}}, False, True),
+        ({"training.lr_scheduler_type": "cosine"}, False, True),
+        ({"scaling.use_gpu": True}, False, True),
+        ({"scaling.use_gpu": True}, True, False),
+    ],
+)
+def test_torch_is_needed_for_what_only_it_can_judge(
+    tmp_path: Path, changes: dict[str, Any], elsewhere: bool, needed: bool
+) -> None:
+    assert subject_of(tmp_path, changes, elsewhere=elsewhere).needs_torch is needed

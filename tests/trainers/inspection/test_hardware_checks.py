@@ -78,9 +78,10 @@ class TestDevices:
 
 class TestThisMachine:
     def test_the_build_is_the_one_that_torch_says(self) -> None:
-        build = build_here()
+        build = build_here(use_gpu=True)
         assert torch.__version__ in build.name
         assert build.sees_gpus == torch.cuda.is_available()
+        assert build_here(use_gpu=False).name == build.name
 
     @pytest.mark.skipif(torch.cuda.is_available() or Path("/dev/nvidia0").exists(), reason="this machine has GPUs")
     def test_gpus_that_are_not_there_are_an_error(self, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trainers.inspection.model_checks import (
     open_model,
 )
 from trainers.inspection.subject import Subject
-from trainers.models.whisper import encode_labels, write_scratch_description
+from trainers.models.processor import encode_labels, write_scratch_description
 
 Tampered = Callable[..., Subject]
 

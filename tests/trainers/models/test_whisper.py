@@ -10,17 +10,15 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError, DataError
+from trainers.models.processor import check_label_lengths, encode_labels, write_scratch_description
 from trainers.models.whisper import (
     IGNORED_LABEL,
     Recognizer,
-    check_label_lengths,
-    encode_labels,
     input_frames,
     label_loss,
     load_recognizer,
     open_exported,
     pad_labels,
-    write_scratch_description,
 )
 from trainers.models.whisper_scratch import LANGUAGES, START, language_code
 

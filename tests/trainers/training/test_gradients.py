@@ -12,7 +12,7 @@ from tests.trainers.training.gradient_process import Job, one_step
 from trainers.config.schema import DataPart
 from trainers.data.preparation import prepare, run_here
 from trainers.data.sources import open_sources
-from trainers.models.whisper import write_scratch_description
+from trainers.models.processor import write_scratch_description
 
 # Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.
 TEXTS = ["a", "one two three four five six seven", "no", "the quick brown fox jumps over the lazy dog", "x y"] * 2 + [
