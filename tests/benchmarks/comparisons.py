@@ -93,17 +93,17 @@ def compare_training(bench: Bench) -> list[Row]:
     common = ("--batch", sizes.train_batch, "--steps", steps, "--turn-steps", sizes.turn_steps)
     stock = bench.stock("stock", "train", *common, "--features", bench.folder / "features-2" / "0")
     on_ray = bench.ours("Ray TorchTrainer", "fit", *common, "--max-new-tokens", 2, ranks=1)
-    lone = bench.ours("torchrun", "train", *common, "--max-new-tokens", 2)
+    local = bench.ours("torchrun", "train", *common, "--max-new-tokens", 2)
     short = bench.ours("buckets", "train", *common, "--max-new-tokens", 2, "--context", sizes.short_context_s)
-    with running([stock, on_ray, lone, short]):
-        alternate([stock, on_ray, lone, short], sizes.rounds)
+    with running([stock, on_ray, local, short]):
+        alternate([stock, on_ray, local, short], sizes.rounds)
     clips = sizes.train_batch * RANKS * sizes.turn_steps
-    for side in (stock, on_ray, lone, short):
+    for side in (stock, on_ray, local, short):
         bench.say(f"train, {side.name}: clips/s of each turn {_rates(side, clips)}")
     theirs = _rate(stock, clips)
     return [
         Row("train, clips/s at 30 s (Ray TorchTrainer)", _rate(on_ray, clips), theirs, "high", TRAIN_GOAL, digits=2),
-        Row("train, clips/s at 30 s (torchrun)", _rate(lone, clips), theirs, "high", TRAIN_GOAL, digits=2),
+        Row("train, clips/s at 30 s (torchrun)", _rate(local, clips), theirs, "high", TRAIN_GOAL, digits=2),
         Row(f"train, clips/s, buckets to {sizes.short_context_s} s", _rate(short, clips), theirs, digits=2),
         *_memory_rows("train", on_ray, stock),
     ]

@@ -112,9 +112,9 @@ def make_trainer(
     def metrics(prediction: Any) -> dict[str, float]:
         ids = prediction.label_ids
         ids[ids == IGNORED_LABEL] = processor.tokenizer.pad_token_id
-        heard = processor.tokenizer.batch_decode(prediction.predictions, skip_special_tokens=True)
+        hypotheses = processor.tokenizer.batch_decode(prediction.predictions, skip_special_tokens=True)
         spoken = processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return {"wer": 100 * jiwer.wer(spoken, heard)}
+        return {"wer": 100 * jiwer.wer(spoken, hypotheses)}
 
     return Seq2SeqTrainer(
         model=model,

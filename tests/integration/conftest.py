@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.integration.driver_process import RayHead
 from tests.integration.forked_process import REPOSITORY
-from tests.integration.killing import RayHead
 from tests.integration.ray_cluster import ray_cluster
 from tests.trainers.synthetic import content, write_corpus
 

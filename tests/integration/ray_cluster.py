@@ -12,7 +12,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from jobs.cli.demo import free_ports
-from tests.integration.killing import RayHead
+from tests.integration.driver_process import RayHead
 from tests.s3 import AWS_VARIABLES
 
 

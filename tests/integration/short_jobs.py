@@ -59,7 +59,7 @@ sys.exit(int(behavior.get("exit", 0)) if failing else 0)
 """
 
 
-class Workplace:
+class Workspace:
     """A ledger, a store of packages, queues and a storage folder, all below one folder."""
 
     def __init__(self, folder: Path, address: str, queues: QueuesConfig, database: str | None = None):

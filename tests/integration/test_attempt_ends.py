@@ -14,8 +14,8 @@ import yaml
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.model import Gang
 from jobs.submission.ray_request import SubmitRequest
+from tests.integration.driver_process import DEADLINE_S, RayHead, Run
 from tests.integration.forked_process import REPOSITORY
-from tests.integration.killing import DEADLINE_S, RayHead, Run
 from tests.trainers.synthetic import content
 from trainers.run_folder.attempt_status import Phase, read_status, worker_logs
 from trainers.run_folder.layout import RunFolder
@@ -74,14 +74,14 @@ def poll(condition: Callable[[], bool], what: str) -> None:
 
 def job_of(run: Run) -> SubmitRequest:
     """A run as attempt 1 of a service, which leaves it a minute for its last checkpoint."""
-    words = [sys.executable, "task.py", "--config", str(run.recipe), "--attempt", "1"]
+    command = [sys.executable, "task.py", "--config", str(run.recipe), "--attempt", "1"]
     own = (f"run.name={run.name}", f"run.storage_path={run.storage_path}", f"data.cache_dir={run.storage_path}/other")
     for item in (*run.sets, *own):
-        words += ["--set", item]
+        command += ["--set", item]
     return SubmitRequest(
         submission_id="test-stopped-job",
         address=run.head.dashboard,
-        entrypoint=shlex.join(words),
+        entrypoint=shlex.join(command),
         runtime_env={"working_dir": str(REPOSITORY), "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}},
         metadata={},
         gang=Gang(num_workers=2, resources_per_worker={"CPU": 1.0}),
@@ -118,9 +118,9 @@ def test_a_killed_worker(run: Run) -> None:
 @pytest.mark.slow
 def test_what_would_fail_again_is_not_tried_again(run: Run) -> None:
     """Only the workers build the Trainer's arguments, so only they find what transformers refuses."""
-    patient = replace(run, sets=[*run.sets, "run.max_failures=5", "training.training_args.optim=nonsense"])
-    patient.start()
-    code, said = ends(patient)
+    persistent = replace(run, sets=[*run.sets, "run.max_failures=5", "training.training_args.optim=nonsense"])
+    persistent.start()
+    code, said = ends(persistent)
     assert code == 2
     assert said.count("transformers refuses the arguments") == 1
     assert "the workers start again" not in said

@@ -22,9 +22,9 @@ from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
 from jobs.submission.assemble import gather, pack_bundle, run_request_of
 from jobs.submission.job_spec import load_spec
-from tests.integration.driving import Drive
+from tests.integration.controller_driver import ControllerDriver
 from tests.integration.forked_process import REPOSITORY
-from tests.integration.short_jobs import RECIPE, Workplace
+from tests.integration.short_jobs import RECIPE, Workspace
 from tests.runtime_env.package_index import PackageIndex, serving
 from tests.runtime_env.ray_node import RayNode, ray_node, thin_python, wait_for
 
@@ -61,11 +61,11 @@ def node(index: PackageIndex, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def drive(node: RayNode, tmp_path: Path) -> Iterator[Drive]:
+def drive(node: RayNode, tmp_path: Path) -> Iterator[ControllerDriver]:
     """A ledger, and a controller on the node."""
-    place = Workplace(tmp_path, node.address, QueuesConfig())
-    yield Drive(place)
-    place.close()
+    workspace = Workspace(tmp_path, node.address, QueuesConfig())
+    yield ControllerDriver(workspace)
+    workspace.close()
 
 
 def needs(index: PackageIndex, package: str) -> str:
@@ -75,9 +75,9 @@ def needs(index: PackageIndex, package: str) -> str:
 
 @pytest.mark.slow
 def test_a_package_that_does_not_exist_is_a_failure_of_the_environment_and_is_not_tried_again(
-    drive: Drive, index: PackageIndex
+    drive: ControllerDriver, index: PackageIndex
 ) -> None:
-    drive.place.short("missing", needs(index, "no-such-package==9.9"))
+    drive.workspace.short("missing", needs(index, "no-such-package==9.9"))
     run = drive.until_ended("missing")
     assert run.state == RunState.FAILED
     assert drive.causes("missing") == [Cause.ENVIRONMENT]
@@ -86,21 +86,21 @@ def test_a_package_that_does_not_exist_is_a_failure_of_the_environment_and_is_no
 
 
 @pytest.mark.slow
-def test_a_run_is_stopped_while_its_environment_is_being_made(drive: Drive, index: PackageIndex) -> None:
+def test_a_run_is_stopped_while_its_environment_is_being_made(drive: ControllerDriver, index: PackageIndex) -> None:
     index.gate.clear()
     try:
-        drive.place.short("pending", needs(index, "anything"), ms=600_000)
-        drive.until(lambda: drive.place.ledger.run("pending").state == RunState.SETTING_UP, "setting up")
-        drive.until(lambda: drive.place.ledger.attempts("pending")[0].submitted_s is not None, "submission")
-        stopping = drive.place.service.stop("pending")
+        drive.workspace.short("pending", needs(index, "anything"), ms=600_000)
+        drive.until(lambda: drive.workspace.ledger.run("pending").state == RunState.SETTING_UP, "setting up")
+        drive.until(lambda: drive.workspace.ledger.attempts("pending")[0].submitted_s is not None, "submission")
+        stopping = drive.workspace.service.stop("pending")
         assert stopping.state == RunState.SETTING_UP
-        drive.until(lambda: drive.place.ledger.run("pending").reason.startswith("stopping,"), "word of the stop")
+        drive.until(lambda: drive.workspace.ledger.run("pending").reason.startswith("stopping,"), "word of the stop")
     finally:
         index.gate.set()
     run = drive.until_ended("pending")
     assert run.state == RunState.STOPPED
     assert run.reason == "stopped; no checkpoint was made"
-    assert not drive.place.records(), "its entrypoint never ran"
+    assert not drive.workspace.records(), "its entrypoint never ran"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Attempts that are paused, overtaken and woken: they end by themselves, and change nothing that anybody reads."""
+"""Attempts that are paused, overtaken and resumed: they end by themselves, and change nothing that anybody reads."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ import psutil
 import pytest
 import yaml
 
+from tests.integration.driver_process import DEADLINE_S, RayHead
 from tests.integration.forked_process import ForkedProcess
-from tests.integration.killing import DEADLINE_S, RayHead
 from tests.integration.slow_task import main as slow_main
 from tests.s3 import FaultProxy
 from tests.trainers.synthetic import content
@@ -117,7 +117,7 @@ class Attempts:
             time.sleep(0.02)
         self.drivers[number].send_signal(signal.SIGSTOP)
 
-    def wake(self, number: int) -> None:
+    def go_on(self, number: int) -> None:
         """Lets an attempt go on."""
         self.drivers[number].send_signal(signal.SIGCONT)
 
@@ -195,7 +195,7 @@ def test_four_attempts_paused_on_s3_wake_when_the_fifth_has_finished(
 
 
 def overtake(attempts: Attempts, calm: dict[str, Any]) -> None:
-    """Pauses four attempts, each at another point, has a fifth finish, and wakes the four."""
+    """Pauses four attempts, each at another point, has a fifth finish, and resumes the four."""
     checkpoints, outputs = attempts.folder.storage.sub(CHECKPOINTS), "attempts/4"
     cache = attempts.scratch / "prepared-1"
     attempts.start(1, slow="/prepared-1/", sets=[f"data.cache_dir={cache}"])
@@ -219,7 +219,7 @@ def overtake(attempts: Attempts, calm: dict[str, Any]) -> None:
     before = attempts.state_read()
     check_same(before, calm)
     for number in (1, 2, 3, 4):
-        attempts.wake(number)
+        attempts.go_on(number)
         attempts.ends_with(number, FencedError.exit_code)
         assert "attempt 5 has taken this run over" in attempts.log(number).read_text()
         assert attempts.state_read() == before, f"attempt {number} woke and changed what is read"
@@ -255,7 +255,7 @@ def test_a_driver_on_ray_and_its_workers_wake_when_the_next_attempt_has_finished
         before = attempts.state_read()
         for worker in workers:
             worker.resume()
-        attempts.wake(1)
+        attempts.go_on(1)
         attempts.ends_with(1, FencedError.exit_code)
         assert psutil.wait_procs(workers, timeout=DEADLINE_S)[1] == []
         assert "attempt 2 has taken this run over" in attempts.log(1).read_text()

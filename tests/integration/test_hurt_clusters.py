@@ -10,9 +10,9 @@ import pytest
 from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
-from tests.integration.driving import Drive
+from tests.integration.controller_driver import ControllerDriver
 from tests.integration.ray_cluster import ray_cluster
-from tests.integration.short_jobs import Workplace
+from tests.integration.short_jobs import Workspace
 
 # Of the memory that is free on this machine, which the test of running out of it may take.
 TAKES_GB = 2.5
@@ -33,12 +33,14 @@ def test_a_model_too_large_for_the_memory_is_tried_once_more_and_given_up_with_a
     }
     sets = ["model.d_model=1536", "model.encoder_layers=4", "scaling.num_workers=1"]
     with ray_cluster(num_cpus=4, _system_config=limits) as (_, head):
-        place = Workplace(tmp_path, head.dashboard, QueuesConfig())
-        drive = Drive(place)
-        place.submit(training_tree, "large", [*sets, "training.per_device_train_batch_size=1"], recipe="recipe.yaml")
+        workspace = Workspace(tmp_path, head.dashboard, QueuesConfig())
+        drive = ControllerDriver(workspace)
+        workspace.submit(
+            training_tree, "large", [*sets, "training.per_device_train_batch_size=1"], recipe="recipe.yaml"
+        )
         run = drive.until_ended("large")
-        attempts = place.ledger.attempts("large")
-        place.close()
+        attempts = workspace.ledger.attempts("large")
+        workspace.close()
     assert [item.cause for item in attempts] == [Cause.OUT_OF_MEMORY] * 2, [item.message for item in attempts]
     assert run.state == RunState.FAILED
     # Ray's monitor takes the worker, whose driver then ends with 9, or the entrypoint's parent, and then there is none.
@@ -56,19 +58,19 @@ def test_a_lost_node_costs_no_retry_and_the_run_goes_on_when_there_is_another(
     soon = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
     with ray_cluster(num_cpus=4, _system_config=soon) as (cluster, head):
         second = cluster.add_node(num_cpus=2, resources={"second": 2})
-        place = Workplace(tmp_path, head.dashboard, QueuesConfig())
-        drive = Drive(place)
+        workspace = Workspace(tmp_path, head.dashboard, QueuesConfig())
+        drive = ControllerDriver(workspace)
         sets = ["scaling.resources_per_worker={CPU: 1, second: 1}", "training.max_steps=60", "job.max_retries=0"]
-        place.submit(training_tree, "node", sets, recipe="recipe.yaml")
+        workspace.submit(training_tree, "node", sets, recipe="recipe.yaml")
         drive.until_step("node", 13)
         cluster.remove_node(second, allow_graceful=False)
-        drive.until(lambda: place.ledger.run("node").state == RunState.PREEMPTED, "word of the lost node")
-        assert "a node was lost" in place.ledger.run("node").reason
-        drive.until(lambda: "second" in place.service.run("node").reason, "word of what is missing")
+        drive.until(lambda: workspace.ledger.run("node").state == RunState.PREEMPTED, "word of the lost node")
+        assert "a node was lost" in workspace.ledger.run("node").reason
+        drive.until(lambda: "second" in workspace.service.run("node").reason, "word of what is missing")
         cluster.add_node(num_cpus=2, resources={"second": 2})
         run = drive.until_ended("node")
-        attempts = place.ledger.attempts("node")
-        place.close()
+        attempts = workspace.ledger.attempts("node")
+        workspace.close()
     assert run.state == RunState.SUCCEEDED, run.reason
     assert [(item.cause, item.exit_code) for item in attempts] == [(Cause.NODE_LOST, 11), (Cause.SUCCEEDED, 0)]
     assert attempts[1].resume_from is not None

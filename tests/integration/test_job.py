@@ -13,8 +13,8 @@ from jobs.errors import ClusterError
 from jobs.model import Gang
 from jobs.submission.ray_request import SubmitRequest
 from tests.integration.conftest import LOGICAL_CPUS
+from tests.integration.driver_process import RayHead
 from tests.integration.forked_process import REPOSITORY
-from tests.integration.killing import RayHead
 
 TINY = """
 data.demo.train_utterances=64 data.demo.validation_utterances=8 data.demo.test_utterances=8 run.name=tiny
@@ -32,13 +32,13 @@ def jobs(ray_head: RayHead) -> RayJobs:
 
 def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobInfo, str]:
     """Runs the micro recipe with overrides, and gives back its end and its output."""
-    words = [sys.executable, "task.py", "--config", "jobs/specs/whisper_micro.yaml"]
+    command = [sys.executable, "task.py", "--config", "jobs/specs/whisper_micro.yaml"]
     for item in sets:
-        words += ["--set", item]
+        command += ["--set", item]
     request = SubmitRequest(
         submission_id=f"test-job-{name}",
         address=jobs.address,
-        entrypoint=shlex.join(words),
+        entrypoint=shlex.join(command),
         runtime_env={"working_dir": str(REPOSITORY)},
         metadata={},
         gang=Gang(num_workers=2, resources_per_worker={"CPU": 1.0}),
@@ -46,7 +46,7 @@ def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobInfo, str]:
         resume="",
     )
     assert jobs.submit(request)
-    assert not jobs.submit(request), "asked twice, started once"
+    assert not jobs.submit(request), "submitted twice, started once"
     end = time.monotonic() + DEADLINE_S
     while not (job_info := jobs.job_info(request.submission_id)).over:
         assert time.monotonic() < end, f"{name} has not ended in {DEADLINE_S} s"

@@ -10,8 +10,8 @@ from jobs.clusters.registry import Clusters
 from jobs.preflight.runner import run_preflight
 from jobs.submission.job_spec import load_spec
 from tests.integration.conftest import LOGICAL_CPUS
+from tests.integration.driver_process import RayHead
 from tests.integration.forked_process import REPOSITORY
-from tests.integration.killing import RayHead
 from tests.jobs.preflight.contexts import NOW
 from tests.trainers.inspection.checking import sound_corpus
 from tests.trainers.synthetic import content
@@ -59,8 +59,10 @@ def test_a_sound_recipe_is_found_sound_from_the_nodes_too(clusters: Clusters, ra
 def test_what_only_a_node_can_tell_is_found_by_the_probe(clusters: Clusters, ray_head: RayHead, recipe: Path) -> None:
     secrets = "{HF_TOKEN: {file: /nowhere/hf}, WANDB_API_KEY: {env: NO_SUCH_KEY_ON_A_NODE}}"
     found = preflight(clusters, ray_head, recipe, f"job.runtime_env.secrets={secrets}", deep=True)
-    told = errors(found)
-    assert "job.runtime_env.secrets.HF_TOKEN refers to /nowhere/hf, which cannot be read on this node" in str(told)
+    errors_found = errors(found)
+    assert "job.runtime_env.secrets.HF_TOKEN refers to /nowhere/hf, which cannot be read on this node" in str(
+        errors_found
+    )
     assert "Traceback" not in str(found)
 
 
@@ -68,12 +70,12 @@ def test_what_only_a_node_can_tell_is_found_by_the_probe(clusters: Clusters, ray
 def test_a_gang_that_never_fits_is_found_with_the_cluster_s_own_numbers(
     clusters: Clusters, ray_head: RayHead, recipe: Path
 ) -> None:
-    told = errors(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS + 1}"))
-    assert f"{LOGICAL_CPUS + 1} × 1 CPU" in told["gang"]
-    told = errors(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS}"))
-    assert "leaves less than 1 for Ray Data" in told["data_cpus"]
-    told = errors(preflight(clusters, ray_head, recipe, "scaling.use_gpu=true"))
-    assert "1 GPU" in told["gang"]
+    errors_found = errors(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS + 1}"))
+    assert f"{LOGICAL_CPUS + 1} × 1 CPU" in errors_found["gang"]
+    errors_found = errors(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS}"))
+    assert "leaves less than 1 for Ray Data" in errors_found["data_cpus"]
+    errors_found = errors(preflight(clusters, ray_head, recipe, "scaling.use_gpu=true"))
+    assert "1 GPU" in errors_found["gang"]
 
 
 @pytest.mark.slow

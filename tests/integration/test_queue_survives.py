@@ -12,11 +12,11 @@ from ray.job_submission import JobSubmissionClient
 
 from jobs.lifecycle import RunState
 from jobs.scheduler.limits import QueuesConfig
+from tests.integration.driver_process import RayHead
 from tests.integration.forked_process import ForkedProcess
-from tests.integration.killing import RayHead
+from tests.integration.ledger_history import check_each_run, check_never_more, check_order
 from tests.integration.service_process import main
-from tests.integration.short_jobs import Workplace
-from tests.integration.story import check_each_run, check_never_more, check_order
+from tests.integration.short_jobs import Workspace
 
 RUNS = 30
 RANDOM_KILLS = 10
@@ -43,15 +43,15 @@ QUEUES = QueuesConfig.model_validate(
 class Keeper:
     """Keeps a controller process alive, and kills it."""
 
-    def __init__(self, place: Workplace, log: Path):
+    def __init__(self, workspace: Workspace, log: Path):
         """Starts nothing yet."""
-        self._place, self._log = place, log
+        self._workspace, self._log = workspace, log
         self.process: ForkedProcess | None = None
 
     def start(self, die_at: str | None = None) -> None:
         """Starts a controller that dies at a point, or lives."""
-        arguments = ["--database", self._place.database, "--packages", str(self._place.packages.folder)]
-        arguments += ["--queues", str(self._place.queues_file)]
+        arguments = ["--database", self._workspace.database, "--packages", str(self._workspace.packages.folder)]
+        arguments += ["--queues", str(self._workspace.queues_file)]
         arguments += ["--die-at", die_at] if die_at else []
         self.process = ForkedProcess(main, arguments, environment=os.environ, log=self._log)
 
@@ -77,7 +77,7 @@ def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
     ray_head: RayHead, tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue("postgres_url") if database == "postgresql" else None
-    place = Workplace(tmp_path, ray_head.dashboard, QUEUES, url)
+    workspace = Workspace(tmp_path, ray_head.dashboard, QUEUES, url)
     chance = random.Random(7)
     # The session's Ray takes each submission id once, whatever ledger it comes from.
     for number in range(RUNS - 1):
@@ -85,40 +85,40 @@ def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
         if number % 6 == 5:
             sets = [sets[0], "scaling.num_workers=2", "job.queue=small"]
         user, ms = chance.choice(("ana", "bo")), chance.choice((200, 600, 1500))
-        place.short(f"{database}-{number:02}", *sets, user=user, ms=ms)
+        workspace.short(f"{database}-{number:02}", *sets, user=user, ms=ms)
     # One that is stopped while it runs, so that stopping is interrupted too.
-    long = place.short(f"{database}-long", "job.priority=20", "scaling.num_workers=1", user="cy", ms=600_000)
-    keeper = Keeper(place, tmp_path / "controller.log")
+    long = workspace.short(f"{database}-long", "job.priority=20", "scaling.num_workers=1", user="cy", ms=600_000)
+    keeper = Keeper(workspace, tmp_path / "controller.log")
     try:
-        _kill_everywhere(keeper, place, chance, long.id)
-        keeper.wait_for(lambda: _all_ended(place), "end of all runs")
-        assert _all_ended(place), keeper._log.read_text()[-4000:]
+        _kill_everywhere(keeper, workspace, chance, long.id)
+        keeper.wait_for(lambda: _all_ended(workspace), "end of all runs")
+        assert _all_ended(workspace), keeper._log.read_text()[-4000:]
     finally:
         keeper.kill()
-    runs = [place.ledger.run(run.id) for run in place.ledger.runs(limit=100).runs]
-    events = place.ledger.events(None, limit=10_000)
-    attempts = {run.id: place.ledger.attempts(run.id) for run in runs}
+    runs = [workspace.ledger.run(run.id) for run in workspace.ledger.runs(limit=100).runs]
+    events = workspace.ledger.events(None, limit=10_000)
+    attempts = {run.id: workspace.ledger.attempts(run.id) for run in runs}
     assert len(runs) == RUNS
     assert {run.id: run.state for run in runs if run.state != RunState.SUCCEEDED} == {long.id: RunState.STOPPED}
     check_each_run(runs, events, attempts)
-    check_order(runs, events, {place.address: place.clusters.capacity(place.address)}, QUEUES)
-    records = place.records()
+    check_order(runs, events, {workspace.address: workspace.clusters.capacity(workspace.address)}, QUEUES)
+    records = workspace.records()
     assert Counter(record["run"] for record in records) == {run.id: 1 for run in runs}, "each ran exactly once"
-    jobs = JobSubmissionClient(place.address).list_jobs()
+    jobs = JobSubmissionClient(workspace.address).list_jobs()
     mine = Counter(
         job.submission_id for job in jobs if (job.metadata or {}).get("rayscribe_run_uid") in {r.uid for r in runs}
     )
     assert mine == {f"{run.id}-a1": 1 for run in runs}
     need = {run.id: run.gang.total for run in runs}
     check_never_more([(item["start"], item["end"], need[item["run"]]) for item in records], {"CPU": 8})
-    place.close()
+    workspace.close()
 
 
-def _kill_everywhere(keeper: Keeper, place: Workplace, chance: random.Random, long: str) -> None:
+def _kill_everywhere(keeper: Keeper, workspace: Workspace, chance: random.Random, long: str) -> None:
     for point in POINTS:
-        if point.startswith("ray.stop") and place.ledger.run(long).stop_requested_s is None:
-            _wait_until_it_runs(keeper, place, long)
-            place.service.stop(long)
+        if point.startswith("ray.stop") and workspace.ledger.run(long).stop_requested_s is None:
+            _wait_until_it_runs(keeper, workspace, long)
+            workspace.service.stop(long)
         keeper.start(point)
         keeper.wait_for(lambda: False, f"death at {point}")
         assert keeper.process is not None
@@ -132,11 +132,11 @@ def _kill_everywhere(keeper: Keeper, place: Workplace, chance: random.Random, lo
     keeper.start()
 
 
-def _wait_until_it_runs(keeper: Keeper, place: Workplace, long: str) -> None:
+def _wait_until_it_runs(keeper: Keeper, workspace: Workspace, long: str) -> None:
     keeper.start()
-    keeper.wait_for(lambda: any(record["run"] == long for record in place.records()), "start of the long run")
+    keeper.wait_for(lambda: any(record["run"] == long for record in workspace.records()), "start of the long run")
     keeper.kill()
 
 
-def _all_ended(place: Workplace) -> bool:
-    return all(run.state.ended for run in place.ledger.runs(limit=100).runs)
+def _all_ended(workspace: Workspace) -> bool:
+    return all(run.state.ended for run in workspace.ledger.runs(limit=100).runs)

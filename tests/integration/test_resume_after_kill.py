@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from tests.integration.killing import RayHead, Run
+from tests.integration.driver_process import RayHead, Run
 from tests.s3 import FaultProxy
 from tests.trainers.synthetic import content
 from trainers.run_folder.layout import CHECKPOINTS

@@ -14,23 +14,23 @@ from jobs.lifecycle import RunState
 from jobs.model import Cause, LogPage
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.operations import Service
-from tests.integration.driving import Drive
-from tests.integration.killing import RayHead
-from tests.integration.short_jobs import Workplace
+from tests.integration.controller_driver import ControllerDriver
+from tests.integration.driver_process import RayHead
+from tests.integration.short_jobs import Workspace
 
 
 @pytest.fixture
-def drive(ray_head: RayHead, tmp_path: Path) -> Iterator[Drive]:
+def drive(ray_head: RayHead, tmp_path: Path) -> Iterator[ControllerDriver]:
     """A ledger, and a controller on the session's Ray."""
-    place = Workplace(tmp_path, ray_head.dashboard, QueuesConfig())
-    yield Drive(place)
-    place.close()
+    workspace = Workspace(tmp_path, ray_head.dashboard, QueuesConfig())
+    yield ControllerDriver(workspace)
+    workspace.close()
 
 
 @pytest.mark.slow
-def test_exit_codes_come_through_and_faults_of_the_user_are_not_retried(drive: Drive) -> None:
-    drive.place.short("seven", exit=7)
-    drive.place.short("two", exit=2)
+def test_exit_codes_come_through_and_faults_of_the_user_are_not_retried(drive: ControllerDriver) -> None:
+    drive.workspace.short("seven", exit=7)
+    drive.workspace.short("two", exit=2)
     for name, code in (("seven", 7), ("two", 2)):
         run = drive.until_ended(name)
         assert (run.state, run.exit_code, run.attempt) == (RunState.FAILED, code, 1)
@@ -38,9 +38,9 @@ def test_exit_codes_come_through_and_faults_of_the_user_are_not_retried(drive: D
 
 
 @pytest.mark.slow
-def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_again(drive: Drive) -> None:
-    drive.place.short("again", exit=42)
-    drive.place.short("once", exit=42, failing_attempts=1)
+def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_again(drive: ControllerDriver) -> None:
+    drive.workspace.short("again", exit=42)
+    drive.workspace.short("once", exit=42, failing_attempts=1)
     run = drive.until_ended("again")
     assert (run.state, run.exit_code, run.attempt) == (RunState.FAILED, 42, 2)
     assert drive.causes("again") == [Cause.ENTRYPOINT, Cause.ENTRYPOINT]
@@ -49,23 +49,25 @@ def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_agai
 
 @pytest.mark.core
 @pytest.mark.slow
-def test_a_killed_driver_is_retried(drive: Drive) -> None:
-    drive.place.short("driver-killed", ms=600_000, slow_attempts=1)
+def test_a_killed_driver_is_retried(drive: ControllerDriver) -> None:
+    drive.workspace.short("driver-killed", ms=600_000, slow_attempts=1)
     os.kill(drive.record("driver-killed")["pid"], signal.SIGKILL)
     assert drive.until_ended("driver-killed").state == RunState.SUCCEEDED
     assert drive.causes("driver-killed") == [Cause.DRIVER_KILLED, Cause.SUCCEEDED]
 
 
 @pytest.mark.slow
-def test_logs_are_followed_without_gap_or_repeat_and_stay_when_the_cluster_has_gone(drive: Drive) -> None:
-    drive.place.short("talks", lines=60)
-    drive.until(lambda: drive.place.ledger.run("talks").attempt == 1, "attempt")
+def test_logs_are_followed_without_gap_or_repeat_and_stay_when_the_cluster_has_gone(
+    drive: ControllerDriver,
+) -> None:
+    drive.workspace.short("talks", lines=60)
+    drive.until(lambda: drive.workspace.ledger.run("talks").attempt == 1, "attempt")
     pages: list[LogPage] = []
 
     def read() -> bool:
         # Each page by a service of its own, as after a lost connection.
         cursor = pages[-1].cursor if pages else None
-        pages.append(drive.place.service.as_user("bo").logs("talks", source="driver", cursor=cursor))
+        pages.append(drive.workspace.service.as_user("bo").logs("talks", source="driver", cursor=cursor))
         return pages[-1].ended
 
     drive.until(read, "end of the logs")
@@ -73,47 +75,53 @@ def test_logs_are_followed_without_gap_or_repeat_and_stay_when_the_cluster_has_g
     said = [line for line in lines if line.startswith(("line ", "talks "))]
     assert said == ["talks attempt 1 begins", *(f"line {number}" for number in range(60)), "talks attempt 1 is done"]
     assert sum(bool(page.lines) for page in pages) > 2, "it came in pieces"
-    place = drive.place
+    workspace = drive.workspace
     later = Service(
-        place.ledger, Clusters(connect=_gone), place.packages, place.queues, user="ana", addresses=[place.address]
+        workspace.ledger,
+        Clusters(connect=_unavailable),
+        workspace.packages,
+        workspace.queues,
+        user="ana",
+        addresses=[workspace.address],
     )
     page = later.logs("talks", source="driver")
     assert [line.text for line in page.lines] == lines
     assert page.ended
 
 
-def _gone(address: str) -> NoReturn:
-    raise ClusterError(f"{address} has gone")
+def _unavailable(address: str) -> NoReturn:
+    raise ClusterError(f"{address} is not available")
 
 
 @pytest.mark.core
 @pytest.mark.slow
 def test_a_killed_worker_and_a_user_s_stop_are_continued_to_the_weights_of_the_undisturbed_run(
-    drive: Drive, training_tree: Path, ray_head: RayHead
+    drive: ControllerDriver, training_tree: Path, ray_head: RayHead
 ) -> None:
-    place = drive.place
+    workspace = drive.workspace
     for name in ("calm", "killed", "stopped"):
-        place.submit(training_tree, name, [], recipe="recipe.yaml")
+        workspace.submit(training_tree, name, [], recipe="recipe.yaml")
         if name == "killed":
             drive.until_step(name, 13)
             ray_head.training_workers()[-1].send_signal(signal.SIGKILL)
         if name == "stopped":
             drive.until_step(name, 13)
-            place.service.stop(name)
+            workspace.service.stop(name)
             run = drive.until_ended(name)
             assert run.state == RunState.STOPPED
             assert run.reason.startswith("stopped; checkpoint checkpoint-"), run.reason
-            place.service.resume(name)
+            workspace.service.resume(name)
         assert drive.until_ended(name).state == RunState.SUCCEEDED
     assert drive.causes("killed") == [Cause.WORKER_LOST, Cause.SUCCEEDED]
     assert drive.causes("stopped") == [Cause.STOPPED, Cause.SUCCEEDED]
-    assert place.ledger.attempt("killed", 2).resume_from is not None
+    assert workspace.ledger.attempt("killed", 2).resume_from is not None
     weights = {
-        name: (place.storage / name / "model/model.safetensors").read_bytes() for name in ("calm", "killed", "stopped")
+        name: (workspace.storage / name / "model/model.safetensors").read_bytes()
+        for name in ("calm", "killed", "stopped")
     }
     assert weights["killed"] == weights["calm"]
     assert weights["stopped"] == weights["calm"]
-    states = [event.state for event in place.ledger.events("calm")]
+    states = [event.state for event in workspace.ledger.events("calm")]
     assert RunState.TRAINING in states, "true status: not only RUNNING"
-    rank = place.service.logs("killed", attempt=1, source="rank-1")
+    rank = workspace.service.logs("killed", attempt=1, source="rank-1")
     assert rank.ended

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.killing import RayHead
+from tests.integration.driver_process import RayHead
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.data.demo_corpus import DemoOptions, make_demo_corpus

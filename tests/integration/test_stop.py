@@ -1,4 +1,4 @@
-"""A request to stop, without Ray: what is left, and that going on from it is as if nobody had asked."""
+"""A request to stop, without Ray: what is left, and that going on from it is as an undisturbed one."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ import psutil
 import pytest
 import yaml
 
+from tests.integration.driver_process import DEADLINE_S
 from tests.integration.forked_process import REPOSITORY
-from tests.integration.killing import DEADLINE_S
 from tests.trainers.synthetic import content
 from trainers.data.preparation import ShardTask
 from trainers.distributed import coordinated_stop
@@ -32,7 +32,7 @@ MAX_STEPS, SAVE_STEPS, EVAL_STEPS = 24, 8, 4
 
 
 @dataclass(frozen=True)
-class Place:
+class RunSetup:
     """A recipe, and where its runs are."""
 
     recipe: Path
@@ -65,7 +65,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> RunSetup:
     """With one run that nobody disturbs."""
     folder = tmp_path_factory.mktemp("stop")
     changes: dict[str, Any] = {
@@ -83,17 +83,17 @@ def place(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
         "checkpoint.num_to_keep": None,
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(content(changes)))
-    place = Place(folder / "recipe.yaml", folder / "runs")
-    assert place.run("calm") == 0
-    return place
+    runs = RunSetup(folder / "recipe.yaml", folder / "runs")
+    assert runs.run("calm") == 0
+    return runs
 
 
 @pytest.fixture(autouse=True)
-def quick_ear(monkeypatch: pytest.MonkeyPatch) -> None:
+def poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinated_stop, "POLL_S", 0.002)
 
 
-def ask_to_stop() -> None:
+def request_stop() -> None:
     """A signal to this process, and then as long as training takes to hear it."""
     os.kill(os.getpid(), signal.SIGTERM)
     end = time.monotonic() + DEADLINE_S
@@ -142,7 +142,7 @@ def in_score(patch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> 
     ids=["between", "where a score is due", "in a score", "in a checkpoint's score", "at the end"],
 )
 def test_a_stopped_training_goes_on_as_if_nobody_had_asked(
-    place: Place,
+    runs: RunSetup,
     capfd: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
     when: Any,
@@ -151,52 +151,52 @@ def test_a_stopped_training_goes_on_as_if_nobody_had_asked(
 ) -> None:
     name = request.node.callspec.id.replace(" ", "-").replace("'", "")
     with pytest.MonkeyPatch.context() as patch:
-        when(patch, where, ask_to_stop)
-        assert place.run(name) == 143
-    newest = place.checkpoints(name)[-1]
+        when(patch, where, request_stop)
+        assert runs.run(name) == 143
+    newest = runs.checkpoints(name)[-1]
     assert stops_at - 1 <= newest.step <= stops_at
     assert newest.metrics == {}, "no time is taken for a score"
     words = f"stopped at step {newest.step}/{MAX_STEPS}: {newest.name} is in "
     assert words in capfd.readouterr().err
-    ended = read_status(place.folder(name), 1) or {}
+    ended = read_status(runs.folder(name), 1) or {}
     assert (ended["phase"], ended["step"]) == (Phase.ENDED, newest.step)
     assert words in ended["detail"]
-    assert place.run(name) == 0
-    assert place.numbers(name) == place.numbers("calm")
-    assert place.weights(name) == place.weights("calm")
-    results = [Journal(place.folder(each)).read().finished for each in (name, "calm")]
+    assert runs.run(name) == 0
+    assert runs.numbers(name) == runs.numbers("calm")
+    assert runs.weights(name) == runs.weights("calm")
+    results = [Journal(runs.folder(each)).read().finished for each in (name, "calm")]
     assert results[0] is not None and results[1] is not None
     assert results[0].result["best_step"] == results[1].result["best_step"]
 
 
 @pytest.mark.slow
-def test_a_second_request_ends_at_once(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_second_request_ends_at_once(runs: RunSetup, capfd: pytest.CaptureFixture[str]) -> None:
     def twice() -> None:
-        ask_to_stop()
+        request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
         at_step(patch, SAVE_STEPS + 2, twice)
-        assert place.run("twice") == 143
-    (only,) = place.checkpoints("twice")
+        assert runs.run("twice") == 143
+    (only,) = runs.checkpoints("twice")
     assert only.step == SAVE_STEPS
     assert f"stopped; {only.name} is in " in capfd.readouterr().err
 
 
 @pytest.mark.slow
-def test_after_training_there_is_nothing_to_wait_for(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+def test_after_training_there_is_nothing_to_wait_for(runs: RunSetup, capfd: pytest.CaptureFixture[str]) -> None:
     scores_before_the_test_split = MAX_STEPS // EVAL_STEPS
     with pytest.MonkeyPatch.context() as patch:
-        in_score(patch, scores_before_the_test_split + 1, ask_to_stop)
-        assert place.run("scoring") == 143
-    last = place.checkpoints("scoring")[-1]
+        in_score(patch, scores_before_the_test_split + 1, request_stop)
+        assert runs.run("scoring") == 143
+    last = runs.checkpoints("scoring")[-1]
     assert (last.step, bool(last.metrics)) == (MAX_STEPS, True)
     assert f"stopped; {last.name} is in " in capfd.readouterr().err
-    assert place.run("scoring") == 0
-    assert place.weights("scoring") == place.weights("calm")
+    assert runs.run("scoring") == 0
+    assert runs.weights("scoring") == runs.weights("calm")
 
 
-def test_what_is_prepared_stays(place: Place, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_prepared_stays(runs: RunSetup, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     original, split = ShardTask.__call__, []
 
     def second_split(self: ShardTask, block: Any) -> Any:
@@ -208,25 +208,25 @@ def test_what_is_prepared_stays(place: Place, tmp_path: Path, capfd: pytest.Capt
     cache = ["--set", f"data.cache_dir={tmp_path / 'prepared'}", "--attempt", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardTask, "__call__", second_split)
-        assert place.run("preparing", *cache) == 130
+        assert runs.run("preparing", *cache) == 130
     assert f"stopped; what is prepared stays in {tmp_path / 'prepared'}" in capfd.readouterr().err
     assert len(list((tmp_path / "prepared").glob("*.json"))) == 1
     assert len([path for path in (tmp_path / "prepared").iterdir() if path.is_dir()]) == 1, "half a set is left"
-    status = read_status(place.folder("preparing"), 1) or {}
+    status = read_status(runs.folder("preparing"), 1) or {}
     assert (status["phase"], status["detail"].startswith("stopped; what is prepared stays")) == (Phase.ENDED, True)
-    assert place.run("preparing", "--verb", "prepare", *cache) == 0
+    assert runs.run("preparing", "--verb", "prepare", *cache) == 0
     assert "prepare train: already prepared" in capfd.readouterr().out
 
 
 @pytest.mark.slow
-def test_two_ranks_of_torchrun_end_after_the_same_step(place: Place, tmp_path: Path) -> None:
-    folder = place.folder("torchrun")
-    more = ["--set", "run.name=torchrun", "--set", f"run.storage_path={place.storage_path}"]
+def test_two_ranks_of_torchrun_end_after_the_same_step(runs: RunSetup, tmp_path: Path) -> None:
+    folder = runs.folder("torchrun")
+    more = ["--set", "run.name=torchrun", "--set", f"run.storage_path={runs.storage_path}"]
     more += ["--set", "scaling.num_workers=2", "--set", f"training.max_steps={200 * MAX_STEPS}"]
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "task.py"]
     with (tmp_path / "log").open("wb") as log:
         ranks = subprocess.Popen(
-            [sys.executable, *words, "--config", str(place.recipe), "--no-ray", *more],
+            [sys.executable, *words, "--config", str(runs.recipe), "--no-ray", *more],
             cwd=REPOSITORY,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=log,
@@ -243,7 +243,7 @@ def test_two_ranks_of_torchrun_end_after_the_same_step(place: Place, tmp_path: P
         # Those that torchrun started outlive it.
         for process in [*psutil.Process(ranks.pid).children(recursive=True), ranks] if ranks.poll() is None else []:
             process.kill()
-    newest = place.checkpoints("torchrun")[-1]
+    newest = runs.checkpoints("torchrun")[-1]
     assert newest.metrics == {}
     said = (tmp_path / "log").read_text()
     assert said.count(f"stopped at step {newest.step}/{200 * MAX_STEPS}: {newest.name} is in ") == 1, said

@@ -10,7 +10,7 @@ from jobs.model import Run
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import Controller
 from jobs.service.package_store import PackageStore
-from tests.integration.story import check_each_run
+from tests.integration.ledger_history import check_each_run
 from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.sample import sample_run
 

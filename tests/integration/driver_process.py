@@ -56,7 +56,7 @@ class Run:
         sets: Overrides.
         log: File that takes what the drivers print.
         seen: Steps that were reported before the last kill.
-        poll_s: Seconds between two looks; longer for a bucket, whose server shares this process.
+        poll_s: seconds between two polls; longer for a bucket, whose server shares this process.
     """
 
     head: RayHead
@@ -106,7 +106,7 @@ class Run:
         return max(self.steps()[self.seen :], default=0) >= step
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Whole checkpoints."""
+        """Complete checkpoints."""
         return list(self.journal.read().checkpoints)
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:

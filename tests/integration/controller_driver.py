@@ -6,21 +6,21 @@ from typing import Any
 
 from jobs.model import Cause, Run
 from jobs.service.controller import Controller
-from tests.integration.short_jobs import Workplace
+from tests.integration.short_jobs import Workspace
 
 DEADLINE_S = 300.0
 POLL_S = 0.2
 
 
-class Drive:
+class ControllerDriver:
     """A controller in this process, whose clock can be put forward over a backoff."""
 
-    def __init__(self, place: Workplace):
+    def __init__(self, workspace: Workspace):
         """Starts with the true time."""
-        self.place, self._ahead_s = place, 0.0
-        lease = place.ledger.lease("test", ttl_s=5.0)
+        self.workspace, self._ahead_s = workspace, 0.0
+        lease = workspace.ledger.lease("test", ttl_s=5.0)
         self._controller = Controller(
-            place.ledger, place.clusters, place.packages, place.queues, lease=lease, clock=self.now_s
+            workspace.ledger, workspace.clusters, workspace.packages, workspace.queues, lease=lease, clock=self.now_s
         )
 
     def now_s(self) -> float:
@@ -39,19 +39,19 @@ class Drive:
         """Rounds until a run has ended; what waits for a retry need not wait."""
 
         def ended() -> bool:
-            run = self.place.ledger.run(name)
+            run = self.workspace.ledger.run(name)
             if run.not_before_s is not None:
                 self._ahead_s += max(0.0, run.not_before_s - self.now_s())
             return run.state.ended
 
         self.until(ended, f"end of {name}")
-        return self.place.ledger.run(name)
+        return self.workspace.ledger.run(name)
 
     def until_step(self, name: str, step: int) -> None:
         """Rounds until a run's training has come this far."""
 
         def reached() -> bool:
-            run = self.place.ledger.run(name)
+            run = self.workspace.ledger.run(name)
             assert not run.state.ended, run.reason
             return run.progress is not None and (run.progress.step or 0) >= step
 
@@ -59,13 +59,13 @@ class Drive:
 
     def runs(self) -> list[Run]:
         """All runs, and what those that wait wait for."""
-        return self.place.service.runs(limit=100).runs
+        return self.workspace.service.runs(limit=100).runs
 
     def causes(self, name: str) -> list[Cause | None]:
         """What each attempt ended with."""
-        return [item.cause for item in self.place.ledger.attempts(name)]
+        return [item.cause for item in self.workspace.ledger.attempts(name)]
 
     def record(self, name: str) -> dict[str, Any]:
         """What a short job wrote when it began."""
-        self.until(lambda: any(item["run"] == name for item in self.place.records()), f"start of {name}")
-        return next(item for item in self.place.records() if item["run"] == name)
+        self.until(lambda: any(item["run"] == name for item in self.workspace.records()), f"start of {name}")
+        return next(item for item in self.workspace.records() if item["run"] == name)

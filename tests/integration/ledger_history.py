@@ -1,4 +1,4 @@
-"""Reads a ledger's events as a story, and says what in it cannot have happened."""
+"""Checks that a history of ledger events can have happened."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ def check_each_run(runs: Sequence[Run], events: Sequence[Event], attempts: Mappi
     for event in events:
         by_run[event.run_id].append(event)
     for run in runs:
-        story = by_run[run.id]
-        assert [story[0].cause, story[0].before, story[0].state] == ["submitted", None, RunState.QUEUED], run.id
-        for before, after in pairwise(story):
+        history = by_run[run.id]
+        assert [history[0].cause, history[0].before, history[0].state] == ["submitted", None, RunState.QUEUED], run.id
+        for before, after in pairwise(history):
             assert after.before == before.state, f"{run.id}: {before} then {after}"
             assert after.at_s >= before.at_s
             assert not before.state.ended or after.cause in ("resumed", "stop_requested"), f"{run.id}: {after}"
-        admitted = [event.attempt for event in story if event.cause == "admitted"]
-        ended = [event.attempt for event in story if event.cause == "ended"]
-        taken = [event.attempt for event in story if event.cause == "ray_submitted"]
+        admitted = [event.attempt for event in history if event.cause == "admitted"]
+        ended = [event.attempt for event in history if event.cause == "ended"]
+        taken = [event.attempt for event in history if event.cause == "ray_submitted"]
         assert admitted == list(range(1, run.attempt + 1)), f"{run.id}: attempts opened {admitted}"
         assert ended == admitted, f"{run.id}: opened {admitted}, ended {ended}"
         assert taken == admitted, f"{run.id}: opened {admitted}, given to Ray {taken}"
         assert [item.number for item in attempts[run.id]] == admitted
-        assert story[-1].state == run.state
+        assert history[-1].state == run.state
 
 
 def check_order(
