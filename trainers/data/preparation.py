@@ -184,6 +184,12 @@ def _with_secrets(task: ShardTask, block: pa.Table) -> pa.Table:
     return task(block)
 
 
+def prepared_key(source: Source, data: DataPart) -> str:
+    """Hash of everything that decides which bytes preparing a split writes: 32 hexadecimal digits."""
+    options = PrepareOptions.of(data)
+    return hashlib.sha256(json.dumps([source.fingerprint, asdict(options)]).encode()).hexdigest()[:32]
+
+
 def prepare(
     source: Source,
     data: DataPart,
@@ -209,7 +215,7 @@ def prepare(
     """
     cache = open_storage(cache_url, s3_endpoint_url=s3_endpoint_url)
     options = PrepareOptions.of(data)
-    key = hashlib.sha256(json.dumps([source.fingerprint, asdict(options)]).encode()).hexdigest()[:32]
+    key = prepared_key(source, data)
     found = find(cache, key, s3_endpoint_url)
     if found is None:
         folder = f"{key}-{uuid.uuid4().hex[:8]}"

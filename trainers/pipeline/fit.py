@@ -26,8 +26,7 @@ from trainers.models.processor import (
 )
 from trainers.pipeline.root_cause import naming_memory
 from trainers.run_folder import layout
-from trainers.run_folder.attempt_status import Phase, StatusWriter
-from trainers.run_folder.ending import Ending
+from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
 from trainers.run_folder.fencing import Driver, refuse_superseded
 from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
@@ -130,14 +129,14 @@ def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = (), a
     # Rank 0's, since a name that is made from the time may differ between ranks.
     config = engine.once(lambda: config)
     folder = RunFolder.of(config)
-    with Ending(config, folder, attempt) as ending:
+    with FinalStatus(config, folder, attempt) as final:
         with StatusWriter(folder, attempt) as status:
             order = engine.once(lambda: _stage(config, engine, folder, overrides, attempt, status))
         if order is not None:
-            ending.attempt = order.attempt
+            final.attempt = order.attempt
             engine.train(order, folder)
         result = _result_of(folder, order)
-        ending.headline = result.headline
+        final.headline = result.headline
     return result
 
 

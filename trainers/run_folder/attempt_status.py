@@ -1,11 +1,12 @@
-"""What an attempt tells while it lives, in files of its run folder: how far it is, and its logs. Imports no torch.
+"""What an attempt writes about itself while it runs: its progress, and its logs. Imports no torch.
 
-attempts/<k>/status.json                   rewritten whole every few seconds, see `StatusWriter`
-attempts/<k>/logs/rank-<r>-<group>.log     what a worker prints, see `worker_log`
-attempts/<k>/logs/driver.log               what the driver printed, once somebody has archived it
+attempts/<k>/status.json                   replaced every few seconds, see `StatusWriter`; last by `FinalStatus`
+attempts/<k>/logs/rank-<r>-<group>.log     what a worker prints, see `worker_logs`
+attempts/<k>/logs/driver.log               what the driver printed, once the service has archived it
 """
 
 import json
+import os
 import re
 import threading
 import time
@@ -13,8 +14,11 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
-from trainers.errors import StorageError
-from trainers.run_folder.layout import ATTEMPTS, RunFolder
+from trainers.config.locations import cache_url_of
+from trainers.config.schema import TrainConfig
+from trainers.errors import FencedError, Interruption, RayscribeError, StorageError
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
 
 STATUS = "status.json"
 LOGS = "logs"
@@ -22,10 +26,10 @@ DRIVER_LOG = "driver.log"
 _WORKER_LOG = re.compile(r"rank-(\d+)-([^/]+)\.log")
 
 EVERY_S = 2.0
-# Written again unchanged after this long, so that a reader can tell a long step from a silent process.
-ALIVE_S = 20.0
-# How long the last writing may hold up the end of a process.
-PATIENCE_S = 15.0
+# Written again unchanged after this long, so that a reader can tell a long step from a dead process.
+HEARTBEAT_S = 20.0
+# How long the last write may delay the end of a process.
+JOIN_TIMEOUT_S = 15.0
 
 
 class Phase(StrEnum):
@@ -64,10 +68,10 @@ def worker_logs(folder: RunFolder, attempt: int) -> list[tuple[int, str, str]]:
 
 
 def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
-    """What an attempt wrote last, see `StatusWriter.show`; None where it has written nothing that can be read.
+    """What an attempt wrote last, see `StatusWriter.show`; None where there is no valid one.
 
     Raises:
-        StorageError: the storage does not answer.
+        StorageError: the storage is not available.
     """
     key = status_key(attempt)
     if not folder.storage.exists(key):
@@ -80,7 +84,7 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
 
 
 class StatusWriter:
-    """Writes an attempt's status in a thread. Storage that is slow or away costs the attempt nothing."""
+    """Writes an attempt's status in a thread. Storage that is slow or not available costs the attempt nothing."""
 
     def __init__(self, folder: RunFolder, attempt: int | None):
         """Writes nothing yet.
@@ -91,9 +95,9 @@ class StatusWriter:
         """
         self._folder, self._attempt = folder, attempt
         self._status: dict[str, Any] = {}
-        self._news = threading.Condition()
+        self._condition = threading.Condition()
         self._urgent = self._changed = self._closed = False
-        self._written_s = time.monotonic() - ALIVE_S
+        self._written_s = time.monotonic() - HEARTBEAT_S
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -106,37 +110,37 @@ class StatusWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Writes what is new, and ends the thread; does not wait for long."""
-        with self._news:
+        """Writes the last change, and ends the thread; waits for JOIN_TIMEOUT_S at most."""
+        with self._condition:
             self._closed = True
-            self._news.notify()
+            self._condition.notify()
         if self._thread is not None:
-            self._thread.join(PATIENCE_S)
+            self._thread.join(JOIN_TIMEOUT_S)
 
     def show(self, phase: Phase, **numbers: Any) -> None:
-        """Changes what is shown; a new phase is written at once.
+        """Changes the status; a new phase is written at once.
 
         Args:
             phase: What the attempt does.
             numbers: Of `step`, `max_steps`, `loss`, `wer` (percent, of the last validation), `eta_s` and `detail`
-                those that have changed; a detail is shown until the next change.
+                those that have changed; a detail holds until the next change.
         """
-        with self._news:
+        with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")
             self._status = {**self._status, "detail": "", **numbers, "phase": phase}
             self._changed = True
-            self._news.notify()
+            self._condition.notify()
 
     def rest(self) -> None:
-        """Writes nothing more until something is shown again; another process may write meanwhile."""
-        with self._news:
+        """Writes nothing more until `show` is called again; another process may write meanwhile."""
+        with self._condition:
             self._status = {}
             self._changed = self._urgent = False
 
     def _write_on(self) -> None:
         while True:
-            with self._news:
-                self._news.wait_for(self._is_due, timeout=EVERY_S)
+            with self._condition:
+                self._condition.wait_for(self._is_due, timeout=EVERY_S)
                 if self._closed and not self._changed:
                     return
                 if not self._is_due():
@@ -147,17 +151,61 @@ class StatusWriter:
 
     def _is_due(self) -> bool:
         age_s = time.monotonic() - self._written_s
-        old = bool(self._status) and age_s >= ALIVE_S
+        old = bool(self._status) and age_s >= HEARTBEAT_S
         return self._closed or self._urgent or old or (self._changed and age_s >= EVERY_S)
 
     def _write(self, status: dict[str, Any]) -> None:
         assert self._attempt is not None
         try:
             if status["phase"] == Phase.ENDED:
-                # Whoever wrote before knew how far training had come.
+                # The last status of the workers has how far training had come.
                 status = {**(read_status(self._folder, self._attempt) or {}), **status}
             status = {**status, "at_s": time.time()}
             self._folder.storage.write_bytes(status_key(self._attempt), json.dumps(status).encode())
         except StorageError:
-            # The storage's own users tell of it; a status is not worth an attempt.
+            # Others report that the storage is not available; a status is not worth an attempt.
             return
+
+
+class FinalStatus:
+    """A block around all of an attempt; writes its last status.
+
+    Attributes:
+        attempt: Its number; None as long as it has none.
+        headline: Its result in one line.
+    """
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, attempt: int | None):
+        """Writes nothing yet."""
+        self.attempt, self.headline = attempt, ""
+        self._config, self._folder = config, folder
+
+    def __enter__(self) -> Self:
+        """The block begins."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Writes the last status, on the main process only; tells an Interruption what the run has."""
+        if isinstance(error, Interruption):
+            error.left = self._left()
+        # Another attempt may have this attempt's number by now.
+        if isinstance(error, FencedError) or os.environ.get("RANK", "0") != "0":
+            return
+        detail = self.headline if error is None else str(error) or type(error).__name__
+        if isinstance(error, Interruption):
+            detail = f"stopped; {error.left}"
+        with StatusWriter(self._folder, self.attempt) as status:
+            status.show(Phase.ENDED, detail=detail, eta_s=None)
+
+    def _left(self) -> str:
+        try:
+            checkpoints = Journal(self._folder).read().checkpoints
+        except RayscribeError:
+            checkpoints = ()
+        if not checkpoints:
+            return f"the prepared data stays in {cache_url_of(self._config)}; the same command continues from there"
+        # Sorted by step.
+        newest, folder = checkpoints[-1].name, self._folder.storage.url(CHECKPOINTS)
+        return f"{newest} is in {folder}; the same command, or `rayscribe resume`, continues from there"

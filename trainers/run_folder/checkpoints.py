@@ -1,10 +1,10 @@
-"""Checkpoints of a run: made whole beside training, kept by score over all attempts, found again.
+"""Checkpoints of a run: uploaded beside training, retained by score over all attempts, fetched and verified.
 
-A checkpoint goes through two places. Training writes it to a staging folder on the node's own disk, where a STAGED
-file makes it whole. A thread then copies it to the run folder while training goes on: files first, MANIFEST.json with
-sizes and SHA-256 after them, an entry in the run's journal last. A checkpoint that the journal does not name does not
-exist. What a killed process left whole in staging is brought home by the next worker on that node, so that a kill
-during an upload costs no step.
+The life of a checkpoint: training writes its files to a staging folder on the node's own disk, and `staging.stage`
+declares it complete. A thread (`Uploader`) then copies it to the run folder while training goes on: the files first,
+MANIFEST.json with sizes and SHA-256 after them, an entry in the run's journal last. A checkpoint that the journal does
+not name does not exist. One that a killed process left complete in staging is uploaded by the next worker on that node
+(`resume.take_over`), so that a kill during an upload costs no step. One that is found damaged is quarantined.
 """
 
 import json
@@ -18,20 +18,20 @@ from pathlib import Path
 from trainers.errors import DamagedError, FencedError
 from trainers.run_folder.fencing import Entry, GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal, State
-from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder, now
+from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
+from trainers.run_folder.staging import read_staged
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
-STAGED = "STAGED.json"
-# What the manifest of a damaged checkpoint is called, whose files stay for whoever wants to look.
+# The name that the manifest of a quarantined checkpoint gets; its files stay for inspection.
 DAMAGED = "DAMAGED.json"
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """Which checkpoints stay, see `config.CheckpointPart`."""
+class RetentionPolicy:
+    """Which checkpoints stay, see `config.schema.CheckpointPart`."""
 
     num_to_keep: int | None
     score_attribute: str
@@ -42,7 +42,7 @@ class Keeping:
         return ranked[0] if ranked else None
 
     def surplus(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """Those that are neither among the best nor the newest, from which training goes on."""
+        """Those that are neither among the best nor the newest, from which training would resume."""
         if self.num_to_keep is None or not checkpoints:
             return []
         stays = {item.name for item in self._ranked(checkpoints)[: self.num_to_keep]}
@@ -50,7 +50,7 @@ class Keeping:
         return [item for item in checkpoints if item.name not in stays and item != last]
 
     def _ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-        # One that a request to stop has left has no score, so it is never the best.
+        # One that was saved on a request to stop has no score, so it is never the best.
         scored = [item for item in checkpoints if self.score_attribute in item.metrics]
         return sorted(scored, key=lambda item: (item.metrics[self.score_attribute], -item.step, item.created))
 
@@ -67,64 +67,45 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
     return list(Journal(folder).read().checkpoints)
 
 
-def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float]) -> None:
-    """Declares a folder on the node's own disk whole, all its files written."""
-    files = {str(path.relative_to(folder)): {"size_bytes": path.stat().st_size} for path in _files(folder)}
-    checkpoint = Checkpoint(folder.name, step, attempt, metrics, now(), files)
-    partial = folder / f"{STAGED}.part"
-    partial.write_text(json.dumps(asdict(checkpoint)))
-    partial.rename(folder / STAGED)
+def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy) -> Checkpoint:
+    """Copies a staged checkpoint to the run folder and enters it in the journal, then deletes the staged files.
 
-
-def list_staged(staging: Path) -> list[Checkpoint]:
-    """Whole checkpoints that wait in a staging folder."""
-    found = []
-    for marker in sorted(staging.glob(f"*/{STAGED}")):
-        checkpoint = Checkpoint(**json.loads(marker.read_text()))
-        if all(_size(marker.parent / name) == entry["size_bytes"] for name, entry in checkpoint.files.items()):
-            found.append(checkpoint)
-    return found
-
-
-def upload_staged(staged: Path, writer: GroupWriter, keeping: Keeping) -> Checkpoint:
-    """Copies a staged checkpoint to the run folder and enters it in the journal, then frees the staging folder.
-
-    The same entry drops what the keeping policy does not keep any more; its files are deleted only then.
+    The same entry removes the checkpoints that the retention policy keeps no longer; their files are deleted after it.
 
     Args:
-        staged: Its folder. One that another group staged comes home under a name of this group's own.
+        staged: Its folder. One that another group staged is uploaded under a name of this group.
         writer: This worker group.
-        keeping: Which checkpoints stay.
+        retention: Which checkpoints stay.
 
     Raises:
         FencedError: another attempt has taken over, so it was not entered.
-        StorageError: the storage does not take it.
+        StorageError: the storage does not accept it.
     """
     writer.check()
-    checkpoint = Checkpoint(**json.loads((staged / STAGED).read_text()))
+    checkpoint = read_staged(staged)
     files = {name: {**entry, "sha256": sha256_of(staged / name)} for name, entry in sorted(checkpoint.files.items())}
     name = (
         checkpoint.name if checkpoint.name.endswith(f"-{writer.group.id}") else f"{checkpoint.name}-{writer.group.id}"
     )
-    whole = replace(checkpoint, name=name, files=files)
+    complete = replace(checkpoint, name=name, files=files)
     target = writer.folder.storage.sub(f"{CHECKPOINTS}/{name}")
     for file in files:
         target.upload_file(staged / file, file)
-    target.write_bytes(MANIFEST, json.dumps(asdict(whole), indent=1).encode())
-    for old in _enter(whole, writer, keeping):
+    target.write_bytes(MANIFEST, json.dumps(asdict(complete), indent=1).encode())
+    for old in _enter(complete, writer, retention):
         writer.folder.storage.delete_tree(f"{CHECKPOINTS}/{old}", first=MANIFEST)
     shutil.rmtree(staged)
-    return whole
+    return complete
 
 
-def _enter(checkpoint: Checkpoint, writer: GroupWriter, keeping: Keeping) -> list[str]:
-    """Puts a checkpoint in the journal, and gives back the names that went with the same entry."""
+def _enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> list[str]:
+    """Enters a checkpoint in the journal; gives the names of those that the same entry removed."""
     removes: list[str] = []
 
     def decide(state: State) -> Entry | None:
         if state.has(checkpoint.name):
             return None
-        surplus = keeping.surplus([*state.checkpoints, checkpoint])
+        surplus = retention.surplus([*state.checkpoints, checkpoint])
         removes[:] = [item.name for item in surplus if item.name != checkpoint.name]
         return {"kind": "checkpoint", "checkpoint": asdict(checkpoint), "removes": removes}
 
@@ -138,7 +119,7 @@ def _enter(checkpoint: Checkpoint, writer: GroupWriter, keeping: Keeping) -> lis
 
 
 def read_manifest(storage: Storage, name: str) -> Checkpoint:
-    """What a checkpoint's own folder says of it, for one that is named by its address.
+    """The description in a checkpoint's own folder, for one that is named by its URL.
 
     Args:
         storage: The folder above it.
@@ -148,12 +129,12 @@ def read_manifest(storage: Storage, name: str) -> Checkpoint:
         DamagedError: it has no manifest.
     """
     if not storage.exists(f"{name}/{MANIFEST}"):
-        raise DamagedError(f"{storage.url(name)}: no {MANIFEST}, so this is no whole checkpoint; name another one")
+        raise DamagedError(f"{storage.url(name)}: no {MANIFEST}, so it is not a complete checkpoint; name another")
     return Checkpoint(**json.loads(storage.read_bytes(f"{name}/{MANIFEST}")))
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
-    """Copies a checkpoint to this node and checks each file.
+    """Copies a checkpoint to this node and verifies each file.
 
     Args:
         storage: The folder above it.
@@ -162,12 +143,12 @@ def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
 
     Raises:
         DamagedError: a file is missing or changed.
-        StorageError: the storage does not answer, which says nothing about the checkpoint.
+        StorageError: the storage is not available; the checkpoint may be fine.
     """
     for file, entry in checkpoint.files.items():
         key = f"{checkpoint.name}/{file}"
         if Path(file).is_absolute() or ".." in Path(file).parts:
-            raise DamagedError(f"{storage.url(checkpoint.name)}: names the file {file}, outside it; do not use it")
+            raise DamagedError(f"{storage.url(checkpoint.name)}: names the file {file}, outside of it; do not use it")
         if not storage.exists(key):
             raise DamagedError(f"{storage.url(key)}: is missing; name another checkpoint")
         storage.download_file(key, local / file)
@@ -175,9 +156,9 @@ def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
             raise DamagedError(f"{storage.url(key)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
 
 
-def set_aside(writer: GroupWriter, name: str) -> None:
-    """Takes a damaged checkpoint out of the journal, so that neither resuming nor choosing the best meets it again."""
-    writer.append(lambda state: {"kind": "set_aside", "name": name} if state.has(name) else None)
+def quarantine(writer: GroupWriter, name: str) -> None:
+    """Takes a damaged checkpoint out of the run, so that it is neither resumed from nor chosen as the best again."""
+    writer.append(lambda state: {"kind": "quarantined", "name": name} if state.has(name) else None)
     storage = writer.folder.storage.sub(f"{CHECKPOINTS}/{name}")
     if storage.exists(MANIFEST):
         storage.write_bytes(DAMAGED, storage.read_bytes(MANIFEST))
@@ -185,10 +166,10 @@ def set_aside(writer: GroupWriter, name: str) -> None:
 
 
 def sweep(writer: GroupWriter) -> None:
-    """Deletes what killed and stale groups left half-written, which nobody can have the journal name any more.
+    """Deletes what killed and stale groups left incomplete, which the journal cannot name any more.
 
-    Listed first and judged after: a later group writes under names that were not there when this one still held the
-    run, so that even a sweep that was paused in between deletes nothing of it.
+    Listed first, compared with the journal after: a later group writes under names that did not exist while this one
+    held the run, so that even a sweep that was paused in between deletes nothing of it.
     """
     storage = writer.folder.storage
     listed = storage.sub(CHECKPOINTS).list_folders()
@@ -196,7 +177,7 @@ def sweep(writer: GroupWriter) -> None:
     state = writer.check()
     for name in listed:
         own = name.endswith(f"-{writer.group.id}")
-        if not own and not state.has(name) and name not in state.set_aside and _NAME.fullmatch(name):
+        if not own and not state.has(name) and name not in state.quarantined and _NAME.fullmatch(name):
             storage.delete_tree(f"{CHECKPOINTS}/{name}", first=MANIFEST)
     named = (writer.group.outputs, state.finished.outputs if state.finished is not None else None)
     for key in outputs:
@@ -205,61 +186,53 @@ def sweep(writer: GroupWriter) -> None:
 
 
 class Uploader:
-    """Brings staged checkpoints home in a thread, one at a time, and drops what the keeping policy does not keep.
+    """Uploads staged checkpoints in a thread, one at a time, and applies the retention policy.
 
-    A new one is not taken before the last is home, so that a lost disk costs less than two save intervals.
+    A new one is not accepted before the last is uploaded, so that a lost disk costs less than two save intervals.
     """
 
-    def __init__(self, writer: GroupWriter, keeping: Keeping, also: Callable[[], None]):
+    def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[], None]):
         """Starts no thread yet.
 
         Args:
             writer: This worker group.
-            keeping: Which checkpoints stay.
+            retention: Which checkpoints stay.
             also: Run in the thread after each, for what else is to be stored now and then.
         """
         self._writer = writer
-        self._keeping = keeping
+        self._retention = retention
         self._also = also
         self._thread: threading.Thread | None = None
-        self._fault: Exception | None = None
+        self._error: Exception | None = None
 
     def submit(self, staged: Path) -> None:
-        """Waits for the one before, then starts to bring this one home.
+        """Waits for the one before, then starts to upload this one.
 
         Raises:
             FencedError: another attempt has taken over.
-            StorageError: the one before could not be brought home.
+            StorageError: the one before could not be uploaded.
         """
         self.wait()
-        self._thread = threading.Thread(target=self._bring, args=(staged,), name="checkpoint-upload", daemon=True)
+        self._thread = threading.Thread(target=self._upload, args=(staged,), name="checkpoint-upload", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until all that was submitted is home.
+        """Waits until all that was submitted is uploaded.
 
         Raises:
             FencedError: another attempt has taken over.
-            StorageError: it could not be brought home.
+            StorageError: it could not be uploaded.
         """
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._fault is not None:
-            fault, self._fault = self._fault, None
-            raise fault
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
 
-    def _bring(self, staged: Path) -> None:
+    def _upload(self, staged: Path) -> None:
         try:
-            upload_staged(staged, self._writer, self._keeping)
+            upload_staged(staged, self._writer, self._retention)
             self._also()
         except Exception as error:
-            self._fault = error
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != STAGED)
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
+            self._error = error

@@ -1,7 +1,7 @@
 """Who may write into a run: a driver, and the worker group of its attempt; each until another is named in the journal.
 
-One that finds another named in its place ends with FencedError. It need not find out in time: what it writes lies under
-names of its own, and only an entry in the journal, which it can no longer make, would have anybody read them.
+One that finds another named in its place ends with FencedError. It need not notice in time: what it writes has names of
+its own, and is read only once the journal names it, to which it can no longer add an entry.
 """
 
 from abc import ABC, abstractmethod
@@ -36,12 +36,12 @@ class Writer(ABC):
         """Whether the journal still names it."""
 
     def check(self) -> State:
-        """What the journal comes to, as long as it names this writer.
+        """The state of the journal, as long as it names this writer.
 
         Raises:
             FencedError: it names another.
         """
-        return self._held(self.journal.read())
+        return self._checked(self.journal.read())
 
     def append(self, decide: Callable[[State], Entry | None]) -> State:
         """Adds an entry, see `Journal.append`, as long as the journal names this writer.
@@ -49,9 +49,9 @@ class Writer(ABC):
         Raises:
             FencedError: it names another; nothing was added.
         """
-        return self.journal.append(lambda state: decide(self._held(state)))
+        return self.journal.append(lambda state: decide(self._checked(state)))
 
-    def _held(self, state: State) -> State:
+    def _checked(self, state: State) -> State:
         if not self.holds(state):
             raise _fenced(self.folder, self.attempt, state)
         return state
@@ -62,7 +62,7 @@ class Driver(Writer):
     """The driver of an attempt, which prepares it.
 
     Attributes:
-        id: Tells it from every other driver.
+        id: Unique among all drivers.
     """
 
     id: str
@@ -77,8 +77,8 @@ class Driver(Writer):
             folder: The run folder.
             journal: Its journal.
             number: The attempt's number where a service counts; it ends the attempts before at once. None: the next
-                free one, begun by hand; it leaves a living worker group alone until its own may open.
-            settle: Gives the experiment, as `State.experiment`, or raises where the run may not be continued.
+                free one, started by hand; it leaves a living worker group alone until its own may open.
+            settle: Gives the experiment, as `State.experiment`, or raises where the run cannot be continued.
 
         Raises:
             FencedError: an attempt of this number or a later one has begun.
@@ -90,7 +90,7 @@ class Driver(Writer):
                 return None
             refuse_superseded(folder, state, number)
             experiment = settle(state)
-            # Two experiments in one folder share nothing, so the one before ends whoever began this one.
+            # Two experiments in one folder share nothing, so the earlier one ends, whoever began this one.
             takes_over = number is not None or state.experiment is None or state.experiment["id"] != experiment["id"]
             return {
                 "kind": "opened",
@@ -116,7 +116,7 @@ class Driver(Writer):
 
 @dataclass(frozen=True)
 class GroupWriter(Writer):
-    """A worker group, which trains; each of its ranks may have one, once the leading one has opened it.
+    """A worker group, which trains; each of its ranks may have one, once the main process has opened it.
 
     Attributes:
         group: Its name and its own files.
@@ -156,7 +156,7 @@ class GroupWriter(Writer):
 
 
 def refuse_superseded(folder: RunFolder, state: State, number: int | None) -> None:
-    """Refuses to begin an attempt whose number has been used or passed.
+    """Refuses to begin an attempt whose number is not above all others.
 
     Raises:
         FencedError: names the attempt that has the run now.
@@ -178,7 +178,7 @@ def _fenced(folder: RunFolder, attempt: int, state: State) -> FencedError:
 
 
 def _seal(folder: RunFolder, state: State) -> dict[str, int]:
-    """How many bytes of metrics count of each group whose time ends now."""
+    """How many bytes of metrics count, of each group that may not write any more from now on."""
     return {
         group.id: len(whole_lines(folder, group.metrics_key)) for group in state.groups if group.sealed_bytes is None
     }

@@ -1,18 +1,18 @@
-"""The journal of a run: what happened to it, in one total order. Readers believe nothing else. Imports no torch.
+"""The journal of a run: what happened to it, in one total order. Readers trust nothing else. Imports no torch.
 
 journal/00000001.json, 00000002.json, …, each created by exactly one of those that race for it (a hard link, or a
 conditional PUT). To change something is to compare and swap: read up to entry n, decide, create entry n + 1; where
-somebody else created it first, read that and decide again. So an attempt that was paused finds, when it wakes, that
-another has taken over, and what it wrote in the meantime is in no entry: to every reader it does not exist.
+somebody else created it first, read that and decide again. So an attempt that was paused finds, when it resumes,
+that another has taken over, and what it wrote in the meantime is in no entry: to every reader it does not exist.
 
     opened      {attempt, driver, experiment, takes_over, sealed}   a driver begins an attempt
     opened      {attempt, group, sealed}                            a worker group of the attempt may write from now on
     prepared    {attempt, processor}                                attempts/<k>/ holds what the run folder's root shows
-    checkpoint  {checkpoint, removes}                               its files are whole; those removed are deleted after
-    set_aside   {name}                                              a checkpoint was found damaged
+    checkpoint  {checkpoint, removes}                               it is complete; those removed are deleted after
+    quarantined {name}                                              a checkpoint was found damaged (0.1: set_aside)
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
 
-`sealed` says how many bytes of each former group's metrics count.
+`sealed` is how many bytes of each former group's metrics count.
 """
 
 import json
@@ -80,7 +80,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Finished:
-    """The model that a run came to.
+    """The result of a run.
 
     Attributes:
         attempt: The attempt that finished.
@@ -97,7 +97,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class State:
-    """What all entries so far come to.
+    """The state of a run after all entries so far.
 
     Attributes:
         number: Of the last entry; 0 where there is none.
@@ -108,7 +108,7 @@ class State:
         prepared: The attempt whose request the run folder's root shows.
         processor: The attempt that holds a new model's processor; None where there is none.
         checkpoints: All that exist, by step.
-        set_aside: Names of damaged ones, whose files stay.
+        quarantined: Names of damaged ones, whose files stay.
         groups: All worker groups that ever might write, in order.
         finished: The last result.
     """
@@ -121,7 +121,7 @@ class State:
     prepared: int | None = None
     processor: int | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
-    set_aside: frozenset[str] = frozenset()
+    quarantined: frozenset[str] = frozenset()
     groups: tuple[Group, ...] = ()
     finished: Finished | None = None
 
@@ -140,11 +140,11 @@ class Journal:
         self._lock = threading.Lock()
 
     def read(self) -> State:
-        """What all entries up to now come to.
+        """The state after all entries up to now.
 
         Raises:
             ResumeError: an entry is of a kind that this version does not know.
-            StorageError: the storage does not answer.
+            StorageError: the storage is not available.
         """
         with self._lock:
             return self._read()
@@ -153,7 +153,7 @@ class Journal:
         """Adds one entry, decided on exactly the state that it follows.
 
         Args:
-            decide: Gives the entry, or None where nothing is to be added; may raise. It is asked again whenever
+            decide: Gives the entry, or None where nothing is to be added; may raise. It is called again whenever
                 another entry came first.
 
         Returns:
@@ -194,7 +194,7 @@ def fold(state: State, entry: Mapping[str, Any]) -> State:
     """The state after one more entry. Pure.
 
     Raises:
-        ResumeError: the entry is of no known kind, or not as its kind is.
+        ResumeError: the entry is of an unknown kind, or lacks a field of its kind.
     """
     kind = entry.get("kind") if isinstance(entry, Mapping) else None
     if kind not in _FOLDS:
@@ -206,8 +206,8 @@ def fold(state: State, entry: Mapping[str, Any]) -> State:
         return replace(_FOLDS[kind](state, entry), number=entry["number"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ResumeError(
-            f"entry {state.number + 1} of the run's journal is not as an entry of the kind {kind!r} is "
-            f"({type(error).__name__}: {error}): something else has written it; give the run another name"
+            f"entry {state.number + 1} of the run's journal is not a valid entry of the kind {kind!r} "
+            f"({type(error).__name__}: {error}): another program has written it; give the run another name"
         ) from error
 
 
@@ -224,7 +224,7 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
         group=None if entry["takes_over"] else state.group,
         groups=groups,
         experiment=entry["experiment"],
-        # What another experiment left before its first checkpoint is of other sizes.
+        # The processor of another experiment has other sizes.
         processor=state.processor if known else None,
     )
 
@@ -239,9 +239,9 @@ def _checkpoint(state: State, entry: Mapping[str, Any]) -> State:
     return replace(state, checkpoints=tuple(sorted(items, key=lambda item: (item.step, item.created))))
 
 
-def _set_aside(state: State, entry: Mapping[str, Any]) -> State:
+def _quarantined(state: State, entry: Mapping[str, Any]) -> State:
     stay = tuple(item for item in state.checkpoints if item.name != entry["name"])
-    return replace(state, checkpoints=stay, set_aside=state.set_aside | {entry["name"]})
+    return replace(state, checkpoints=stay, quarantined=state.quarantined | {entry["name"]})
 
 
 def _finished(state: State, entry: Mapping[str, Any]) -> State:
@@ -253,7 +253,9 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
     "opened": _opened,
     "prepared": _prepared,
     "checkpoint": _checkpoint,
-    "set_aside": _set_aside,
+    "quarantined": _quarantined,
+    # As version 0.1 wrote it.
+    "set_aside": _quarantined,
     "finished": _finished,
 }
 
@@ -263,7 +265,7 @@ def metrics_of(folder: RunFolder, state: State | None = None) -> list[dict[str, 
 
     Args:
         folder: The run folder.
-        state: What its journal comes to, where the caller has read it.
+        state: The state of its journal, where the caller has read it.
     """
     content = accepted_metrics(folder, Journal(folder).read() if state is None else state)
     return [json.loads(line) for line in content.splitlines() if _is_whole(line)]

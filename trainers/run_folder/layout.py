@@ -1,7 +1,7 @@
-"""The layout of a run folder, in one place. Imports no torch.
+"""The layout of a run folder. Imports no torch.
 
 journal/00000001.json …       what happened, in one order; what it does not name does not exist, see `journal`
-checkpoints/<name>/           over all attempts, each once the journal has it
+checkpoints/<name>/           of all attempts; one exists once the journal names it, see `checkpoints`
 attempts/<k>/                 what only attempt k writes: Ray Train's own folder, TensorBoard events, and
     attempt.json                  when and where it began
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
@@ -9,7 +9,7 @@ attempts/<k>/                 what only attempt k writes: Ray Train's own folder
     metrics-<group>.jsonl         one line a report of each worker group, while it trains
     outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json
 
-Shown at the root for people, as copies of what the journal names (hard links on a disk), see `publish`:
+At the root for people, as copies of what the journal names (hard links on a disk), see `publish`:
 config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
 model/                        the best model, ready for from_pretrained
 evaluation/<split>.json .jsonl
@@ -85,7 +85,7 @@ class RunFolder:
         return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
 
     def write_json(self, key: str, content: Any) -> None:
-        """Writes a JSON file whole."""
+        """Writes a JSON file."""
         self.storage.write_bytes(key, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
     def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -93,12 +93,12 @@ class RunFolder:
         self.storage.write_bytes(key, jsonl(rows))
 
     def write_request(self, config: TrainConfig, overrides: Sequence[str]) -> None:
-        """Writes what was asked, and what was changed on the command line."""
+        """Writes the config, and what was changed on the command line."""
         self.storage.write_bytes(CONFIG, to_yaml(config).encode())
         self.storage.write_bytes(OVERRIDES, yaml.safe_dump(list(overrides), allow_unicode=True).encode())
 
     def sub(self, prefix: str) -> "RunFolder":
-        """A folder of this one, laid out alike: an attempt's own, or the outputs of a worker group."""
+        """A folder of this one with the same layout: an attempt's own, or the outputs of a worker group."""
         return RunFolder(self.storage.sub(prefix))
 
     def write_evaluation(self, split: str, totals: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -145,7 +145,7 @@ def _version(package: str) -> str | None:
 def _git_revision() -> str | None:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None
+    return result.stdout.strip() or None

@@ -1,8 +1,8 @@
-"""What people see at the root of a run folder: copies of what the journal names, under the names that they know.
+"""The files at the root of a run folder: copies, for people, of what the journal names.
 
-An attempt that was paused here and wakes when another has finished may overwrite one file with what was right before.
-So everyone who publishes asks the journal before each file and after the last one, and goes on until the root shows
-what the journal names at that time. Programs read through the journal and never see the moment between.
+An attempt that was paused here and resumes when another has finished may overwrite one file with what was right before.
+So everyone who publishes reads the journal before each file and after the last one, and goes on until the root has
+what the journal names at that time. Programs read through the journal, and are never between two of these files.
 """
 
 from trainers.errors import StorageError
@@ -22,28 +22,28 @@ REQUEST = (CONFIG, OVERRIDES, ENVIRONMENT, EXPERIMENT, QUARANTINE)
 
 
 def publish(folder: RunFolder, journal: Journal) -> None:
-    """Shows at the root what the journal names, result.json last. Doing it again does no harm.
+    """Copies to the root what the journal names, result.json last. It may be repeated.
 
     Raises:
-        StorageError: the storage does not take it.
+        StorageError: the storage does not accept it.
     """
     done: dict[str, str] = {}
-    while left := [(key, source) for key, source in _shown(journal.read()).items() if done.get(key) != source]:
-        key, source = left[0]
+    while missing := [(key, source) for key, source in _sources(journal.read()).items() if done.get(key) != source]:
+        key, source = missing[0]
         try:
             folder.storage.copy_file(source, key)
         except StorageError:
-            # A later attempt may have swept it away, once it had results of its own.
-            if _shown(journal.read()).get(key) == source:
+            # A later attempt may have deleted it, once it had results of its own.
+            if _sources(journal.read()).get(key) == source:
                 raise
         else:
             done[key] = source
 
 
-def _shown(state: State) -> dict[str, str]:
-    """Where each file of the root comes from, in the order of copying."""
-    shown = {name: f"{ATTEMPTS}/{state.prepared}/{name}" for name in REQUEST} if state.prepared is not None else {}
+def _sources(state: State) -> dict[str, str]:
+    """What each file of the root is a copy of, in the order of copying."""
+    sources = {name: f"{ATTEMPTS}/{state.prepared}/{name}" for name in REQUEST} if state.prepared is not None else {}
     if state.finished is not None:
         files = sorted(state.finished.files, key=lambda name: (name == RESULT, name))
-        shown.update({name: f"{state.finished.outputs}/{name}" for name in files})
-    return shown
+        sources.update({name: f"{state.finished.outputs}/{name}" for name in files})
+    return sources

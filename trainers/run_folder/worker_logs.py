@@ -1,9 +1,9 @@
-"""Keeps what a worker's process prints in the run folder, under its rank, while it prints and after its node has gone.
+"""The logs of workers in the run folder: one file a rank, kept even when the node is lost.
 
-Ray has a worker's stdout and stderr in two files on the node, what C++ prints included. A thread copies what is new in
-them, whole lines in turn, to one file, and that file to the run folder. It only grows, so a reader needs nothing but
-how far it has read. Nothing is put between the worker and Ray's files, so a worker that crashes loses no last word:
-the next worker of the run on the node, or the driver there, finishes what a dead one has left.
+Ray writes a worker's stdout and stderr to two files on the node, output of C++ included. A thread copies what is new
+in both, in complete lines, to one file, and that file to the run folder. It only grows: a reader needs only an offset.
+Nothing is put between the worker and Ray's files, so a worker that crashes loses no last line: the next worker of the
+run on the node, or the driver there, uploads the rest of a dead one's log (`finish_logs`).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from trainers.run_folder.attempt_status import worker_log_key
 from trainers.run_folder.layout import RunFolder
 
 POLL_S = 1.0
-# A bucket knows no appending: a file that is sent whole each time is sent less often the longer it is.
+# A bucket cannot append: the whole file is sent each time, so the longer it is, the less often it is sent.
 REFRESH_S, REFRESH_BYTES_PER_S = 3.0, 4 << 20
 MOST_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
@@ -44,8 +44,8 @@ class Source:
 
     Attributes:
         path: The file.
-        offset: How much of it has been taken.
-        rest: What has been taken and is no whole line yet.
+        offset: How many bytes of it have been read.
+        rest: What has been read and is not a complete line yet.
     """
 
     path: str
@@ -53,11 +53,11 @@ class Source:
     rest: bytes = b""
 
     def take(self, secrets: Sequence[bytes], *, to_the_end: bool) -> bytes:
-        """What is new, up to the last whole line, with the values of secrets masked.
+        """The new bytes up to the last complete line, with the values of secrets masked.
 
         Args:
             secrets: The values.
-            to_the_end: Whether nothing more will come, so that the last line counts as whole.
+            to_the_end: Whether nothing more will be printed, so that the last line counts as complete.
         """
         with Path(self.path).open("rb") as file:
             file.seek(self.offset)
@@ -91,7 +91,7 @@ def _cut_beside(text: bytes, secrets: Sequence[bytes]) -> int:
 
 
 class WorkerLog:
-    """Keeps the log of the calling process while the block runs. No fault of it disturbs the worker."""
+    """Copies the log of the calling process while the block runs. No error of it disturbs the worker."""
 
     def __init__(self, folder: RunFolder, attempt: int, *, rank: int, group: str):
         """Starts nothing yet.
@@ -122,7 +122,7 @@ class WorkerLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Takes the last lines, and sends them."""
+        """Copies the last lines, and uploads them."""
         if self._copy is None:
             return
         self._closed.set()
@@ -144,7 +144,7 @@ class WorkerLog:
 
 
 def finish_logs(folder: RunFolder) -> None:
-    """Sends what processes of this node printed last that have been killed."""
+    """Uploads the last lines of processes of this node that were killed."""
     for note in sorted(_local_folder().glob(f"{_local_name(folder)}-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError):
             copy = _Copy.of_a_dead_process(note)
@@ -153,7 +153,7 @@ def finish_logs(folder: RunFolder) -> None:
 
 
 class _Copy:
-    """What has been taken of a process's output, in a file beside a note of how far; locked as long as it lives."""
+    """A copy of a process's output, in a file beside a JSON file with the offsets; locked while the process lives."""
 
     def __init__(self, base: Path, key: str, sources: list[Source], lock: TextIO):
         self._base, self._lock = base, lock
@@ -183,7 +183,7 @@ class _Copy:
         content: dict[str, Any] = json.loads(note.read_text())
         copy = cls(note.with_suffix(""), content["key"], [Source(**item) for item in content["sources"]], lock)
         if copy.log.stat().st_size > content["size"]:
-            # Taken before the note of it was written, so it will be taken again.
+            # Copied before the offsets were written, so it will be copied again.
             os.truncate(copy.log, content["size"])
         return copy
 
@@ -222,7 +222,7 @@ def _finish(copy: _Copy, folder: RunFolder) -> None:
 
 
 def _sources_of_this_process() -> list[Source]:
-    """The files behind stdout and stderr, from their ends; none where they are no files, as in a terminal."""
+    """The files behind stdout and stderr, from their ends; none where they are not files, as in a terminal."""
     sources = []
     for descriptor in (1, 2):
         status = os.fstat(descriptor)

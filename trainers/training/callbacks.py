@@ -15,9 +15,10 @@ from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.session import Session
 from trainers.errors import FencedError, StorageError
 from trainers.run_folder.attempt_status import Phase, StatusWriter
-from trainers.run_folder.checkpoints import Uploader, stage
+from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import METRICS, now
+from trainers.run_folder.staging import stage
 from trainers.scoring.scorer import SplitScore
 
 VALIDATION = "validation"

@@ -79,7 +79,7 @@ def settle(
         ResumeError: `resume: never` and the run has checkpoints; or they are of another experiment.
     """
     wanted = describe(config, data_keys)
-    begun = bool(state.checkpoints or state.set_aside) or state.finished is not None
+    begun = bool(state.checkpoints or state.quarantined) or state.finished is not None
     if begun and config.run.resume == "never" and not retried:
         raise ResumeError(
             f"{folder.url}: this run has begun, and run.resume is never: "

@@ -22,12 +22,13 @@ from trainers.models.export import export_model
 from trainers.models.whisper import Recognizer, load_recognizer, open_exported
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
-from trainers.run_folder.checkpoints import Keeping, Uploader, fetch
+from trainers.run_folder.checkpoints import RetentionPolicy, Uploader, fetch
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, accepted_metrics
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
-from trainers.run_folder.resume import Staging, starting_point, take_over
+from trainers.run_folder.resume import starting_point, take_over
+from trainers.run_folder.staging import Staging
 from trainers.scoring.scorer import CutShortError, Scorer, ScoringOptions, SplitScore
 from trainers.training.arguments import training_arguments
 from trainers.training.callbacks import VALIDATION, KeepCheckpoints, MetricsLog, ProgressReport, validation_metrics
@@ -295,8 +296,8 @@ def _result(order: WorkOrder, best: Checkpoint, test: dict[str, Any] | None) -> 
     }
 
 
-def _keeping(config: TrainConfig) -> Keeping:
-    return Keeping(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
+def _keeping(config: TrainConfig) -> RetentionPolicy:
+    return RetentionPolicy(config.checkpoint.num_to_keep, config.checkpoint.checkpoint_score_attribute)
 
 
 def _last_step(config: TrainConfig, plan: BatchPlan) -> int:

@@ -63,7 +63,7 @@ def test_changes_are_written_while_the_writer_lives(tmp_path: Path) -> None:
 
 
 def test_a_long_step_is_told_from_a_dead_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_status, "ALIVE_S", 0.02)
+    monkeypatch.setattr(attempt_status, "HEARTBEAT_S", 0.02)
     folder = RunFolder(open_storage(str(tmp_path)))
     with StatusWriter(folder, 1) as status:
         status.show(Phase.TRAINING, step=1)
@@ -72,7 +72,7 @@ def test_a_long_step_is_told_from_a_dead_process(tmp_path: Path, monkeypatch: py
 
 
 def test_a_writer_that_rests_leaves_the_file_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_status, "ALIVE_S", 0.02)
+    monkeypatch.setattr(attempt_status, "HEARTBEAT_S", 0.02)
     folder = RunFolder(open_storage(str(tmp_path)))
     with StatusWriter(folder, 1) as driver:
         driver.show(Phase.WAITING_FOR_RESOURCES, detail="2 workers")
@@ -103,7 +103,7 @@ def test_an_attempt_without_a_number_writes_nothing(tmp_path: Path) -> None:
 def test_a_storage_that_fails_or_hangs_disturbs_nobody(
     shaky_storage: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_status, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(attempt_status, "JOIN_TIMEOUT_S", 0.2)
     folder = RunFolder(shaky_storage)
     fault_proxy.fail_next(1000, status=403, error_code="AccessDenied")
     with StatusWriter(folder, 1) as status:

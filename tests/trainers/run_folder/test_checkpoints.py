@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, kept by score, checked when they come back."""
+"""Checkpoints: complete or absent, retained by score, verified when they are fetched."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,22 +10,22 @@ from tests.trainers.run_folder.writers import begin, first_group, group_of, stag
 from trainers.errors import DamagedError, FencedError, StorageError
 from trainers.run_folder.checkpoints import (
     MANIFEST,
-    Keeping,
+    RetentionPolicy,
     Uploader,
     fetch,
     list_checkpoints,
-    list_staged,
     newest,
+    quarantine,
     read_manifest,
-    set_aside,
     sweep,
     upload_staged,
 )
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
+from trainers.run_folder.staging import list_staged
 from trainers.storage import RetryPolicy, Storage, open_storage
 
-KEEP_ONE = Keeping(1, "eval_wer")
+KEEP_ONE = RetentionPolicy(1, "eval_wer")
 
 
 def checkpoint(step: int, wer: float) -> Checkpoint:
@@ -38,14 +38,16 @@ def nothing() -> None:
 
 
 def test_the_best_is_the_lowest_and_the_newest_of_equals() -> None:
-    assert Keeping(3, "eval_wer").best([checkpoint(1, 9), checkpoint(2, 5), checkpoint(3, 5)]) == checkpoint(3, 5)
+    assert RetentionPolicy(3, "eval_wer").best([checkpoint(1, 9), checkpoint(2, 5), checkpoint(3, 5)]) == checkpoint(
+        3, 5
+    )
     assert KEEP_ONE.best([]) is None
 
 
 def test_the_best_and_the_newest_stay() -> None:
     items = [checkpoint(1, 5), checkpoint(2, 7), checkpoint(3, 9)]
     assert KEEP_ONE.surplus(items) == [checkpoint(2, 7)]
-    assert Keeping(None, "eval_wer").surplus(items) == []
+    assert RetentionPolicy(None, "eval_wer").surplus(items) == []
     assert newest(items) == checkpoint(3, 9)
 
 
@@ -152,9 +154,9 @@ def test_what_killed_groups_left_half_uploaded_is_swept_and_nothing_else(tmp_pat
     folder = RunFolder(storage)
     driver, checkpoints = begin(folder), storage.sub(CHECKPOINTS)
     old = group_of(driver, "x")
-    upload_staged(staged(tmp_path, 1), old, Keeping(None, "eval_wer"))
-    damaged = upload_staged(staged(tmp_path, 2), old, Keeping(None, "eval_wer"))
-    set_aside(old, damaged.name)
+    upload_staged(staged(tmp_path, 1), old, RetentionPolicy(None, "eval_wer"))
+    damaged = upload_staged(staged(tmp_path, 2), old, RetentionPolicy(None, "eval_wer"))
+    quarantine(old, damaged.name)
     for name in ("checkpoint-3-a1-x", "checkpoint-3-a1-y", "mine"):
         checkpoints.write_bytes(f"{name}/optimizer.pt", b"half")
     sweep(group_of(driver, "y"))
@@ -188,7 +190,7 @@ def test_damage_is_told_from_trouble(tmp_path: Path, storage: Storage) -> None:
     checkpoints.delete(f"{home.name}/optimizer.pt")
     with pytest.raises(DamagedError, match="missing"):
         fetch(checkpoints, home, tmp_path / "b")
-    set_aside(writer, home.name)
+    quarantine(writer, home.name)
     assert list_checkpoints(folder) == []
     assert checkpoints.exists(f"{home.name}/DAMAGED.json")
     with pytest.raises(DamagedError, match=MANIFEST):

@@ -30,13 +30,13 @@ url, endpoint, racer, each = sys.argv[1:]
 journal = Journal(RunFolder(open_storage(url, s3_endpoint_url=endpoint or None)))
 sys.stdin.readline()
 for number in range(int(each)):
-    journal.append(lambda state: {"kind": "set_aside", "name": f"{racer}-{number}"})
+    journal.append(lambda state: {"kind": "quarantined", "name": f"{racer}-{number}"})
 """
 
 
 def discard(name: str) -> Callable[[State], dict[str, Any]]:
     """Makes the entry that discards a checkpoint, whatever the state."""
-    return lambda _: {"kind": "set_aside", "name": name}
+    return lambda _: {"kind": "quarantined", "name": name}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_threads_that_race_make_one_order(folder: RunFolder) -> None:
     check_order(folder, RACERS)
     last = Journal(folder).read()
     assert max(states, key=lambda state: state.number) == last
-    assert len(last.set_aside) == RACERS * EACH
+    assert len(last.quarantined) == RACERS * EACH
 
 
 def test_threads_that_share_a_journal_make_one_order(folder: RunFolder) -> None:
@@ -110,17 +110,17 @@ def test_each_decision_is_made_on_the_state_that_its_entry_follows(folder: RunFo
     """Eight that each take a number which nobody has: without compare-and-swap some would take the same."""
 
     def take(_: int) -> None:
-        Journal(folder).append(lambda state: {"kind": "set_aside", "name": str(len(state.set_aside))})
+        Journal(folder).append(lambda state: {"kind": "quarantined", "name": str(len(state.quarantined))})
 
     with ThreadPoolExecutor(RACERS) as pool:
         list(pool.map(take, range(RACERS)))
-    assert Journal(folder).read().set_aside == {str(number) for number in range(RACERS)}
+    assert Journal(folder).read().quarantined == {str(number) for number in range(RACERS)}
 
 
 def test_a_lost_answer_adds_one_entry(s3_bucket: str, fault_proxy: FaultProxy) -> None:
     folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url))
     fault_proxy.lose_answer_next(1, matches=lambda method, path: JOURNAL in path)
-    state = Journal(folder).append(lambda _: {"kind": "set_aside", "name": "once"})
+    state = Journal(folder).append(lambda _: {"kind": "quarantined", "name": "once"})
     assert state.number == 1
     assert [entry["name"] for entry in entries(folder)] == ["once"]
 
@@ -136,12 +136,12 @@ def test_what_was_read_once_is_not_read_again(s3_bucket: str, fault_proxy: Fault
     for name in ("a", "b", "c"):
         journal.append(discard(name))
     fault_proxy.requests.clear()
-    assert journal.read().set_aside == {"a", "b", "c"}
+    assert journal.read().quarantined == {"a", "b", "c"}
     assert [method for method, _ in fault_proxy.requests] == ["HEAD"], "only whether there is one more"
 
 
 def test_an_entry_of_a_newer_version_is_refused_by_name(folder: RunFolder) -> None:
-    Journal(folder).append(lambda _: {"kind": "set_aside", "name": "a"})
+    Journal(folder).append(lambda _: {"kind": "quarantined", "name": "a"})
     folder.storage.write_bytes(f"{JOURNAL}/00000002.json", b'{"number": 2, "kind": "danced"}')
     with pytest.raises(ResumeError, match="entry 2 of the run's journal is of the unknown kind 'danced'"):
         Journal(folder).read()

@@ -8,16 +8,17 @@ from tests.trainers.run_folder.writers import begin, first_group, group_of, stag
 from trainers.config.schema import RunPart
 from trainers.distributed.session import LocalSession
 from trainers.errors import FencedError, ResumeError, StorageError
-from trainers.run_folder import resume
-from trainers.run_folder.checkpoints import Keeping, list_checkpoints, set_aside, upload_staged
+from trainers.run_folder import staging as staging_module
+from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints, quarantine, upload_staged
 from trainers.run_folder.fencing import Driver, GroupWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.resume import Staging, starting_point, take_over
+from trainers.run_folder.resume import starting_point, take_over
+from trainers.run_folder.staging import Staging
 from trainers.storage import open_storage
 
 ALONE = LocalSession(0, 1, 0)
-KEEP_ALL = Keeping(None, "eval_wer")
+KEEP_ALL = RetentionPolicy(None, "eval_wer")
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def own_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Staging in a folder of the test."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
     (tmp_path / "disk").mkdir()
-    monkeypatch.setattr(resume, "FENCED_DYING_S", 0.0)
+    monkeypatch.setattr(staging_module, "FENCED_GROUP_TIMEOUT_S", 0.0)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_what_is_behind_or_of_another_run_is_not(folder: RunFolder, tmp_path: Pa
 
 
 def test_a_group_that_is_alive_is_not_robbed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume, "DYING_S", 0.0)
+    monkeypatch.setattr(staging_module, "KILLED_GROUP_TIMEOUT_S", 0.0)
     first = begin(folder)
     alive, writer = enter(first)
     staged(alive.folder, 20)
@@ -123,7 +124,7 @@ def test_when_no_checkpoint_is_whole_the_run_does_not_begin_anew(folder: RunFold
     writer = first_group(folder)
     home = upload_staged(staged(tmp_path / "made", 10), writer, KEEP_ALL)
     folder.storage.write_bytes(f"{CHECKPOINTS}/{home.name}/optimizer.pt", b"other")
-    with pytest.raises(ResumeError, match="none of 1 checkpoints is whole"):
+    with pytest.raises(ResumeError, match="all 1 checkpoints are damaged"):
         starting_point(RunPart(), Staging.open("run", ALONE), writer, ALONE)
 
 
@@ -140,7 +141,7 @@ def test_a_named_checkpoint_must_be_in_its_run_s_journal(folder: RunFolder, tmp_
     theirs = first_group(other)
     good, bad = (upload_staged(staged(tmp_path / "made", step), theirs, KEEP_ALL) for step in (10, 20))
     manifest = other.storage.read_bytes(f"{CHECKPOINTS}/{bad.name}/MANIFEST.json")
-    set_aside(theirs, bad.name)
+    quarantine(theirs, bad.name)
     other.storage.write_bytes(f"{CHECKPOINTS}/{bad.name}/MANIFEST.json", manifest)
     staging, writer = enter(begin(folder))
     with pytest.raises(ResumeError, match="journal does not name it"):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.settings import examples
 from tests.trainers.run_folder.writers import same_experiment, staged
 from trainers.errors import FencedError
-from trainers.run_folder.checkpoints import Keeping, fetch, list_checkpoints, set_aside, sweep, upload_staged
+from trainers.run_folder.checkpoints import RetentionPolicy, fetch, list_checkpoints, quarantine, sweep, upload_staged
 from trainers.run_folder.fencing import Driver, GroupWriter
 from trainers.run_folder.journal import Journal, State, accepted_metrics, fold
 from trainers.run_folder.layout import CHECKPOINTS, JOURNAL, METRICS, RESULT, RunFolder
@@ -28,7 +28,7 @@ from trainers.storage import RetryPolicy
 from trainers.storage.base import Entry
 from trainers.storage.local_folder import LocalStorage
 
-KEEP_ONE = Keeping(1, "eval_wer")
+KEEP_ONE = RetentionPolicy(1, "eval_wer")
 OUTPUTS = ("model/weights", METRICS, RESULT)
 ATTEMPTS = (1, 2, 3)
 # Who takes turns: three attempts, and a second worker group of each, as Ray Train starts it when a node is cut off.
@@ -143,7 +143,7 @@ def train(folder: RunFolder, number: int, name: str, staging: Path) -> None:
         upload_staged(path, writer, KEEP_ONE)
     older = writer.check().checkpoints[:-1]
     if older:
-        set_aside(writer, older[0].name)
+        quarantine(writer, older[0].name)
     outputs = folder.sub(writer.group.outputs)
     for file in OUTPUTS:
         outputs.storage.write_bytes(file, writer.group.outputs.encode())

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from trainers.run_folder.checkpoints import stage
 from trainers.run_folder.fencing import Driver, GroupWriter
 from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.staging import stage
 
 EXPERIMENT: dict[str, Any] = {"id": "e1", "experiment": {"run.seed": 42}}
 

@@ -9,7 +9,7 @@ from tests.trainers.run_folder.writers import group_of, staged
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.errors import ResumeError
-from trainers.run_folder.checkpoints import Keeping, upload_staged
+from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Finished, Journal, State
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
@@ -42,7 +42,7 @@ def id_of(driver: Driver) -> str:
 
 def give_checkpoint(driver: Driver, tmp_path: Path, step: int = 8) -> None:
     """A checkpoint of the run."""
-    upload_staged(staged(tmp_path / "made", step), group_of(driver, "x"), Keeping(None, "eval_wer"))
+    upload_staged(staged(tmp_path / "made", step), group_of(driver, "x"), RetentionPolicy(None, "eval_wer"))
 
 
 def test_the_same_experiment_keeps_its_id(folder: RunFolder, tmp_path: Path) -> None:

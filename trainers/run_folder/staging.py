@@ -1,0 +1,188 @@
+"""Staging: folders on a node's own disk, in which a worker group completes checkpoints before they are uploaded.
+
+A node may hold folders of several groups: this one's, and those of killed ones, whose complete checkpoints are uploaded
+by the next. The first rank of each node holds a lock on its group's folder for as long as its process lives.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from os import getuid
+from pathlib import Path
+from typing import TextIO
+
+from trainers.distributed.session import Session
+from trainers.errors import ResumeError
+from trainers.run_folder.journal import Checkpoint
+from trainers.run_folder.layout import now
+
+STAGED = "STAGED.json"
+LOCK = ".lock"
+POLL_S = 0.2
+# How long a killed group may take to end, before it is taken for alive.
+KILLED_GROUP_TIMEOUT_S = 60.0
+# The same where only a step interval can be lost: the group is fenced, and only what it staged is left behind.
+FENCED_GROUP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A worker group's folder on the node's own disk.
+
+    Attributes:
+        root: Folder of all worker groups of this run on this node.
+        group: Name of this worker group, the same on all its nodes.
+        lock: Held by the first rank of each node for as long as it lives; None on its other ranks.
+    """
+
+    root: Path
+    group: str
+    lock: TextIO | None = None
+
+    @classmethod
+    def open(cls, run_id: str, session: Session, group: str | None = None) -> "Staging":
+        """Creates and locks the folder; every rank calls it.
+
+        Args:
+            run_id: Unique name of the run, so that a run of the same name in the same folder finds nothing of it.
+            session: The ranks.
+            group: Name of the worker group. None: a new one.
+        """
+        group = group or session.broadcast(lambda: uuid.uuid4().hex[:8])
+        key = hashlib.sha256(run_id.encode()).hexdigest()[:16]
+        root = Path(tempfile.gettempdir()) / f"rayscribe-staging-{getuid()}" / key
+        lock = None
+        if session.local_rank == 0:
+            # Before the folder, so that nobody finds the folder of a living group without its lock.
+            lock = _new_lock(_lock_of(root / group))
+            (root / group).mkdir(mode=0o700)
+        session.barrier()
+        return cls(root, group, lock)
+
+    @property
+    def folder(self) -> Path:
+        """This worker group's own folder."""
+        return self.root / self.group
+
+    def others(self, *, numbered: bool, say: Callable[[str], None]) -> list[Path]:
+        """Folders of earlier worker groups that have ended; waits for those that are about to end.
+
+        Args:
+            numbered: A service counts the attempts: a group that is still alive is fenced, and left alone.
+            say: Logs a line for each group that is left alone.
+
+        Raises:
+            ResumeError: one of these groups is alive and was not numbered, so that two would train the same run.
+        """
+        folders = [path for path in sorted(self.root.iterdir()) if path.is_dir() and path.name != self.group]
+        end = time.monotonic() + (FENCED_GROUP_TIMEOUT_S if numbered else KILLED_GROUP_TIMEOUT_S)
+        ended = []
+        for folder in folders:
+            while not (free := _is_free(_lock_of(folder))) and time.monotonic() < end:
+                time.sleep(POLL_S)
+            if free:
+                ended.append(folder)
+            elif numbered:
+                say(f"{folder}: an older worker group is still alive; what it has staged there is left alone")
+            else:
+                raise ResumeError(
+                    f"{folder}: another attempt of this run trains on this node; wait for its end, or stop it"
+                )
+        return ended
+
+    def release(self) -> None:
+        """Gives the lock back: this group has ended."""
+        if self.lock is not None:
+            self.lock.close()
+
+    def remove(self) -> None:
+        """Deletes this group's folder."""
+        remove(self.folder)
+        # Another group that is still alive has its folder there.
+        with contextlib.suppress(OSError):
+            self.root.rmdir()
+
+
+def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float]) -> None:
+    """Declares a staged checkpoint complete, all its files written.
+
+    Args:
+        folder: Its folder, named as the checkpoint is.
+        step: Optimizer steps before it.
+        attempt: The attempt that writes it.
+        metrics: Its scores on the validation set; percent.
+    """
+    files = {str(path.relative_to(folder)): {"size_bytes": path.stat().st_size} for path in _files(folder)}
+    checkpoint = Checkpoint(folder.name, step, attempt, metrics, now(), files)
+    partial = folder / f"{STAGED}.part"
+    partial.write_text(json.dumps(asdict(checkpoint)))
+    partial.rename(folder / STAGED)
+
+
+def read_staged(folder: Path) -> Checkpoint:
+    """The description of a complete staged checkpoint, without SHA-256 sums."""
+    return Checkpoint(**json.loads((folder / STAGED).read_text()))
+
+
+def list_staged(staging: Path) -> list[Checkpoint]:
+    """Complete checkpoints in a worker group's folder."""
+    found = []
+    for marker in sorted(staging.glob(f"*/{STAGED}")):
+        checkpoint = read_staged(marker.parent)
+        if all(_size(marker.parent / name) == entry["size_bytes"] for name, entry in checkpoint.files.items()):
+            found.append(checkpoint)
+    return found
+
+
+def newest_staged(folders: Iterable[Path]) -> tuple[int, Path] | None:
+    """Step and folder of the newest complete checkpoint of some worker groups; None where there is none."""
+    staged = [(item.step, folder / item.name) for folder in folders for item in list_staged(folder)]
+    return max(staged, default=None)
+
+
+def remove(folder: Path) -> None:
+    """Deletes the folder of a worker group, and its lock."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _lock_of(folder).unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != STAGED)
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}{LOCK}")
+
+
+def _new_lock(path: Path) -> TextIO:
+    """Creates a lock file and locks it."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Another group that ends may remove the empty folder in between.
+        with contextlib.suppress(FileNotFoundError):
+            lock = path.open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return lock
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether no living process holds a lock."""
+    if not lock.exists():
+        return True
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
