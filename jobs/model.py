@@ -91,9 +91,7 @@ class Run(Record):
         queue: Its queue.
         priority: Larger goes first within the queue.
         address: URL of the Ray cluster's dashboard.
-        spec_path: The recipe, relative to the root of the package.
-        overrides: `key=value` texts that make the recipe this run's config.
-        config: The whole config, defaults and `job` included.
+        config: The one config, defaults and `job` included: validated, admitted, and what its attempts run.
         package: SHA-256 of the zip of the working directory, frozen at submission.
         gang: What it holds while it runs.
         tags: Free words to find and to account it by.
@@ -120,8 +118,6 @@ class Run(Record):
     queue: str
     priority: int
     address: str
-    spec_path: str
-    overrides: list[str]
     config: dict[str, Any]
     package: str
     gang: Gang

@@ -21,6 +21,8 @@ from runtime_env.credentials import (
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # Set by Rayscribe itself, each from the field that is named.
 RESERVED = {
+    "RAYSCRIBE_CONFIG": "the recipe's own fields",
+    "RAYSCRIBE_ATTEMPT": "rayscribe resume, which counts attempts",
     "RAYSCRIBE_SECRETS": "job.runtime_env.secrets",
     "RAYSCRIBE_DOLLAR": "job.runtime_env.uv",
     "RAYSCRIBE_ENVIRONMENT": "job.runtime_env.install",

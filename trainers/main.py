@@ -2,24 +2,20 @@
 
 import argparse
 import os
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trainers.config import flags
-from trainers.config.loader import (
-    apply_overrides,
-    build_config,
-    make_paths_absolute,
-    parse_override,
-    read_yaml,
-    refuse_relative_storage,
-)
+from trainers.config.loader import build_config, read_yaml, run_name_of
+from trainers.config.locations import make_paths_absolute, refuse_relative_storage
+from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
+from trainers.config.submitted import CONFIG_VARIABLE, read_record, read_submitted
 from trainers.distributed.signals import STOP
 from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
 from trainers.pipeline import demo_run
@@ -33,6 +29,51 @@ EXAMPLES = """examples:
 VERBS = ("train", "prepare", "evaluate", "check")
 # Ray sets it for the driver of a job.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+@dataclass(frozen=True)
+class TaskArguments:
+    """What to do, and with which config; `rayscribe train`, `prepare` and `evaluate` fill it in without argparse.
+
+    Attributes:
+        config: The recipe. None: flags alone, or the config that a service submitted.
+        sets: `key=value` overrides.
+        flags: Value of each flag of `flags.FLAGS` by its key; None where it was not given.
+        verb: One of VERBS.
+        model: evaluate: a run folder, a folder with a model, or a Hub id.
+        split: evaluate: train, validation or test.
+        address: Address of a Ray cluster. None: RAY_ADDRESS, or a Ray that is started here.
+        no_ray: Run in this process.
+        attempt: train: number of the attempt where a service counts. None: the next one.
+        only: check: some of the groups.
+        elsewhere: check: the job runs on other machines than this.
+        recordings_s: check: time for a split's recordings. Seconds.
+        light: check: load torch only where a check needs it.
+        demo: Nothing was given: run the demo recipe on the driver's node.
+    """
+
+    config: Path | None = None
+    sets: Sequence[str] = ()
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    verb: str = "train"
+    model: str | None = None
+    split: str = "test"
+    address: str | None = None
+    no_ray: bool = False
+    attempt: int | None = None
+    only: str | None = None
+    elsewhere: bool = False
+    recordings_s: float = 60.0
+    light: bool = False
+    demo: bool = False
+
+
+def parse(arguments: Sequence[str]) -> TaskArguments:
+    """The arguments of task.py, typed; ends the process where argparse does."""
+    demo = not arguments and not os.environ.get(CONFIG_VARIABLE)
+    values = vars(parser().parse_args(demo_run.ARGUMENTS if demo else arguments))
+    given = {flag.key: values.pop(flag.key) for flag in flags.FLAGS}
+    return TaskArguments(sets=values.pop("set"), flags=given, demo=demo, **values)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,67 +113,83 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one verb; prints one message for what can go wrong, and gives back its exit code."""
-    given = parser().parse_args(arguments or demo_run.ARGUMENTS)
-    given.demo = not arguments
-    if given.demo:
+    """Runs task.py; returns its exit code."""
+    return run_task(parse(arguments))
+
+
+def run_task(arguments: TaskArguments) -> int:
+    """Runs one verb; prints one message for what can go wrong, and returns the exit code."""
+    if arguments.demo:
         print(demo_run.NOTICE, flush=True)
     STOP.reset()
     with STOP.on_signals():
         try:
             resolve_secrets(os.environ)
-            config = config_of(given)
-            return run_verb(given, config)
+            config, changed = config_of(arguments)
+            return run_verb(arguments, config, changed)
         except StoppedError as stopped:
-            _tell(str(stopped))
+            _report(str(stopped))
             return STOP.exit_code
         except KeyboardInterrupt as stopped:
-            _tell(f"stopped; {(stopped if isinstance(stopped, Interruption) else Interruption()).left}")
+            _report(f"stopped; {(stopped if isinstance(stopped, Interruption) else Interruption()).left}")
             return STOP.exit_code
         except RayscribeError as error:
-            _tell(f"error: {error}")
+            _report(f"error: {error}")
             return error.exit_code
 
 
-def _tell(message: str) -> None:
+def _report(message: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         print(message, file=sys.stderr, flush=True)
 
 
-def config_of(given: argparse.Namespace) -> TrainConfig:
-    """The config that the arguments describe: file, then BUCKET_URI, then flags, then --set.
+def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
+    """The config, and what was overridden in it, for the record.
+
+    A submitted run has its config from the service, and nothing here changes it.
 
     Raises:
-        ConfigError: one message with every fault.
+        ConfigError: one message with every problem.
     """
-    values = vars(given)
-    if given.config is not None:
-        content, origin = read_yaml(given.config), str(given.config)
-    elif given.model_size or given.model_name_or_path:
-        content, origin = flags.base_of_flags(values), "command line"
+    if not os.environ.get(CONFIG_VARIABLE):
+        return _config_by_hand(arguments)
+    given = [flag.names[0] for flag in flags.FLAGS if arguments.flags.get(flag.key)]
+    given += ["--config"] * (arguments.config is not None) + ["--set"] * bool(arguments.sets)
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)}: {CONFIG_VARIABLE} holds the config of a submitted run, which nothing changes on the "
+            "node: leave these arguments out, or unset the variable to run task.py by hand"
+        )
+    return read_submitted(os.environ, Path.cwd()), read_record(Path.cwd())
+
+
+def _config_by_hand(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
+    """File, then BUCKET_URI, then flags, then --set."""
+    if arguments.config is not None:
+        content, origin = read_yaml(arguments.config), str(arguments.config)
+    elif arguments.flags.get("model_size") or arguments.flags.get("model_name_or_path"):
+        content, origin = flags.base_of_flags(arguments.flags), "command line"
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    overrides = [*flags.storage_override(os.environ), *flags.overrides_of(values)]
-    overrides += [parse_override(text) for text in given.set]
-    given.changed = [f"{'.'.join(path)}={value}" for path, value in overrides]
+    overrides = [*flags.storage_override(os.environ), *flags.overrides_of(arguments.flags)]
+    overrides += [parse_override(text) for text in arguments.sets]
     config = build_config(apply_overrides(content, overrides), origin=origin)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
     config = make_paths_absolute(config, Path.cwd())
     if config.run.name is None:
-        stem = re.sub(r"[^A-Za-z0-9.-]+", "-", given.config.stem if given.config else "run").strip("-.") or "run"
-        name = f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
-    return config
+        run = config.run.model_copy(update={"name": run_name_of(arguments.config, datetime.now(UTC))})
+        config = config.model_copy(update={"run": run})
+    return config, [f"{'.'.join(path)}={value}" for path, value in overrides]
 
 
-def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
-    """Runs train, prepare or evaluate with Ray, or without.
+def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) -> int:
+    """Runs a verb with Ray, or without.
 
     Raises:
         RayscribeError: what stopped it.
     """
-    # Only now: a fault in the config is told in a second, and torch, transformers and Ray take several to load.
+    # Only now: a problem in the config is reported in a second, and torch, transformers and Ray take several to load.
     if given.verb == "check":
         from trainers.inspection.check_command import check  # noqa: PLC0415
         from trainers.inspection.subject import Subject  # noqa: PLC0415
@@ -144,7 +201,7 @@ def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
 
     check_training_args(config.training.training_args)
     if given.no_ray:
-        return _run(given, config, LocalEngine())
+        return _run(given, config, changed, LocalEngine())
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
     from trainers.pipeline.ray_engine import RayEngine  # noqa: PLC0415
 
@@ -153,13 +210,13 @@ def run_verb(given: argparse.Namespace, config: TrainConfig) -> int:
         if given.demo:
             placement = demo_run.place_demo(config, driver_node())
             print(placement.message, flush=True)
-            given.changed += [f"{'.'.join(path)}={value}" for path, value in placement.overrides]
+            changed = [*changed, *(f"{'.'.join(path)}={value}" for path, value in placement.overrides)]
             engine = RayEngine(placement.node_resources) if placement.num_workers else LocalEngine()
-            return _run(given, demo_run.apply_placement(config, placement), engine)
-        return _run(given, config, RayEngine())
+            return _run(given, demo_run.apply_placement(config, placement), changed, engine)
+        return _run(given, config, changed, RayEngine())
 
 
-def _run(given: argparse.Namespace, config: TrainConfig, engine: Any) -> int:
+def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engine: Any) -> int:
     from trainers.pipeline import fit  # noqa: PLC0415
 
     if given.verb == "prepare":
@@ -177,6 +234,6 @@ def _run(given: argparse.Namespace, config: TrainConfig, engine: Any) -> int:
             raise ConfigError(f"--split {given.split}: one of train, validation, test")
         result = fit.evaluate(config, engine, model=given.model, split=given.split)
     else:
-        result = fit.fit(config, engine, overrides=given.changed, attempt=given.attempt)
+        result = fit.fit(config, engine, overrides=changed, attempt=given.attempt)
     fit.say(result.headline)
     return 0

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from jobs.api.connection import PATIENCE_S, READ_S, Call, Connection
-from jobs.api.protocol import HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
+from jobs.api.protocol import CLUSTERS, HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
 from jobs.errors import NotFoundError
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
 from jobs.paths import home
@@ -79,6 +79,10 @@ class Client:
     def close(self) -> None:
         """Lets go of the connections."""
         self._service.close()
+
+    def clusters(self) -> list[str]:
+        """Addresses of the clusters that runs may name; the first is the default."""
+        return [item["address"] for item in self._get(_ANY, CLUSTERS)["clusters"]]
 
     def has_package(self, sha256: str) -> bool:
         """Whether a package need not be uploaded again."""
@@ -193,7 +197,7 @@ def _as_json(run_request: RunRequest) -> Any:
         json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
     except ValueError:
         raise ConfigError(
-            "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: mend it"
+            "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: correct it"
         ) from None
     return content
 

@@ -21,7 +21,8 @@ from trainers.errors import ConfigError, RayscribeError, ResourceError, StorageE
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 REQUEST_ID = "X-Request-Id"
-RUNS, PACKAGES, USAGE, QUEUES = "/v1/runs", "/v1/packages", "/v1/usage", "/v1/queues"
+RUNS, PACKAGES, CLUSTERS = "/v1/runs", "/v1/packages", "/v1/clusters"
+USAGE, QUEUES = "/v1/usage", "/v1/queues"
 HEALTH, METRICS, OPENAPI = "/healthz", "/metrics", "/openapi.json"
 
 MOST_RUNS = 500

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.addresses import is_loopback_url
 from jobs.cli.connect import JsonOption, ServiceOption, Session, opened
 from jobs.cli.follow import Follower, Teller, exit_code_of, print_text, tell_line
 from jobs.cli.output import as_json, as_yaml
@@ -17,8 +18,9 @@ from jobs.errors import NotFoundError, PreflightError
 from jobs.model import Run
 from jobs.paths import user_here
 from jobs.submission.branch import branch
-from jobs.submission.job_spec import JobPart, JobSpec, load_spec
+from jobs.submission.job_spec import NO_CLUSTER, JobPart, JobSpec, load_spec
 from trainers.config.schema import is_absolute
+from trainers.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.submission.assemble import Bundle
@@ -32,6 +34,7 @@ FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Show states and logs until the end; give its exit code back.")
 ]
 UNNAMED_ADDRESS = "<the service's own>"
+LOOPBACK_URL = "http://127.0.0.1:8265"
 SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "skipped": "-"}
 
 
@@ -55,7 +58,11 @@ def submit(  # noqa: PLR0913, PLR0917 -- a command has as many as it has options
     # Only now: leaving out what Ray leaves out takes Ray's own code, which other commands need not load.
     from jobs.submission.assemble import gather, pack_bundle, run_request_of  # noqa: PLC0415
 
-    found = load_spec(spec, _sets(overrides, priority, address), now=datetime.now(UTC))
+    def is_here(named: str | None) -> bool:
+        # A dry run asks nobody, so the service's own cluster is not known to it.
+        return _is_here(named, service, ask=not dry_run)
+
+    found = load_spec(spec, _sets(overrides, priority, address), now=datetime.now(UTC), is_here=is_here)
     bundle = gather(found, Path.cwd())
     if dry_run:
         _dry_run(found, bundle, service, json_output)
@@ -117,7 +124,13 @@ def preflight(
     else:
         from jobs.submission.assemble import gather  # noqa: PLC0415
 
-        found = load_spec(spec, _sets(overrides, None, address), now=datetime.now(UTC))
+        # Without an address, what is checked is this machine.
+        found = load_spec(
+            spec,
+            _sets(overrides, None, address),
+            now=datetime.now(UTC),
+            is_here=lambda named: is_loopback_url(_known_address(named, None) or LOOPBACK_URL),
+        )
         findings = _findings(found, gather(found, Path.cwd()).root, found.job.address, deep=True)
     if json_output:
         as_json([finding.model_dump(mode="json") for finding in findings])
@@ -125,6 +138,24 @@ def preflight(
         for finding in findings:
             typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}")
     _refuse_errors(findings)
+
+
+def _known_address(named: str | None, service: str | None) -> str | None:
+    """The cluster that a recipe names, or this machine's default where no service has one of its own."""
+    return named or (None if service else os.environ.get("RAY_API_SERVER_ADDRESS"))
+
+
+def _is_here(named: str | None, service: str | None, *, ask: bool) -> bool:
+    """Whether the cluster is on this machine; a service's loopback is this machine's only if the service is here."""
+    if service and not is_loopback_url(service):
+        return False
+    address = _known_address(named, service)
+    if address is None and service and ask:
+        with opened(service) as session:
+            address = next(iter(session.operations.clusters()), None)
+    if address is None and not service:
+        raise ConfigError(NO_CLUSTER)
+    return address is not None and is_loopback_url(address)
 
 
 def _sets(overrides: list[str], priority: int | None, address: str | None) -> list[str]:
@@ -158,7 +189,7 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
 
 
 def _address_of(job: JobPart, service: str | None) -> str:
-    return job.address or (None if service else os.environ.get("RAY_API_SERVER_ADDRESS")) or UNNAMED_ADDRESS
+    return _known_address(job.address, service) or UNNAMED_ADDRESS
 
 
 def _stay(session: Session, run: Run, follow: bool, json_output: bool) -> None:
@@ -220,7 +251,7 @@ def _is_taken(session: Session, name: str) -> bool:
 def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, deep: bool) -> "list[Finding]":
     from jobs.preflight.runner import run_preflight  # noqa: PLC0415
 
-    known = address or os.environ.get("RAY_API_SERVER_ADDRESS")
+    known = _known_address(address, None)
     if known is None:
         return run_preflight(spec, root=root, clusters=None, address=None, deep=deep)
     # Only now: Ray's client takes seconds to load.

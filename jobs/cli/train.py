@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trainers.main import main as run_task
+from trainers.main import TaskArguments, run_task
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="Recipe, e.g. jobs/specs/whisper_micro.yaml.")]
 Overrides = Annotated[
@@ -23,7 +23,7 @@ def train(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    _run("train", spec, overrides, address, no_ray)
+    _run(TaskArguments(spec, overrides, verb="train", address=address, no_ray=no_ray))
 
 
 def prepare(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
@@ -31,7 +31,7 @@ def prepare(spec: Spec, overrides: Overrides = [], address: Address = None, no_r
 
     Example: rayscribe prepare my.yaml --set data.train=s3://bucket/train.csv
     """
-    _run("prepare", spec, overrides, address, no_ray)
+    _run(TaskArguments(spec, overrides, verb="prepare", address=address, no_ray=no_ray))
 
 
 def evaluate(
@@ -46,17 +46,8 @@ def evaluate(
 
     Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv
     """
-    _run("evaluate", spec, overrides, address, no_ray, ["--model", model, "--split", split])
+    _run(TaskArguments(spec, overrides, verb="evaluate", model=model, split=split, address=address, no_ray=no_ray))
 
 
-def _run(
-    verb: str, spec: Path, overrides: list[str], address: str | None, no_ray: bool, extra: list[str] | None = None
-) -> None:
-    arguments = ["--verb", verb, "--config", str(spec), *(extra or [])]
-    for override in overrides:
-        arguments += ["--set", override]
-    if address is not None:
-        arguments += ["--address", address]
-    if no_ray:
-        arguments.append("--no-ray")
+def _run(arguments: TaskArguments) -> None:
     raise typer.Exit(run_task(arguments))

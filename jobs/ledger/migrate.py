@@ -32,12 +32,12 @@ def is_newest(connection: Connection) -> bool:
     return at == steps.get_current_head()
 
 
-def upgrade(connection: Connection) -> None:
-    """Takes all missing steps in the transaction that `connection` has open: all of them happen, or none."""
+def upgrade(connection: Connection, *, to: str = "head") -> None:
+    """Takes all missing steps up to one in the transaction that `connection` has open: all of them happen, or none."""
     config = _config()
     config.attributes["connection"] = connection
     with _one_at_a_time:
-        command.upgrade(config, "head")
+        command.upgrade(config, to)
 
 
 def _config() -> Config:

@@ -22,6 +22,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
+from trainers.config.submitted import config_text
+
 # The only row of `lease`: the right to drive the runs.
 CONTROLLER = "controller"
 
@@ -56,6 +58,16 @@ class Json(TypeDecorator[Any]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
         """See TypeDecorator."""
         return None if value is None else json.loads(value)
+
+
+class ConfigText(Json):
+    """A run's config, as the one text that its attempts are given."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """See TypeDecorator."""
+        return None if value is None else config_text(value)
 
 
 METADATA = MetaData(
@@ -105,9 +117,7 @@ requests = Table(
     "requests",
     METADATA,
     Column("run_id", PlainText, ForeignKey("runs.id"), primary_key=True),
-    Column("spec_path", PlainText, nullable=False),
-    Column("overrides", Json, nullable=False),
-    Column("config", Json, nullable=False),
+    Column("config", ConfigText, nullable=False),
     Column("package", PlainText, nullable=False),
     Column("run_folder", PlainText, nullable=False),
 )
@@ -121,6 +131,14 @@ run_tags = Table(
     Column("state", PlainText, nullable=False),
     Column("submitted_s", Float(53), nullable=False),
     Index("ix_run_tags_tag", "tag", "state", "submitted_s", "run_id"),
+)
+
+# Packages that version 0.1 made: its task.py takes a config from arguments only, and needs some recipe to begin with.
+former_packages = Table(
+    "former_packages",
+    METADATA,
+    Column("sha256", PlainText, primary_key=True),
+    Column("recipe", PlainText, nullable=False),
 )
 
 attempts = Table(

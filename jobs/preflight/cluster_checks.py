@@ -109,7 +109,7 @@ def check_versions(context: Context) -> Iterator[Finding]:
 def check_gang(context: Context) -> Iterator[Finding]:
     """Computes whether the whole gang can ever fit."""
     assert context.spec is not None and context.target is not None
-    gang, capacity = context.spec.gang, context.capacity
+    gang, capacity = context.spec.config.gang, context.capacity
     if capacity is None:
         yield skipped("the cluster does not report its resources")
         return

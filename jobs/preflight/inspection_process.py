@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from jobs.preflight.context import Context
 from jobs.submission.job_spec import JobSpec
-from trainers.config.loader import PATH_FIELDS, variables_in
+from trainers.config.locations import path_values, variables_in
+from trainers.config.submitted import CONFIG_VARIABLE, config_text
 from trainers.inspection.findings import Finding, Level
 
 GROUPS = ("storage", "data", "model", "hardware")
@@ -40,7 +41,11 @@ class InspectionProcess:
             self._process = subprocess.Popen(
                 command_of(context),
                 cwd=context.root,
-                env={**os.environ, **context.spec.job.runtime_env.env_vars},
+                env={
+                    **os.environ,
+                    **context.spec.job.runtime_env.env_vars,
+                    CONFIG_VARIABLE: config_text(context.spec.config.model_dump(mode="json")),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -73,18 +78,13 @@ def command_of(context: Context) -> list[str]:
     """The command line of the process."""
     assert context.spec is not None
     seconds = DEEP_RECORDINGS_S if context.deep else QUICK_RECORDINGS_S
-    recipe = str(context.spec.path.resolve())
-    command = [sys.executable, "task.py", *check_arguments(GROUPS, recipe, context.spec.overrides)]
-    command += ["--light", "--recordings-s", f"{seconds:g}"]
+    command = [sys.executable, "task.py", *check_arguments(GROUPS), "--light", "--recordings-s", f"{seconds:g}"]
     return command if context.on_this_machine else [*command, "--elsewhere"]
 
 
-def check_arguments(groups: Sequence[str], recipe: str, overrides: Sequence[str]) -> list[str]:
-    """Arguments of task.py."""
-    arguments = ["--verb", "check", "--only", ",".join(groups), "--config", recipe]
-    for override in overrides:
-        arguments += ["--set", override]
-    return arguments
+def check_arguments(groups: Sequence[str]) -> list[str]:
+    """Arguments of task.py; it takes the config from its environment."""
+    return ["--verb", "check", "--only", ",".join(groups)]
 
 
 def parse_findings(lines: Iterable[str]) -> list[Finding]:
@@ -124,8 +124,8 @@ def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 def _unknown_variables(spec: JobSpec) -> list[str]:
     known = {*os.environ, *spec.job.runtime_env.env_vars}
-    values = [getattr(getattr(spec.config, part), field) for part, field in PATH_FIELDS]
-    return sorted({name for value in values if value for name in variables_in(value)} - known)
+    values = [value for _, _, value in path_values(spec.config.model_dump())]
+    return sorted({name for value in values for name in variables_in(value)} - known)
 
 
 def _reason_of_exit(exit_code: int, errors: bytes) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from jobs.preflight.context import Context
 from jobs.scheduler.policy import Capacity
 from runtime_env.tree import reckon
-from trainers.config.locations import RAY_DEFAULT_STORAGE
+from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.schema import S3_SCHEME, is_absolute
 from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
 
@@ -46,22 +46,21 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
 def check_storage_path(context: Context) -> Iterator[Finding]:
     """Checks whether all nodes would write to the same folder."""
     assert context.spec is not None
-    path, workers = context.spec.config.run.storage_path, context.spec.config.scaling.num_workers
-    if path is not None and path.startswith(S3_SCHEME):
+    path, workers = storage_path_of(context.spec.config), context.spec.config.scaling.num_workers
+    if path.startswith(S3_SCHEME):
         yield ok(f"run.storage_path: {path} is the same for all nodes")
         return
-    what = path if path is not None else f"null, which means {RAY_DEFAULT_STORAGE} of each node"
     fix = "give a folder that all nodes share, or a bucket (--set run.storage_path=s3://…)"
     nodes = node_count(context.capacity)
     if nodes == 1:
-        yield ok(f"run.storage_path: {what}; the cluster has one node")
+        yield ok(f"run.storage_path: {path}; the cluster has one node")
     elif nodes is None and (context.address is None or workers == 1):
-        yield ok(f"run.storage_path: {what}; fine on one node")
+        yield ok(f"run.storage_path: {path}; fine on one node")
     elif nodes is None:
-        yield warning(f"run.storage_path: {what}: with {workers} workers on several nodes it would be lost; {fix}")
-    elif path is None or _is_within(path, OF_ONE_NODE):
+        yield warning(f"run.storage_path: {path}: with {workers} workers on several nodes it would be lost; {fix}")
+    elif _is_within(path, (*OF_ONE_NODE, default_storage_path())):
         yield problem(
-            f"run.storage_path: {what}, on a cluster of {nodes} nodes or more: each would write to a disk of its own, "
+            f"run.storage_path: {path}, on a cluster of {nodes} nodes or more: each would write to a disk of its own, "
             f"and no checkpoint would be found again; {fix}"
         )
     elif context.deep:

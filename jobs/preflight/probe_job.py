@@ -63,7 +63,7 @@ def build_probe(context: Context, package: Package) -> SubmitRequest:
     address, uid = context.target.address, uuid.uuid4().hex
     run_request = run_request_of(context.spec, context.bundle, package.sha256)
     run = run_of(run_request, uid=uid, user=NAME, address_of=lambda _: address, now_s=0.0)
-    command = ["python", "task.py", *check_arguments(GROUPS, run.spec_path, run.overrides)]
+    command = ["python", "task.py", *check_arguments(GROUPS)]
     return replace(
         build_request(run, 1, package=str(package.path), resume="nothing is trained"),
         submission_id=f"rayscribe-preflight-{run.id}-{uid[:8]}",

@@ -167,7 +167,13 @@ class Controller:
         """Also for a run that is to be stopped: a submission that was interrupted may still reach Ray."""
         try:
             package = self._packages.need(run.package)
-            request = build_request(run, attempt.number, package=str(package), resume=self._folders.resume_text(run))
+            request = build_request(
+                run,
+                attempt.number,
+                package=str(package),
+                resume=self._folders.resume_text(run),
+                former_recipe=self._ledger.former_recipe(run.package),
+            )
             self._at("ray.submit:before")
             started = self._clusters.submit(request)
             self._at("ray.submit:after")

@@ -10,6 +10,8 @@ from jobs.submission.run_request import RunRequest
 class Operations(Protocol):
     """What the command line needs; served here, or over HTTP."""
 
+    def clusters(self) -> list[str]: ...  # noqa: D102
+
     def has_package(self, sha256: str) -> bool: ...  # noqa: D102
 
     def put_package(self, sha256: str, path: Path) -> None: ...  # noqa: D102

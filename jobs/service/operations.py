@@ -20,7 +20,7 @@ from jobs.service.admission import forecast
 from jobs.service.logs import read_logs
 from jobs.service.package_store import PackageStore
 from jobs.service.run_folders import RunFolders
-from jobs.submission.job_spec import JobPart
+from jobs.submission.job_spec import NO_CLUSTER, JobPart
 from jobs.submission.run_request import RunRequest, run_of
 from trainers.errors import ConfigError, ResourceError
 
@@ -63,6 +63,13 @@ class Service:
         other = copy.copy(self)
         other._user = user
         return other
+
+    def clusters(self) -> list[str]:
+        """Addresses of the clusters that runs may name, as far as they are known; the first is the default."""
+        if self._addresses is not None:
+            return self._addresses
+        default = os.environ.get("RAY_API_SERVER_ADDRESS")
+        return [default.rstrip("/")] if default else []
 
     def has_package(self, sha256: str) -> bool:
         """Whether a package need not be uploaded again."""
@@ -152,17 +159,14 @@ class Service:
         return self._ledger.usage.hours(by, now_s=self._clock(), since_s=since_s, run_id=run_id)
 
     def _address_of(self, job: JobPart) -> str:
-        known = self._addresses
         if job.address is None:
-            address = known[0] if known else os.environ.get("RAY_API_SERVER_ADDRESS")
-            if address is None:
-                raise ConfigError(
-                    "no Ray cluster is named: give --address http://…:8265, job.address in the recipe, "
-                    "or RAY_API_SERVER_ADDRESS"
-                )
-            return address.rstrip("/")
+            known = self.clusters()
+            if not known:
+                raise ConfigError(NO_CLUSTER)
+            return known[0]
         address = job.address.rstrip("/")
-        if known is not None and address not in known:
+        if self._addresses is not None and address not in self._addresses:
+            known = self._addresses
             raise ConfigError(f"job.address: {address} is not a cluster of this service, which has {', '.join(known)}")
         return address
 

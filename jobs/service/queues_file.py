@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
-from trainers.config.loader import refuse
+from trainers.config.validation import refuse
 from trainers.errors import ConfigError
 
 # As job.queue takes them.

@@ -13,9 +13,7 @@ from runtime_env.freeze import freeze
 from runtime_env.install_script import is_install_script, script_files
 from runtime_env.package import Package, pack
 from runtime_env.tree import Tree, find_root, list_tree
-
-# Where a recipe that lies outside of the repository goes in the package.
-OUTSIDE = ".rayscribe"
+from trainers.config.submitted import OVERRIDES_RECORD, write_record
 
 
 @dataclass(frozen=True)
@@ -25,14 +23,12 @@ class Bundle:
     Attributes:
         root: The repository's root.
         tree: Its files that go along.
-        spec_path: The recipe, relative to the root.
         runtime_env: What the job brings along, its requirements read.
-        extra: Files that are added: a recipe from outside of the repository, the script that installs.
+        extra: Files that are added: the record of what was overridden, the script that installs.
     """
 
     root: Path
     tree: Tree
-    spec_path: str
     runtime_env: RuntimeEnvPart
     extra: dict[str, bytes]
 
@@ -47,18 +43,15 @@ def gather(spec: JobSpec, start: Path) -> Bundle:
     Raises:
         ConfigError: there is no task.py, or the working directory is too large; with the largest files.
     """
-    asked = spec.job.runtime_env
-    root = find_root(Path(asked.working_dir).expanduser() if asked.working_dir else start)
-    part = freeze(asked, root)
-    recipe, extra = spec.path.resolve(), script_files(part)
-    # The repository's own script, which installs its requirements.txt, makes way for the run's.
-    replaced = [f"/{name}" for name in extra if is_install_script(root / name)]
-    tree = list_tree(root, [*asked.excludes, *replaced])
-    inside = recipe.is_relative_to(root) and recipe.relative_to(root).as_posix() in {file.path for file in tree.files}
-    if inside:
-        return Bundle(root, tree, recipe.relative_to(root).as_posix(), part, extra)
-    name = f"{OUTSIDE}/{recipe.name}"
-    return Bundle(root, tree, name, part, {**extra, name: recipe.read_bytes()})
+    requested = spec.job.runtime_env
+    root = find_root(Path(requested.working_dir).expanduser() if requested.working_dir else start)
+    part = freeze(requested, root)
+    scripts = script_files(part)
+    # The repository's own script, which installs its requirements.txt, makes way for the run's; so does the record of
+    # an earlier package that was unpacked here.
+    replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
+    tree = list_tree(root, [*requested.excludes, *replaced])
+    return Bundle(root, tree, part, {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))})
 
 
 def pack_bundle(bundle: Bundle, folder: Path) -> Package:
@@ -71,14 +64,10 @@ def pack_bundle(bundle: Bundle, folder: Path) -> Package:
 
 
 def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
-    """What the service is asked for."""
+    """What the service is asked for: the config, its requirements read, and the package."""
     job = spec.job.model_copy(update={"runtime_env": bundle.runtime_env})
-    return RunRequest(
-        config={**spec.config.model_dump(mode="json"), "job": job.model_dump(mode="json")},
-        spec_path=bundle.spec_path,
-        overrides=list(spec.overrides),
-        package=package,
-    )
+    config = spec.config.model_copy(update={"job": job})
+    return RunRequest(config=config.model_dump(mode="json"), package=package)
 
 
 def preview(

@@ -7,13 +7,12 @@ from typing import Any
 
 from jobs.model import Run
 from jobs.submission.run_request import RunRequest
-from trainers.config.loader import override_of
 from trainers.config.schema import is_absolute
 from trainers.run_folder.layout import CHECKPOINTS
 
 
 def branch(run: Run, checkpoint: str, is_taken: Callable[[str], bool]) -> RunRequest:
-    """Asks for a run like another one that begins from one of its checkpoints.
+    """Requests a run like another one that begins from one of its checkpoints.
 
     It has a name and a folder of its own, so that nothing that the other run made later is overwritten.
 
@@ -25,8 +24,6 @@ def branch(run: Run, checkpoint: str, is_taken: Callable[[str], bool]) -> RunReq
     source = checkpoint if is_absolute(checkpoint) else f"{run.run_folder}/{CHECKPOINTS}/{checkpoint}"
     stem = re.sub(r"-from-\d+$", "", run.id)
     name = next(name for name in (f"{stem}-from-{number}" for number in count(1)) if not is_taken(name))
-    resume = f"from:{source}"
-    config: dict[str, Any] = {**run.config, "run": {**run.config["run"], "name": name, "resume": resume}}
+    config: dict[str, Any] = {**run.config, "run": {**run.config["run"], "name": name, "resume": f"from:{source}"}}
     config["job"] = {**config["job"], "depends_on": [], "address": run.address}
-    overrides = [*run.overrides, f"run.name={name}", override_of("run.resume", resume), "job.depends_on=[]"]
-    return RunRequest(config=config, spec_path=run.spec_path, overrides=overrides, package=run.package)
+    return RunRequest(config=config, package=run.package)

@@ -1,34 +1,37 @@
 """JobSpec: what a user submits: the one YAML, whose `job:` key the service reads and training only carries."""
 
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from jobs.model import DEFAULT_QUEUE, Gang
 from jobs.submission.literal_secrets import written_secrets
 from runtime_env.config import RuntimeEnvPart
-from trainers.config.loader import (
-    PATH_FIELDS,
-    apply_overrides,
-    override_of,
-    parse_override,
-    read_yaml,
-    refuse,
-    refuse_relative_storage,
-    validated,
+from trainers.config.loader import read_yaml, run_name_of
+from trainers.config.locations import (
+    default_storage_path,
+    expand_home,
+    expand_variables,
+    path_values,
+    unresolved_paths,
     variables_in,
 )
-from trainers.config.schema import CPUS_FOR_DATA, NAME, URL, Part, TrainConfig
+from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.part import Part
+from trainers.config.schema import CPUS_FOR_DATA, NAME, URL, TrainConfig
+from trainers.config.validation import refuse, validated
 
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
 Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=/-]*$", max_length=60)]
 MOST_PRIORITY = 1000
+NO_CLUSTER = (
+    "no Ray cluster is named: give --address http://…:8265, job.address in the recipe, or RAY_API_SERVER_ADDRESS"
+)
 
 
 class JobPart(Part):
@@ -54,21 +57,53 @@ class JobPart(Part):
     )
 
 
+class RunConfig(TrainConfig):
+    """The one config of a submitted run: everything that training reads, and `job`, which the service reads."""
+
+    job: JobPart = JobPart()  # type: ignore[assignment]  # training carries what it does not know
+
+    @model_validator(mode="after")
+    def _waits_for_others(self) -> Self:
+        if self.run.name is not None and self.run.name in self.job.depends_on:
+            raise ValueError(f"job.depends_on: {self.run.name} depends on itself: name another run")
+        return self
+
+    @property
+    def gang(self) -> Gang:
+        """What the run holds at once: the workers, and the CPUs that Ray Data needs beside them.
+
+        The driver and Ray Train's controller take none.
+        """
+        return Gang(
+            num_workers=self.scaling.num_workers,
+            resources_per_worker=dict(self.scaling.worker_resources),
+            extra={"CPU": CPUS_FOR_DATA},
+        )
+
+
+def variables_of(job: JobPart) -> set[str]:
+    """Names of the variables that a job brings to each node."""
+    return {*job.runtime_env.env_vars, *job.runtime_env.secrets}
+
+
 @dataclass(frozen=True)
 class JobSpec:
-    """A recipe, read and validated for submission.
+    """A recipe, resolved for submission.
 
     Attributes:
-        config: The config with the run's name settled.
-        job: Its `job` key.
+        config: The one config of the run: named, and with paths that mean the same on every machine.
         path: The recipe's file.
-        overrides: `key=value` texts that turn the file into the config: what the user set, what was resolved here.
+        overrides: The `key=value` texts that the user gave, for the record.
     """
 
-    config: TrainConfig
-    job: JobPart
+    config: RunConfig
     path: Path
     overrides: tuple[str, ...]
+
+    @property
+    def job(self) -> JobPart:
+        """Its `job` key."""
+        return self.config.job
 
     @property
     def run_id(self) -> str:
@@ -76,26 +111,16 @@ class JobSpec:
         assert self.config.run.name is not None
         return self.config.run.name
 
-    @property
-    def gang(self) -> Gang:
-        """What the run holds at once: the workers, and the CPUs that Ray Data needs beside them."""
-        return gang_of(self.config)
-
-
-def gang_of(config: TrainConfig) -> Gang:
-    """The whole gang's resources; the driver and Ray Train's controller take none."""
-    scaling = config.scaling
-    return Gang(
-        num_workers=scaling.num_workers,
-        resources_per_worker=dict(scaling.worker_resources),
-        extra={"CPU": CPUS_FOR_DATA},
-    )
-
 
 def load_spec(
-    path: Path, sets: Sequence[str], *, environment: Mapping[str, str] | None = None, now: datetime
+    path: Path,
+    sets: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    now: datetime,
+    is_here: Callable[[str | None], bool] = lambda address: False,
 ) -> JobSpec:
-    """Reads a recipe and its overrides for submission.
+    """Resolves a recipe and its overrides into the one config that is submitted.
 
     A path that names a variable, `${SPEECH}/train.csv`, takes its value here if it is set here; otherwise it must be
     one that the job will have, from `job.runtime_env.env_vars` or `secrets`, and is resolved on the node.
@@ -104,49 +129,52 @@ def load_spec(
         path: The YAML file.
         sets: `key=value` overrides.
         environment: Variables of this machine. None: the process's own.
-        now: The time that a made-up run name carries.
+        now: The time that a generated run name carries.
+        is_here: Whether the cluster of this address (None: the recipe names none) is on this machine, so that `~` and
+            the default storage path mean this user's home folder. Called only where that matters.
 
     Raises:
-        ConfigError: one message with every fault.
+        ConfigError: one message with every problem.
     """
-    here = os.environ if environment is None else environment
     content = apply_overrides(read_yaml(path), [parse_override(text) for text in sets])
-    job, faults = validated(JobPart, content.get("job") or {}, ("job",))
-    there = {*job.runtime_env.env_vars, *job.runtime_env.secrets} if job is not None else set()
-    resolved, missing = _resolve(content, here, there)
-    content = apply_overrides(content, [parse_override(text) for text in resolved])
-    config, train_faults = validated(TrainConfig, content)
-    if job is not None and config is not None and config.run.name in job.depends_on:
-        faults.append(f"job.depends_on: {config.run.name} depends on itself: name another run")
-    refuse([*missing, *written_secrets(content), *train_faults, *faults], str(path))
-    assert config is not None and job is not None
-    refuse_relative_storage(config)
+    content, missing = _resolve_variables(content, os.environ if environment is None else environment)
+    config, problems = validated(RunConfig, content)
+    refuse([*missing, *written_secrets(content), *written_secrets(sets, ("overrides",)), *problems], str(path))
+    assert config is not None
+    if _names_home(config) and is_here(config.job.address):
+        config = _with_home(config)
+    refuse(unresolved_paths(config, variables_of(config.job)), str(path))
     if config.run.name is None:
-        name = _made_name(path, now)
-        config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
-        resolved.append(f"run.name={name}")
-    return JobSpec(config, job, path, (*sets, *resolved))
+        run = config.run.model_copy(update={"name": run_name_of(path, now)})
+        config = config.model_copy(update={"run": run})
+    return JobSpec(config, path, tuple(sets))
 
 
-def _resolve(content: Mapping[str, Any], here: Mapping[str, str], there: set[str]) -> tuple[list[str], list[str]]:
-    resolved, missing = [], []
-    for part, field in PATH_FIELDS:
-        value = content[part].get(field) if isinstance(content.get(part), dict) else None
-        names = variables_in(value) if isinstance(value, str) else []
-        unknown = [name for name in names if name not in here and name not in there]
+def _resolve_variables(content: dict[str, Any], here: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Replaces what is known here; a path that names a variable of the job is left for the node."""
+    job, _ = validated(JobPart, content.get("job") or {})
+    brought = variables_of(job) if job is not None else set()
+    missing, resolved = [], content
+    for part, field, value in path_values(content):
+        names = variables_in(value)
         missing += [
             f"{part}.{field}: {value} names the variable {name}, which is set neither here nor for the job: "
             f"export {name}=…, or give it under job.runtime_env.env_vars"
-            for name in unknown
+            for name in names
+            if name not in here and name not in brought
         ]
-        if names and not unknown and all(name in here and name not in there for name in names):
-            assert isinstance(value, str)
-            for name in names:
-                value = value.replace(f"${{{name}}}", here[name])
-            resolved.append(override_of(f"{part}.{field}", value))
+        if names and brought.isdisjoint(names):
+            known, _ = expand_variables({part: {field: value}}, here)
+            resolved = apply_overrides(resolved, [((part, field), known[part][field])])
     return resolved, missing
 
 
-def _made_name(path: Path, now: datetime) -> str:
-    stem = re.sub(r"[^A-Za-z0-9.-]+", "-", path.stem).strip("-.") or "run"
-    return f"{stem}-{now:%Y%m%d-%H%M%S}"
+def _names_home(config: RunConfig) -> bool:
+    values = [value for _, _, value in path_values(config.model_dump())]
+    return config.run.storage_path is None or any(value.startswith("~") for value in values)
+
+
+def _with_home(config: RunConfig) -> RunConfig:
+    content = expand_home(config.model_dump(mode="json"))
+    content["run"]["storage_path"] = content["run"]["storage_path"] or default_storage_path()
+    return RunConfig.model_validate(content)

@@ -1,14 +1,18 @@
 """Run → SubmitRequest: all that Ray will be asked for one attempt. Pure and printable; nothing acts here."""
 
+import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 from jobs.model import Gang, Run, submission_id_of
 from jobs.submission.job_spec import JobPart
 from runtime_env.build import build_runtime_env
 from runtime_env.install_script import wrap_entrypoint
+from trainers.config.submitted import CONFIG_VARIABLE, config_text
 
 METADATA_UID = "rayscribe_run_uid"
 
@@ -56,7 +60,9 @@ class SubmitRequest:
         }
 
 
-def build_request(run: Run, attempt: int, *, package: str, resume: str) -> SubmitRequest:
+def build_request(
+    run: Run, attempt: int, *, package: str, resume: str, former_recipe: str | None = None
+) -> SubmitRequest:
     """Builds what Ray is asked for an attempt.
 
     Args:
@@ -64,21 +70,23 @@ def build_request(run: Run, attempt: int, *, package: str, resume: str) -> Submi
         attempt: Number of the attempt.
         package: Path of the zip with the working directory.
         resume: What the attempt starts from, in words.
+        former_recipe: A recipe in a package of version 0.1, whose task.py takes its config from arguments only. None:
+            the package is of this version.
     """
     job = JobPart.model_validate(run.config["job"])
-    words = ["python", "task.py", "--config", run.spec_path, "--attempt", str(attempt)]
-    for override in run.overrides:
-        words += ["--set", override]
+    arguments = ["python", "task.py", "--attempt", str(attempt)]
+    # Ray would answer the very same environment with a failure that it remembers.
+    variables = {"RAYSCRIBE_ATTEMPT": str(attempt)}
+    if former_recipe is None:
+        variables[CONFIG_VARIABLE] = config_text(run.config)
+    else:
+        arguments += ["--config", former_recipe, *_as_overrides(run.config)]
     return SubmitRequest(
         submission_id=submission_id_of(run.id, attempt),
         address=run.address,
-        entrypoint=wrap_entrypoint(job.runtime_env, shlex.join(words)),
+        entrypoint=wrap_entrypoint(job.runtime_env, shlex.join(arguments)),
         runtime_env=build_runtime_env(
-            job.runtime_env,
-            package=package,
-            stop_grace_s=job.stop_grace_s,
-            # Ray would answer the very same environment with a failure that it remembers.
-            environment={"RAYSCRIBE_ATTEMPT": str(attempt)},
+            job.runtime_env, package=package, stop_grace_s=job.stop_grace_s, environment=variables
         ),
         metadata={
             "rayscribe_run": run.id,
@@ -90,3 +98,10 @@ def build_request(run: Run, attempt: int, *, package: str, resume: str) -> Submi
         run_folder=run.run_folder,
         resume=resume,
     )
+
+
+def _as_overrides(config: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments that replace every part of whatever recipe by this config's."""
+    for key, part in config.items():
+        value = yaml.safe_dump(part, default_flow_style=True, sort_keys=False, width=math.inf)
+        yield from ("--set", f"{key}={value.strip()}")

@@ -1,70 +1,92 @@
 """RunRequest: what the command line sends to the service; and the Run that it becomes. Pure."""
 
-from collections.abc import Callable
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from jobs.model import Run
-from jobs.submission.job_spec import JobPart, gang_of
+from jobs.model import Record, Run
+from jobs.submission.job_spec import JobPart, RunConfig, variables_of
 from jobs.submission.literal_secrets import written_secrets
-from trainers.config.loader import refuse, refuse_relative_storage, validated
-from trainers.config.locations import storage_path_of
-from trainers.config.schema import TrainConfig
+from jobs.submission.ray_request import build_request
+from trainers.config.locations import storage_path_of, unresolved_paths
+from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
+# Linux takes 128 KiB for one variable and for one argument. Ray passes the runtime_env as JSON in one of each, beside
+# some paths of its own.
+MOST_RUNTIME_ENV_BYTES = 120_000
+MOST_ATTEMPT = 999_999
+# Of requests of version 0.1.
+FORMER_FIELDS = ("overrides", "spec_path")
 
-class RunRequest(BaseModel):
-    """A run that is asked for.
+
+class _AsRunConfig:
+    """Any JSON object, described as a RunConfig: `run_of` validates it, with messages that name fields and fixes."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler(source)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(RunConfig.__pydantic_core_schema__)
+
+
+class RunRequest(Record):
+    """A run that is requested.
 
     Attributes:
-        config: The whole config, its run named and its `job` included.
-        spec_path: The recipe, relative to the package's root.
-        overrides: `key=value` texts that make the recipe that config.
+        config: The one config of the run: `run.name` given, every default may be left out.
         package: SHA-256 of the uploaded zip.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    config: dict[str, Any]
-    spec_path: str = Field(max_length=1000)
-    overrides: list[str] = Field(max_length=1000)
+    config: Annotated[dict[str, Any], _AsRunConfig()]
     package: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_config(cls, content: Any) -> Any:
+        former = [name for name in FORMER_FIELDS if isinstance(content, Mapping) and name in content]
+        if former:
+            raise ValueError(
+                f"{' and '.join(former)}: not taken; a run has one config, which holds what was overridden: send "
+                "config and package (a client of version 0.1 sends more: install the service's version)"
+            )
+        return content
 
 
 def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
     """The run that a run request becomes.
 
     Args:
-        run_request: What was asked for; whoever sent it, it is validated here.
+        run_request: What was requested; whoever sent it, it is validated here.
         uid: Unique for ever.
-        user: Who asks.
+        user: Who requests it.
         address_of: Chooses the cluster.
         now_s: The time.
 
     Raises:
-        ConfigError: one message with every fault.
+        ConfigError: one message with every problem.
     """
-    config, faults = validated(TrainConfig, run_request.config)
-    job, job_faults = validated(JobPart, run_request.config.get("job") or {}, ("job",))
-    secrets = [*written_secrets(run_request.config), *written_secrets(run_request.overrides, ("overrides",))]
-    refuse([*secrets, *faults, *job_faults], "submission")
-    assert config is not None and job is not None
+    config, problems = validated(RunConfig, run_request.config)
+    refuse([*written_secrets(run_request.config), *problems], "submission")
+    assert config is not None
     if config.run.name is None:
         raise ConfigError("run.name: missing; a submitted run has a name (--set run.name=…)")
-    refuse_relative_storage(config)
-    return Run(
+    refuse(unresolved_paths(config, variables_of(config.job)), "submission")
+    job = config.job
+    run = Run(
         id=config.run.name,
         uid=uid,
         user=user,
         queue=job.queue,
         priority=job.priority,
         address=address_of(job),
-        spec_path=run_request.spec_path,
-        overrides=run_request.overrides,
-        config={**config.model_dump(mode="json"), "job": job.model_dump(mode="json")},
+        config=config.model_dump(mode="json"),
         package=run_request.package,
-        gang=gang_of(config),
+        gang=config.gang,
         tags=sorted(set(job.tags)),
         depends_on=sorted(set(job.depends_on)),
         max_retries=job.max_retries,
@@ -74,3 +96,15 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
         queued_s=now_s,
         updated_s=now_s,
     )
+    _refuse_large(run)
+    return run
+
+
+def _refuse_large(run: Run) -> None:
+    request = build_request(run, MOST_ATTEMPT, package=f"gcs://_ray_pkg_{run.package}.zip", resume="")
+    size = len(json.dumps(request.runtime_env))
+    if size > MOST_RUNTIME_ENV_BYTES:
+        raise ConfigError(
+            f"submission: the config makes a runtime_env of {size} bytes, but a node takes {MOST_RUNTIME_ENV_BYTES}: "
+            "shorten the largest lists; requirements (job.runtime_env.pip or uv) without hashes are much shorter"
+        )

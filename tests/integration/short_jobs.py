@@ -15,7 +15,8 @@ from jobs.service.package_store import PackageStore
 from jobs.submission.run_request import RunRequest
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
-from trainers.config.loader import apply_overrides, parse_override, read_yaml
+from trainers.config.loader import read_yaml
+from trainers.config.overrides import apply_overrides, parse_override
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPE = "jobs/specs/whisper_micro.yaml"
@@ -23,20 +24,19 @@ TASK = """
 import argparse, json, os, pathlib, re, signal, sys, time
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--config")
 parser.add_argument("--attempt", type=int)
-parser.add_argument("--set", action="append", default=[])
 given = parser.parse_args()
-sets = dict(item.split("=", 1) for item in given.set)
-behavior = dict(item.split(":") for item in json.loads(sets["job.tags"]))
-records = pathlib.Path(sets["run.storage_path"]) / "records"
+config = json.loads(os.environ["RAYSCRIBE_CONFIG"])
+name = config["run"]["name"]
+behavior = dict(item.split(":") for item in config["job"]["tags"])
+records = pathlib.Path(config["run"]["storage_path"]) / "records"
 records.mkdir(exist_ok=True)
 start = time.time()
-record = records / f"{sets['run.name']}-a{given.attempt}-{os.getpid()}.json"
+record = records / f"{name}-a{given.attempt}-{os.getpid()}.json"
 
 def write(**more):
     part = record.with_suffix(".part")
-    head = {"run": sets["run.name"], "attempt": given.attempt, "pid": os.getpid(), "start": start}
+    head = {"run": name, "attempt": given.attempt, "pid": os.getpid(), "start": start}
     part.write_text(json.dumps({**head, **more}))
     part.replace(record)
 
@@ -46,14 +46,14 @@ def stopped(number, frame):
 
 signal.signal(signal.SIGTERM, stopped)
 write()
-print(f"{sets['run.name']} attempt {given.attempt} begins", flush=True)
+print(f"{name} attempt {given.attempt} begins", flush=True)
 for line in range(int(behavior.get("lines", 0))):
     print(f"line {line}", flush=True)
     time.sleep(0.05)
 slow = given.attempt <= int(behavior.get("slow_attempts", 1000))
 time.sleep(int(behavior.get("ms", 0)) / 1000 if slow else 0)
 write(end=time.time())
-print(f"{sets['run.name']} attempt {given.attempt} is done", flush=True)
+print(f"{name} attempt {given.attempt} is done", flush=True)
 failing = given.attempt <= int(behavior.get("failing_attempts", 1000))
 sys.exit(int(behavior.get("exit", 0)) if failing else 0)
 """
@@ -101,7 +101,7 @@ class Workspace:
         package = pack(list_tree(tree, []), self.packages.folder)
         overrides = [*sets, f"run.name={name}", f"run.storage_path={self.storage}"]
         config = apply_overrides(read_yaml(tree / recipe), [parse_override(item) for item in overrides])
-        run_request = RunRequest(config=config, spec_path=recipe, overrides=overrides, package=package.sha256)
+        run_request = RunRequest(config=config, package=package.sha256)
         return self.service.as_user(user).submit(run_request, idempotency_key=uuid.uuid4().hex)
 
     def records(self) -> list[dict[str, Any]]:

@@ -24,8 +24,6 @@ def sample_run(**fields: Any) -> Run:
         "queue": "default",
         "priority": 0,
         "address": "http://127.0.0.1:8265",
-        "spec_path": "jobs/specs/sr.yaml",
-        "overrides": ["run.name=sr"],
         "config": config,
         "package": "ab" * 32,
         "gang": Gang(num_workers=2, resources_per_worker={"CPU": 4.0, "GPU": 1.0}, extra={"CPU": 1.0}),

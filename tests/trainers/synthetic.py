@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from trainers.config.loader import apply_overrides, build_config
+from trainers.config.loader import build_config
+from trainers.config.overrides import apply_overrides
 from trainers.config.schema import TrainConfig
 
 RATE_HZ = 16_000

@@ -91,7 +91,7 @@ class TestTask:
         answer = task("--config", str(recipe), *overrides, folder=recipe.parent)
         assert answer.returncode == 2
         message = one_message(answer)
-        assert "2 faults" in message
+        assert "2 problems" in message
         assert "training.max_step: unknown key; did you mean training.max_steps?" in message
         assert "training.learning_rate: " in message
         assert "'fast'" in message

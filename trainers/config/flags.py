@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Override = tuple[tuple[str, ...], Any]
+from trainers.config.overrides import Override
 
 DEFAULT_DATASET = "google/fleurs"
 STORAGE_VARIABLE = "BUCKET_URI"

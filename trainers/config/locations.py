@@ -1,14 +1,29 @@
-"""Where a config says that runs and prepared sets lie: absolute folders or URLs, in words. Touches no storage."""
+"""The paths of a config: `${NAME}`, `~`, relative ones, and where runs and prepared sets lie. Touches no storage."""
 
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from trainers.config.schema import PREPARED, TrainConfig
+from trainers.config.overrides import copy_levels
+from trainers.config.schema import PREPARED, TrainConfig, is_absolute
+from trainers.errors import ConfigError
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
+PATH_FIELDS = (
+    ("run", "storage_path"),
+    ("data", "train"),
+    ("data", "validation"),
+    ("data", "test"),
+    ("data", "cache_dir"),
+    ("model", "name_or_path"),
+)
+_STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def default_storage_path() -> str:
-    """Where Ray keeps results when nothing is said."""
+    """Where Ray keeps results when no storage path is given, on this machine."""
     return str(Path(RAY_DEFAULT_STORAGE).expanduser())
 
 
@@ -20,3 +35,116 @@ def storage_path_of(config: TrainConfig) -> str:
 def cache_url_of(config: TrainConfig) -> str:
     """Where prepared sets are kept."""
     return config.data.cache_dir or f"{storage_path_of(config)}/{PREPARED}"
+
+
+def variables_in(text: str) -> list[str]:
+    """Names of the variables that a path refers to as `${NAME}`."""
+    return _VARIABLE.findall(text)
+
+
+def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Part, field and value of each path in the content of a recipe that is a text."""
+    for part, field in PATH_FIELDS:
+        value = content[part].get(field) if isinstance(content.get(part), Mapping) else None
+        if isinstance(value, str):
+            yield part, field, value
+
+
+def expand_variables(content: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Replaces `${NAME}` in paths.
+
+    Returns:
+        A copy of the content, and a line for each variable that is not set.
+    """
+    result, problems = copy_levels(content), []
+    for part, field, value in path_values(content):
+        problems += [
+            f"{part}.{field}: {value} names the variable {name}, which is not set: "
+            f"export {name}=…, or --set {part}.{field}=…"
+            for name in variables_in(value)
+            if name not in environment
+        ]
+        result[part][field] = _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), value)
+    return result, problems
+
+
+def expand_home(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the content in which a leading `~` of paths is the home folder of this machine's user."""
+    result = copy_levels(content)
+    for part, field, value in path_values(content):
+        if value.startswith("~"):
+            result[part][field] = str(Path(value).expanduser())
+    return result
+
+
+def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
+    """Returns the config with every relative path joined to `base`; a Hub id stays as it is."""
+    updates: dict[str, dict[str, str]] = {}
+    for part, field in PATH_FIELDS:
+        value = getattr(getattr(config, part), field)
+        if value is None or is_absolute(value) or (field == "name_or_path" and not (base / value).is_dir()):
+            continue
+        updates.setdefault(part, {})[field] = str((base / value).resolve())
+    parts = {part: getattr(config, part).model_copy(update=fields) for part, fields in updates.items()}
+    return config.model_copy(update=parts)
+
+
+def relative_storage(config: TrainConfig) -> list[str]:
+    """A line for each storage path that, inside a job, would lie in a session copy that Ray deletes."""
+    values = [(part, field, getattr(getattr(config, part), field)) for part, field in _STORAGE_FIELDS]
+    return [
+        f"{part}.{field} is {value}, a relative path inside a Ray job: it would lie in the job's copy of the "
+        f"working directory, which Ray deletes. Give an absolute folder or s3:// URL (--set {part}.{field}=/…)"
+        for part, field, value in values
+        if value is not None and not is_absolute(value)
+    ]
+
+
+def refuse_relative_storage(config: TrainConfig) -> None:
+    """Refuses what `relative_storage` finds.
+
+    Raises:
+        ConfigError: run.storage_path or data.cache_dir is relative.
+    """
+    for problem in relative_storage(config):
+        raise ConfigError(problem)
+
+
+def unresolved_paths(config: TrainConfig, variables: Collection[str]) -> list[str]:
+    """What keeps the paths of a submitted config from meaning the same to the service and on every node.
+
+    Args:
+        config: The config.
+        variables: Names of the variables that each node resolves: those that the job brings.
+
+    Returns:
+        A line for each problem.
+    """
+    problems = []
+    if config.run.storage_path is None:
+        problems.append(
+            f"run.storage_path: null means {RAY_DEFAULT_STORAGE}, which is another folder on each machine unless the "
+            "cluster is on this one: give an absolute folder that all nodes share, or an s3:// URL "
+            "(--set run.storage_path=/…)"
+        )
+    for part, field, value in path_values(config.model_dump(include={part for part, _ in PATH_FIELDS})):
+        names = variables_in(value)
+        if value.startswith("~"):
+            problems.append(
+                f"{part}.{field}: {value} is another folder on each machine unless the cluster is on this one: give an "
+                f"absolute one, or an s3:// URL (--set {part}.{field}=/…)"
+            )
+        elif names and (part, field) == ("run", "storage_path"):
+            problems.append(
+                f"{part}.{field}: {value} is known on the nodes only, but the service watches the run folder: write "
+                f"the value of {', '.join(names)} (--set {part}.{field}=/…)"
+            )
+        else:
+            problems += [
+                f"{part}.{field}: {value} names the variable {name}, which the job does not bring: give it under "
+                "job.runtime_env.env_vars or job.runtime_env.secrets"
+                for name in names
+                if name not in variables
+            ]
+    started = {problem.partition(":")[0] for problem in problems}
+    return problems + [line for line in relative_storage(config) if line.partition(" ")[0] not in started]

@@ -7,7 +7,9 @@ message is made). Faults that need two fields to be seen are found by the valida
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from trainers.config.part import Part
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -22,14 +24,6 @@ URL = r"^https?://[^@\s]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
-
-
-class Part(BaseModel):
-    """A frozen part of the config that refuses unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", protected_namespaces=(), str_strip_whitespace=True, allow_inf_nan=False
-    )
 
 
 class RunPart(Part):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.config.loader import apply_overrides
+from trainers.config.overrides import apply_overrides
 from trainers.config.schema import CPUS_FOR_DATA, TrainConfig
 
 # In the repository, in the job's copy of it, and in an installed distribution alike.

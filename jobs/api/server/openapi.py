@@ -20,8 +20,6 @@ RUN: dict[str, Any] = {
     "queue": "default",
     "priority": 10,
     "address": "http://ray-head:8265",
-    "spec_path": "jobs/specs/whisper_small_finetune.yaml",
-    "overrides": ["run.name=whisper-sr", "training.max_steps=4000"],
     "config": CONFIG,
     "package": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "gang": GANG,
@@ -84,7 +82,7 @@ LOGS = {
     "ended": False,
 }
 USAGE = {"key": "ana", "attempts": 12, "wall_hours": 31.5, "cpu_hours": 283.5, "gpu_hours": 63.0}
-RUN_REQUEST = {name: RUN[name] for name in ("config", "spec_path", "overrides", "package")}
+RUN_REQUEST = {name: RUN[name] for name in ("config", "package")}
 
 ERRORS: dict[int, tuple[str, str, str, int]] = {
     400: ("The body is not readable.", "ConfigError", "There was an error parsing the body", 2),

@@ -49,7 +49,7 @@ def run_request(operations: Operations, folder: Path, name: str, **job: object) 
     sha256 = make_package(folder / "package.zip")
     if not operations.has_package(sha256):
         operations.put_package(sha256, folder / "package.zip")
-    return RunRequest(config=config_of(name, **job), spec_path="a.yaml", overrides=[f"run.name={name}"], package=sha256)
+    return RunRequest(config=config_of(name, **job), package=sha256)
 
 
 def test_reading_gives_what_the_service_gives(client: Client, direct: Service, house: House) -> None:
@@ -122,7 +122,7 @@ def test_errors_are_those_of_the_service_itself(client: Client, direct: Service,
 
 def test_what_cannot_travel_is_refused_before_it_does(client: Client, tmp_path: Path) -> None:
     asked = run_request(client, tmp_path, "odd")
-    for odd in ({"overrides": ["run.name=\udcff"]}, {"config": {"training": {"learning_rate": float("nan")}}}):
+    for odd in ({"config": {"run": {"name": "\udcff"}}}, {"config": {"training": {"learning_rate": float("nan")}}}):
         with pytest.raises(ConfigError, match="not finite, or a text that is not UTF-8"):
             client.submit(asked.model_copy(update=odd))
 

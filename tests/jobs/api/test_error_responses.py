@@ -66,6 +66,7 @@ def test_a_bug_is_told_by_its_place_alone(house: House, caplog: pytest.LogCaptur
         {"config": SECRET},
         {"config": {}, SECRET: 1},
         {"config": {}, "spec_path": [SECRET], "overrides": SECRET, "package": SECRET},
+        {"config": [SECRET], "package": SECRET},
         {"config": {"run": {"name": "a"}, "job": {"runtime_env": {"env_vars": {"HF_TOKEN": [SECRET]}}}}},
         {"config": {"job": {"runtime_env": {"env_vars": SECRET}}}},
         {"config": {"job": {"runtime_env": {"secrets": {"HF_TOKEN": SECRET}}}}},
@@ -78,7 +79,7 @@ def test_a_refused_submission_repeats_no_value_of_it(
 ) -> None:
     if isinstance(body, dict) and isinstance(body.get("config"), dict):
         config = {**config_of("a"), **body["config"]}
-        body = {"spec_path": "a.yaml", "overrides": [], "package": "0" * 64, **body, "config": config}
+        body = {"package": "0" * 64, **body, "config": config}
     with caplog.at_level(logging.DEBUG):
         answer = reader.post("/v1/runs", json=body)
     assert answer.status_code == 422
@@ -102,7 +103,7 @@ def test_a_body_that_is_no_submission_is_refused(reader: httpx.Client, content: 
     "odd", ['"\\u0000"', '"\\ud800"', "NaN", "Infinity", "[" * 60 + "]" * 60, '{"\\udc00": 1}'], ids=repr
 )
 def test_what_no_database_could_keep_is_refused(reader: httpx.Client, odd: str) -> None:
-    rest = f'"spec_path": "a.yaml", "overrides": [], "package": "{"0" * 64}"'
+    rest = f'"package": "{"0" * 64}"'
     content = '{"config": {"run": ' + odd + "}, " + rest + "}"
     answer = reader.post("/v1/runs", content=content.encode(), headers={"Content-Type": "application/json"})
     assert answer.status_code == 422

@@ -24,7 +24,7 @@ def requests(http: httpx.Client, package: str) -> Iterator[httpx.Response]:
     while True:
         number += 1
         name = f"run-{number:06}"
-        run_request = {"config": config_of(name), "spec_path": "a.yaml", "overrides": [], "package": package}
+        run_request = {"config": config_of(name), "package": package}
         yield http.get("/v1/runs")
         yield http.get("/v1/runs", params={"state": ["QUEUED", "FAILED"], "limit": 500})
         yield http.get("/v1/runs/run-training")

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from jobs.api.protocol import HEALTH, OPENAPI
+from jobs.submission.job_spec import RunConfig
 from tests.jobs.api.house import House
 from tests.settings import examples
 
@@ -29,6 +30,7 @@ OPERATIONS = {
     "put_package": ("PUT", "/v1/packages/{sha256}"),
     "get_usage": ("GET", "/v1/usage"),
     "list_queues": ("GET", "/v1/queues"),
+    "list_clusters": ("GET", "/v1/clusters"),
     "get_metrics": ("GET", "/metrics"),
     "get_health": ("GET", "/healthz"),
 }
@@ -53,6 +55,19 @@ def test_every_operation_keeps_to_its_description(house_and_url: tuple[House, st
 
 def test_operations_keep_their_names(operations: dict[tuple[str, str], dict[str, Any]]) -> None:
     assert {item["operationId"]: place for place, item in operations.items()} == OPERATIONS
+
+
+def test_a_run_request_is_described_as_one_config_and_a_package(
+    operations: dict[tuple[str, str], dict[str, Any]], stranger: httpx.Client
+) -> None:
+    schemas = stranger.get(OPENAPI).raise_for_status().json()["components"]["schemas"]
+    assert set(schemas["RunRequest"]["properties"]) == {"config", "package"}
+    config = schemas["RunRequest"]["properties"]["config"]
+    assert set(config["properties"]) == set(RunConfig.model_fields)
+    assert config["properties"]["job"]["$ref"] == "#/components/schemas/JobPart"
+    assert config["additionalProperties"] is False
+    body = operations["POST", "/v1/runs"]["requestBody"]["content"]["application/json"]
+    assert RunConfig.model_validate(body["example"]["config"]).run.name == "whisper-sr"
 
 
 def test_every_operation_is_explained_with_examples(operations: dict[tuple[str, str], dict[str, Any]]) -> None:

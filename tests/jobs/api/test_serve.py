@@ -166,7 +166,7 @@ def test_a_spec_s_secret_is_in_no_answer_no_log_and_no_ledger(tmp_path: Path, da
         with Client(service.url, token_of(tmp_path)) as client:
             client.put_package(sha256, tmp_path / "package.zip")
         config = {**config_of("a"), "job": {"runtime_env": {"secrets": {"HF_TOKEN": {"value": secret}}}}}
-        body = {"config": config, "spec_path": "a.yaml", "overrides": [], "package": sha256}
+        body = {"config": config, "package": sha256}
         headers = {"Authorization": f"Bearer {token_of(tmp_path)}"}
         for sent in (body, {**body, secret: secret}, [secret], {"config": {"run": {"name": secret, secret: secret}}}):
             answer = httpx.post(f"{service.url}/v1/runs", json=sent, headers=headers, timeout=30)

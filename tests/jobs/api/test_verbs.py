@@ -17,8 +17,6 @@ def run_request(http: httpx.Client, folder: Path, name: str, **job: object) -> d
     http.put(f"/v1/packages/{sha256}", content=(folder / "upload.zip").read_bytes()).raise_for_status()
     return {
         "config": config_of(name, **job),
-        "spec_path": "jobs/specs/sr.yaml",
-        "overrides": [f"run.name={name}"],
         "package": sha256,
     }
 

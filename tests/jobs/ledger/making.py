@@ -23,8 +23,6 @@ def make_run(run_id: str, **fields: Any) -> Run:
         "queue": "default",
         "priority": 0,
         "address": "http://127.0.0.1:8265",
-        "spec_path": "jobs/specs/whisper_digits.yaml",
-        "overrides": [f"run.name={run_id}"],
         "config": {"run": {"name": run_id}, "training": {"max_steps": 600, "learning_rate": 1e-4}, "job": {}},
         "package": "0" * 64,
         "gang": GANG,

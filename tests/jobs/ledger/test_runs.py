@@ -17,10 +17,9 @@ class TestAdding:
     def test_a_run_is_read_as_it_was_added(self, ledger: Ledger) -> None:
         run = make_run(
             "first",
-            overrides=["run.name=first", "data.train=/srv/говор/train.csv"],
             config={
                 "run": {"name": "first", "note": None},
-                "data": {"buckets_s": [5, 7.5, 30]},
+                "data": {"buckets_s": [5, 7.5, 30], "train": "/srv/говор/$HOME's/train.csv"},
                 "job": {"tags": ["a"]},
             },
             gang=Gang(num_workers=3, resources_per_worker={"CPU": 0.5, "GPU": 0.25, "slot": 1.0}, extra={"CPU": 2.0}),
@@ -96,7 +95,6 @@ class TestIdempotencyKey:
             {"tags": ["x"]},
             {"package": "1" * 64},
             {"config": {"training": {"max_steps": 601}}},
-            {"overrides": []},
             {"gang": Gang(num_workers=1, resources_per_worker={"CPU": 1.0})},
             {"run_folder": "/elsewhere"},
         ],

@@ -73,7 +73,7 @@ class TestProcess:
         recipe.write_text(
             yaml.safe_dump(
                 {
-                    **content({"data.train": "${SPEECH}/train.csv"}),
+                    **content({"data.train": "${SPEECH}/train.csv", "run.storage_path": "/mnt/runs"}),
                     "job": {"runtime_env": {"env_vars": {"SPEECH": "/mnt/speech"}}},
                 }
             )
@@ -87,7 +87,11 @@ class TestProcess:
         (root / "task.py").write_text("raise SystemExit('not to be run')\n")
         recipe = root / "recipe.yaml"
         secret = {"runtime_env": {"secrets": {"WHERE": {"env": "WHERE"}}}}
-        recipe.write_text(yaml.safe_dump({**content({"data.train": "${WHERE}/train.csv"}), "job": secret}))
+        recipe.write_text(
+            yaml.safe_dump(
+                {**content({"data.train": "${WHERE}/train.csv", "run.storage_path": "/mnt/runs"}), "job": secret}
+            )
+        )
         spec = load_spec(recipe, [], environment={}, now=NOW)
         found = findings_of(Context(spec, root, None, None, deep=False))
         assert {finding.text for finding in found.values()} == {"the recipe names WHERE, which only the nodes know"}

@@ -18,7 +18,7 @@ class TestWorkingDir:
     def test_a_small_one_is_fine(self, tmp_path: Path) -> None:
         finding = the_one(WORKING_DIR, context_of(tmp_path))
         assert finding.level == "ok"
-        assert "2 files" in finding.text
+        assert "3 files" in finding.text
 
     def test_one_over_ray_s_limit_names_the_largest_files(self, tmp_path: Path) -> None:
         root = repository(tmp_path)
@@ -69,7 +69,7 @@ class TestStoragePath:
         [
             ("s3://bucket/runs", 3, "ok", "the same for all nodes"),
             (None, 1, "ok", "the cluster has one node"),
-            (None, 2, "error", "null, which means ~/ray_results of each node, on a cluster of 2 nodes"),
+            (None, 2, "error", "/ray_results, on a cluster of 2 nodes"),
             ("/tmp/runs", 3, "error", "/tmp/runs, on a cluster of 3 nodes or more"),
             ("/tmp", 3, "error", "give a folder that all nodes share, or a bucket"),
             ("/tmpfiles/runs", 3, "skipped", "`rayscribe preflight` checks it on each of them"),

@@ -32,7 +32,7 @@ def test_a_request_that_is_repeated_is_answered_whatever_became_of_the_cluster(t
         addresses=["http://head:8265"],
     )
     content = {**CONTENT, "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 2}}}
-    run_request = RunRequest(config=content, spec_path="sr.yaml", overrides=[], package=package.sha256)
+    run_request = RunRequest(config=content, package=package.sha256)
     first = service.submit(run_request, idempotency_key="k")
     cluster.cpus = 1.0
     assert service.submit(run_request, idempotency_key="k").uid == first.uid

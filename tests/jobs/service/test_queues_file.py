@@ -96,7 +96,7 @@ def test_a_fault_is_named_with_its_key_value_and_fix(file: Path, text: str, said
 
 def test_every_fault_is_told_at_once(file: Path) -> None:
     message = fault_of(file, "patience: 5\nqueues: {night: {max_gpu: 2, max_cpus: -1}, 'late night': {}}")
-    assert "4 faults" in message
+    assert "4 problems" in message
     for said in ("patience_s?", "max_gpus?", "max_cpus", "late night"):
         assert said in message
 

@@ -8,11 +8,7 @@ def test_a_branch_has_a_name_and_a_folder_of_its_own_and_begins_from_the_checkpo
     run_request = branch(sample_run(), "checkpoint-40-a1-abc", lambda name: name == "sr-from-1")
     assert run_request.config["run"]["name"] == "sr-from-2"
     assert run_request.config["run"]["resume"] == "from:/mnt/runs/sr/checkpoints/checkpoint-40-a1-abc"
-    assert run_request.overrides[-3:] == [
-        "run.name=sr-from-2",
-        "run.resume=from:/mnt/runs/sr/checkpoints/checkpoint-40-a1-abc",
-        "job.depends_on=[]",
-    ]
+    assert run_request.config["job"]["depends_on"] == []
 
 
 def test_a_checkpoint_of_elsewhere_is_named_by_its_whole_address() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.submission.job_spec import JobSpec, load_spec
+from jobs.submission.job_spec import JobSpec, RunConfig, load_spec
 from tests.jobs.sample import CONTENT
-from trainers.config.loader import apply_overrides, parse_override
+from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
 
 NOW = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
@@ -22,26 +22,26 @@ def load(folder: Path, *sets: str, environment: dict[str, str] | None = None, **
     return load_spec(path, sets, environment=environment or {}, now=NOW)
 
 
-def test_a_run_without_a_name_is_given_one_that_goes_to_the_entrypoint(tmp_path: Path) -> None:
+def test_a_run_without_a_name_is_given_one(tmp_path: Path) -> None:
     spec = load(tmp_path, "run.name=null")
     assert spec.run_id == "sr-20261120-213000"
-    assert spec.overrides == ("run.name=null", "run.name=sr-20261120-213000")
+    assert spec.overrides == ("run.name=null",), "the record has what the user gave"
 
 
-def test_the_overrides_make_the_recipe_the_config(tmp_path: Path) -> None:
+def test_recipe_overrides_and_variables_become_one_config(tmp_path: Path) -> None:
     spec = load(
         tmp_path,
         "training.max_steps=7",
         environment={"SPEECH": "/speech"},
         data={"train": "${SPEECH}/train.csv", "validation": "/data/valid.csv"},
     )
-    again = apply_overrides(yaml.safe_load(spec.path.read_text()), [parse_override(item) for item in spec.overrides])
-    assert again["training"]["max_steps"] == spec.config.training.max_steps == 7
-    assert again["data"]["train"] == spec.config.data.train == "/speech/train.csv"
+    assert spec.config.training.max_steps == 7
+    assert spec.config.data.train == "/speech/train.csv"
+    assert RunConfig.model_validate_json(config_text(spec.config.model_dump(mode="json"))) == spec.config
 
 
 def test_the_gang_is_all_workers_and_the_cpu_that_ray_data_needs(tmp_path: Path) -> None:
-    assert load(tmp_path).gang.total == {"CPU": 9.0, "GPU": 2.0}
+    assert load(tmp_path).config.gang.total == {"CPU": 9.0, "GPU": 2.0}
 
 
 def test_a_variable_of_the_job_is_left_for_the_node(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_all_faults_of_both_halves_come_in_one_message(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         load(tmp_path, "training.max_step=7", job={"prioritty": 3, "queue": "a b", "runtime_env": {"pipp": []}})
     message = str(raised.value)
-    assert "4 faults" in message
+    assert "4 problems" in message
     assert "training.max_step: unknown key; did you mean training.max_steps?" in message
     assert "job.prioritty: unknown key; did you mean job.priority?" in message
     assert "job.runtime_env.pipp: unknown key; did you mean job.runtime_env.pip?" in message

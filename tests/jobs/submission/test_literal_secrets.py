@@ -8,7 +8,6 @@ from jobs.submission.literal_secrets import written_secrets
 from jobs.submission.run_request import RunRequest, run_of
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.submission.test_job_spec import load
-from trainers.config.loader import parse_override
 from trainers.errors import ConfigError
 
 TOKEN = "hf_" + "x" * 34
@@ -27,7 +26,7 @@ def test_a_credential_is_refused_wherever_it_stands_and_never_repeated(tmp_path:
     content = {**CONTENT, **PLACES[place]}
     with pytest.raises(ConfigError) as raised:
         load(tmp_path, **PLACES[place])
-    run_request = RunRequest(config=content, spec_path="recipe.yaml", overrides=[], package="ab" * 32)
+    run_request = RunRequest(config=content, package="ab" * 32)
     with pytest.raises(ConfigError) as sent:
         run_of(run_request, uid="0" * 32, user="ana", address_of=lambda job: "http://head:8265", now_s=0.0)
     for message in (str(raised.value), str(sent.value)):
@@ -49,5 +48,3 @@ def test_a_common_recipe_holds_none() -> None:
 def test_what_a_variable_holds_is_taken_as_text_whatever_yaml_would_make_of_it(tmp_path: Path, value: str) -> None:
     spec = load(tmp_path, environment={"TRAIN": value}, data={**CONTENT["data"], "train": "${TRAIN}"})
     assert spec.config.data.train == value
-    [(_, read)] = [parse_override(text) for text in spec.overrides]
-    assert read == value

@@ -6,7 +6,7 @@ from trainers.config.flags import FLAGS, base_of_flags, overrides_of
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
-from trainers.main import config_of, parser
+from trainers.main import config_of, parse
 
 LONG_KNOWN = (
     "--model_size tiny --name sr --language Serbian --per_device_train_batch_size 64 --gradient_accumulation_steps 1 "
@@ -18,12 +18,13 @@ LONG_KNOWN = (
 @pytest.fixture(autouse=True)
 def no_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("BUCKET_URI", raising=False)
+    monkeypatch.delenv("RAYSCRIBE_CONFIG", raising=False)
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
 def built(line: str) -> TrainConfig:
-    return config_of(parser().parse_args(line.split()))
+    return config_of(parse(line.split()))[0]
 
 
 def test_the_long_known_command_line_gives_exactly_these_fields() -> None:
@@ -116,7 +117,7 @@ def test_a_run_of_a_file_is_named_by_the_file_and_the_time(tmp_path: Path) -> No
     (tmp_path / "my recipe (1).yaml").write_text(
         "{data: {demo: {}}, model: {init: scratch, language: English}, training: {max_steps: 5}}"
     )
-    name = config_of(parser().parse_args(["--config", "my recipe (1).yaml"])).run.name
+    name = config_of(parse(["--config", "my recipe (1).yaml"]))[0].run.name
     assert name is not None
     assert name.startswith("my-recipe-1-2")
 

@@ -8,16 +8,11 @@ import yaml
 from pydantic import BaseModel
 
 from tests.trainers.synthetic import config, content
-from trainers.config.loader import (
-    apply_overrides,
-    build_config,
-    make_paths_absolute,
-    parse_override,
-    read_yaml,
-    refuse_relative_storage,
-    to_yaml,
-)
-from trainers.config.schema import Part, TrainConfig, is_absolute
+from trainers.config.loader import build_config, read_yaml, to_yaml
+from trainers.config.locations import make_paths_absolute, refuse_relative_storage
+from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.part import Part
+from trainers.config.schema import TrainConfig, is_absolute
 from trainers.errors import ConfigError
 
 SPECS = sorted((Path(__file__).parents[3] / "jobs" / "specs").glob("*.yaml"))
@@ -64,7 +59,7 @@ class TestFaults:
             {"training.max_step": 3, "training.learning_rate": "fast", "scaling.num_workers": 0, "run.resume": "maybe"}
         )
         lines = message.splitlines()
-        assert lines[0] == "my.yaml: 4 faults"
+        assert lines[0] == "my.yaml: 4 problems"
         assert len(lines) == 5
         assert any("training.learning_rate" in line and "'fast'" in line for line in lines)
         assert any("scaling.num_workers" in line and "(got 0)" in line for line in lines)
@@ -72,7 +67,7 @@ class TestFaults:
 
     def test_an_unset_variable_stands_among_the_other_faults(self) -> None:
         message = refused({"data.train": "${CORPUS}/train.csv", "training.learning_rate": -1})
-        assert message.startswith("my.yaml: 2 faults")
+        assert message.startswith("my.yaml: 2 problems")
         assert "data.train: ${CORPUS}/train.csv names the variable CORPUS" in message
         assert "export CORPUS=…" in message
         assert "--set data.train=…" in message

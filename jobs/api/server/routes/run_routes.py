@@ -115,7 +115,7 @@ def submit_run(run_request: RunRequest, asked: Asked, response: Response, key: K
 
     The config is checked whole; one answer names every fault. A gang that can never fit is refused with the arithmetic.
     """
-    _refuse_unspeakable([run_request.config, run_request.spec_path, run_request.overrides])
+    _refuse_unspeakable(run_request.config)
     run = asked.submit(run_request, idempotency_key=key)
     response.headers["Location"] = f"{RUNS}/{run.id}"
     return run

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import Field
 
-from jobs.api.protocol import HEALTH, METRICS, QUEUES, USAGE
+from jobs.api.protocol import CLUSTERS, HEALTH, METRICS, QUEUES, USAGE
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import Asked, Backend, Behind
 from jobs.api.server.routes.run_routes import MOST_NAME, PRINTABLE, QueryString
@@ -66,6 +66,26 @@ class QueuesView(Record):
     queues: list[QueueView]
 
 
+class ClusterView(Record):
+    """A Ray cluster of the service.
+
+    Attributes:
+        address: URL of its dashboard, as `job.address` names it.
+    """
+
+    address: str
+
+
+class ClustersView(Record):
+    """All clusters.
+
+    Attributes:
+        clusters: The first is for runs that name none.
+    """
+
+    clusters: list[ClusterView]
+
+
 class Health(Record):
     """Whether the service works.
 
@@ -109,6 +129,19 @@ def get_usage(query: Annotated[UsageQuery, Query()], asked: Asked) -> list[Usage
 def list_queues(behind: Behind) -> QueuesView:
     """Lists the queues with their caps and the number of their runs in each state."""
     return queues_of(behind)
+
+
+@router.get(
+    CLUSTERS,
+    summary="List clusters",
+    responses={
+        200: openapi.example({"clusters": [{"address": "http://ray-head:8265"}]}, "All clusters."),
+        **openapi.errors(),
+    },
+)
+def list_clusters(asked: Asked) -> ClustersView:
+    """Lists the Ray clusters that runs may name; the first is for those that name none."""
+    return ClustersView(clusters=[ClusterView(address=address) for address in asked.clusters()])
 
 
 @router.get(

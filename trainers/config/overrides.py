@@ -1,0 +1,43 @@
+"""`--set a.b=value`: fields of a recipe that are given on the command line."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from trainers.errors import ConfigError
+
+Override = tuple[tuple[str, ...], Any]
+
+
+def parse_override(text: str) -> Override:
+    """Parses `a.b=value`, the value as YAML (`null`, `3`, `[a, b]`).
+
+    Raises:
+        ConfigError: there is no `=`, no key, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text}: write it as key.subkey=value, e.g. --set training.max_steps=200")
+    try:
+        return tuple(key.strip().split(".")), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text}: the value is not YAML: {error}") from None
+
+
+def apply_overrides(content: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
+    """Returns a copy of `content` with each (key path, value) set; missing levels are created."""
+    result = copy_levels(content)
+    for path, value in overrides:
+        level = result
+        for key in path[:-1]:
+            child = level.get(key)
+            level[key] = copy_levels(child) if isinstance(child, Mapping) else {}
+            level = level[key]
+        level[path[-1]] = value
+    return result
+
+
+def copy_levels(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of all mappings; the values in them are shared."""
+    return {key: copy_levels(value) if isinstance(value, Mapping) else value for key, value in content.items()}

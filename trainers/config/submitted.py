@@ -1,0 +1,77 @@
+"""A submitted config on its way to the node: one JSON text, in one environment variable of the Ray job.
+
+The text is what the ledger stores, byte for byte. On the node only `${NAME}` of variables that the job brings and paths
+relative to the package are resolved.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainers.config.locations import expand_variables, make_paths_absolute, unresolved_paths
+from trainers.config.schema import TrainConfig
+from trainers.config.validation import refuse, validated
+from trainers.errors import ConfigError
+
+CONFIG_VARIABLE = "RAYSCRIBE_CONFIG"
+# What the client overrode, in the package. A record: nothing reads values from it.
+OVERRIDES_RECORD = ".rayscribe/overrides.yaml"
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """The one text of a config: compact JSON in ASCII, in the order of its keys.
+
+    Raises:
+        ConfigError: it holds what JSON cannot say.
+    """
+    try:
+        text = json.dumps(config, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        raise ConfigError("the config holds a number that is not finite, as JSON has none: correct it") from None
+    # Ray replaces $NAME in the values of variables on the node, and quotes those of a container with '.
+    return text.replace("$", "\\u0024").replace("'", "\\u0027")
+
+
+def read_submitted(environment: Mapping[str, str], working_dir: Path) -> TrainConfig:
+    """The config of this attempt.
+
+    Args:
+        environment: Variables of the process, secrets resolved.
+        working_dir: Folder of the unpacked package.
+
+    Raises:
+        ConfigError: the variable holds no config that was submitted.
+    """
+    try:
+        content = json.loads(environment[CONFIG_VARIABLE])
+        runtime_env = content["job"].get("runtime_env", {})
+        brought = {*runtime_env.get("env_vars", {}), *runtime_env.get("secrets", {})}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{CONFIG_VARIABLE} holds no submitted config: the service sets it; unset it to run task.py by hand"
+        ) from None
+    known = {name: environment[name] for name in brought if name in environment}
+    expanded, missing = expand_variables(content, known)
+    config, problems = validated(TrainConfig, expanded)
+    if config is not None and not missing:
+        problems = unresolved_paths(config, ())
+    refuse([*missing, *problems], CONFIG_VARIABLE)
+    assert config is not None
+    return make_paths_absolute(config, working_dir)
+
+
+def write_record(overrides: list[str]) -> bytes:
+    """The record of what was overridden, as the package has it."""
+    return yaml.safe_dump(overrides, allow_unicode=True).encode()
+
+
+def read_record(working_dir: Path) -> list[str]:
+    """The record of what was overridden; empty where the package has none that can be read."""
+    try:
+        content = yaml.safe_load((working_dir / OVERRIDES_RECORD).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return []
+    return [item for item in content if isinstance(item, str)] if isinstance(content, list) else []
