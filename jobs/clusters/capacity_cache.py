@@ -1,40 +1,41 @@
-"""Clusters whose size is known at once, or soon, or not: a page of runs never waits for a dashboard that hangs."""
+"""Clusters whose capacity is cached, so that a page of runs never waits long for a dashboard that hangs."""
 
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from jobs.clusters.cluster import Cluster
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.scheduler.policy import Capacity
 
-# Shown sizes may be this old. The controller, who decides, asks for itself.
+# A capacity that is shown may be this old.
 FRESH_S = 5.0
-# Longer than this nobody waits for a size; then an older one will do.
+# Nobody waits longer than this for a capacity; an older one is used then.
 WAIT_S = 1.0
 OLD_S = 60.0
 
 
 @dataclass
-class _Question:
-    """One question to a cluster, under way or answered."""
+class _Request:
+    """One request to a cluster, pending or done."""
 
-    asked_s: float
+    sent_s: float
     done: threading.Event = field(default_factory=threading.Event)
     capacity: Capacity | None = None
     error: ClusterError | None = None
 
 
-class QuickClusters(Clusters):
-    """Clusters for those who look, beside the ones for the controller who acts."""
+class CachingClusters(Clusters):
+    """Clusters for the API and the command line; the controller, which acts, has its own without a cache."""
 
     def __init__(
         self,
         grows_to: Mapping[str, Mapping[str, float]] | None = None,
         *,
-        connect: Callable[[str], RayJobs] = RayJobs,
+        connect: Callable[[str], Cluster] = RayJobs,
         clock: Callable[[], float] = time.monotonic,
         wait_s: float = WAIT_S,
     ):
@@ -49,46 +50,44 @@ class QuickClusters(Clusters):
         super().__init__(grows_to, connect=connect, clock=clock)
         self._now, self._wait_s = clock, wait_s
         self._lock = threading.Lock()
-        self._questions: dict[str, _Question] = {}
+        self._requests: dict[str, _Request] = {}
         self._sizes: dict[str, tuple[float, Capacity]] = {}
 
     def capacity(self, address: str) -> Capacity:
         """What the cluster has and can grow to, as of a few seconds ago.
 
         Raises:
-            ClusterError: it does not answer, or has not yet.
+            ClusterError: it does not respond, or has not yet.
         """
         with self._lock:
             size = self._sizes.get(address)
             if size is not None and self._now() - size[0] < FRESH_S:
                 return size[1]
-            question = self._questions.get(address)
-            if question is None or question.done.is_set():
-                question = self._questions[address] = _Question(self._now())
+            request = self._requests.get(address)
+            if request is None or request.done.is_set():
+                request = self._requests[address] = _Request(self._now())
                 # A daemon: a cluster that hangs does not keep a service that is told to end.
-                threading.Thread(
-                    target=self._answer, args=(address, question), name="cluster-size", daemon=True
-                ).start()
-        question.done.wait(max(0.0, self._wait_s - (self._now() - question.asked_s)))
-        if question.capacity is not None:
-            return question.capacity
-        if question.error is not None:
-            raise _anew(question.error)
+                threading.Thread(target=self._fetch, args=(address, request), name="cluster-size", daemon=True).start()
+        request.done.wait(max(0.0, self._wait_s - (self._now() - request.sent_s)))
+        if request.capacity is not None:
+            return request.capacity
+        if request.error is not None:
+            raise _copy_of(request.error)
         if size is not None and self._now() - size[0] < OLD_S:
             return size[1]
-        raise ClusterError(f"{address}: no answer yet; is the cluster's head alive?")
+        raise ClusterError(f"{address}: no response yet; is the cluster's head alive?")
 
-    def _answer(self, address: str, question: _Question) -> None:
+    def _fetch(self, address: str, request: _Request) -> None:
         try:
-            question.capacity = super().capacity(address)
+            request.capacity = super().capacity(address)
             with self._lock:
-                self._sizes[address] = (self._now(), question.capacity)
+                self._sizes[address] = (self._now(), request.capacity)
         except ClusterError as error:
-            question.error = _anew(error)
+            request.error = _copy_of(error)
         finally:
-            question.done.set()
+            request.done.set()
 
 
-def _anew(error: ClusterError) -> ClusterError:
+def _copy_of(error: ClusterError) -> ClusterError:
     """The same error without its past: an exception keeps the frames of all who ever raised it, with what they held."""
     return type(error)(str(error))

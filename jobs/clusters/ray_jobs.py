@@ -1,81 +1,39 @@
 """The only module that talks to Ray's Jobs API, and to the state API beside it."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import ray
 import requests
-from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 from ray.exceptions import RayError
-from ray.job_submission import JobDetails, JobSubmissionClient
-from ray.util.state import StateApiClient
-from ray.util.state.common import ListApiOptions, StateResource
+from ray.job_submission import JobDetails
+from ray.util.state.common import StateResource
 from ray.util.state.exception import RayStateApiException
 
-from jobs.clusters.job_info import JobInfo
+from jobs.clusters import ray_private
+from jobs.clusters.cluster import JobInfo
+from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ClusterError, ConflictError, RefusedError
 from jobs.scheduler.policy import Capacity
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 # A cluster that has just started answers so until the agent that takes jobs has come up.
 NO_AGENT = "No available agent to submit job"
 TAKEN = "already exists"
 NOT_THERE = "does not exist"
-START_DEADLINE_S = 60.0
-# Ray's client waits without end for a dashboard that hangs, also between two pieces of an answer.
-ANSWER_DEADLINE_S = 30.0
+START_TIMEOUT_S = 60.0
 # Uploading the working directory is part of submitting.
-SUBMIT_DEADLINE_S = 300.0
+SUBMIT_TIMEOUT_S = 300.0
 POLL_S = 0.5
-# The most that Ray's state API gives.
-MOST_ROWS = 10_000
 
-# They tell of every file that is left out of an upload, and of the connection that closes after a job's last line.
-TALKATIVE = (
-    "ray.dashboard.modules.job.sdk",
-    "ray.dashboard.modules.dashboard_sdk",
-    "ray._private.runtime_env.packaging",
-    "ray._private.runtime_env.working_dir",
-)
-# HTTP's words for a request that is wrong in itself: bad request, too large, unprocessable. 404 is not among them:
-# a proxy in front of a head that is being replaced says it too.
+# HTTP's statuses for a request that is wrong in itself: bad request, too large, unprocessable. 404 is not among them:
+# a proxy in front of a head that is being replaced sends it, too.
 REFUSALS = (400, 413, 422)
 UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
-
-
-class _JobsClient(JobSubmissionClient):
-    """Ray's client, bent at two places: it asks the cluster that it was given, and its requests end.
-
-    Ray's own puts RAY_API_SERVER_ADDRESS, or RAY_ADDRESS, above the address that it is given. And one that hung for
-    ever would keep its thread for ever.
-    """
-
-    def __init__(self, address: str):
-        SubmissionClient.__init__(self, address=address)
-        self._client_ray_version = ray.__version__
-        self._check_connection_and_version("2.0", f"{address} runs a Ray before 2.0, which has no jobs: update it")
-
-    def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
-        options.setdefault("timeout", ANSWER_DEADLINE_S)
-        return super()._do_request(method, endpoint, **options)
-
-
-class _StateClient(StateApiClient):
-    """Ray's client of its state API, for the cluster that it was given; see `_JobsClient`."""
-
-    def __init__(self, address: str):
-        SubmissionClient.__init__(self, address=address, headers={"Content-Type": "application/json"})
-
-    def all(self, kind: StateResource, *, detail: bool = False) -> list[Any]:
-        """All that there are of a kind, without a filter: for ray 2.60 one on its side truncates the answer."""
-        options = ListApiOptions(limit=MOST_ROWS, timeout=math.ceil(ANSWER_DEADLINE_S), detail=detail)
-        return self.list(kind, options=options, raise_on_missing_output=True)
 
 
 class RayJobs:
@@ -88,13 +46,13 @@ class RayJobs:
             address: URL of the dashboard, e.g. http://127.0.0.1:8265.
 
         Raises:
-            ClusterError: it does not answer, or refuses.
+            ClusterError: it does not respond, or refuses.
         """
         self.address = address
-        for name in TALKATIVE:
+        for name in NOISY_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._client = self._ask(lambda: _JobsClient(address))
-        self._state = _StateClient(address)
+        self._client = self._call(lambda: JobsClient(address))
+        self._state = StateClient(address)
 
     @classmethod
     def when_ready(cls, address: str) -> "RayJobs":
@@ -103,7 +61,7 @@ class RayJobs:
         Raises:
             ClusterError: it has not come up in time.
         """
-        end = time.monotonic() + START_DEADLINE_S
+        end = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
                 jobs = cls(address)
@@ -124,13 +82,13 @@ class RayJobs:
             Whether this call started it.
 
         Raises:
-            ClusterError: the cluster does not answer, or refuses the request.
+            ClusterError: the cluster does not respond, or refuses the request.
             ConflictError: another ledger's run has this submission id.
         """
-        end = time.monotonic() + START_DEADLINE_S
+        end = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                self._ask(lambda: self._start(request), deadline_s=SUBMIT_DEADLINE_S)
+                self._call(lambda: self._start(request), timeout_s=SUBMIT_TIMEOUT_S)
                 return True
             except ClusterError as error:
                 if TAKEN in str(error):
@@ -144,10 +102,10 @@ class RayJobs:
         """What Ray knows of a job now; `known` is False where it knows nothing.
 
         Raises:
-            ClusterError: the cluster does not answer.
+            ClusterError: the cluster does not respond.
         """
         try:
-            details: JobDetails = self._ask(lambda: self._client.get_job_info(submission_id))
+            details: JobDetails = self._call(lambda: self._client.get_job_info(submission_id))
         except ClusterError as error:
             if NOT_THERE in str(error):
                 return JobInfo.unknown()
@@ -158,9 +116,9 @@ class RayJobs:
         """What Ray knows of all submitted jobs, by submission id.
 
         Raises:
-            ClusterError: the cluster does not answer.
+            ClusterError: the cluster does not respond.
         """
-        every: list[JobDetails] = self._ask(self._client.list_jobs)
+        every: list[JobDetails] = self._call(self._client.list_jobs)
         return {item.submission_id: _job_info_of(item) for item in every if item.submission_id is not None}
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
@@ -170,9 +128,9 @@ class RayJobs:
             grows_to: What the cluster's autoscaler may make of it, as its owner says; Ray has no public call for it.
 
         Raises:
-            ClusterError: the cluster does not answer.
+            ClusterError: the cluster does not respond.
         """
-        every = self._ask(lambda: self._state.all(StateResource.NODES))
+        every = self._call(lambda: self._state.all(StateResource.NODES))
         nodes = [node for node in every if node.state == "ALIVE"]
         if not nodes:
             raise ClusterError(f"{self.address}: no node has joined it yet; wait for its head to come up")
@@ -186,9 +144,9 @@ class RayJobs:
         """What a job's placement groups wait for; empty where nothing waits.
 
         Raises:
-            ClusterError: the cluster does not answer.
+            ClusterError: the cluster does not respond.
         """
-        groups = self._ask(lambda: self._state.all(StateResource.PLACEMENT_GROUPS, detail=True))
+        groups = self._call(lambda: self._state.all(StateResource.PLACEMENT_GROUPS, detail=True))
         mine = [group for group in groups if group.creator_job_id == ray_job_id and group.state == "PENDING"]
         bundles = [bundle for group in mine for bundle in group.bundles or []]
         return [dict(bundle.get("unit_resources", {})) for bundle in bundles]
@@ -197,18 +155,18 @@ class RayJobs:
         """All that the job's entrypoint has printed so far, as UTF-8.
 
         Raises:
-            ClusterError: the cluster does not answer, or has forgotten the job.
+            ClusterError: the cluster does not respond, or has forgotten the job.
         """
-        text: str = self._ask(lambda: self._client.get_job_logs(submission_id))
+        text: str = self._call(lambda: self._client.get_job_logs(submission_id))
         return text.encode()
 
     def stop(self, submission_id: str) -> None:
         """Asks a job to stop; asking again changes nothing. A pending one stops as soon as its entrypoint starts.
 
         Raises:
-            ClusterError: the cluster does not answer.
+            ClusterError: the cluster does not respond.
         """
-        self._ask(lambda: self._client.stop_job(submission_id))
+        self._call(lambda: self._client.stop_job(submission_id))
 
     def _start(self, request: SubmitRequest) -> None:
         self._client.submit_job(
@@ -219,19 +177,20 @@ class RayJobs:
         )
 
     def _check_ours(self, request: SubmitRequest) -> None:
-        details: JobDetails = self._ask(lambda: self._client.get_job_info(request.submission_id))
+        details: JobDetails = self._call(lambda: self._client.get_job_info(request.submission_id))
         if (details.metadata or {}).get(METADATA_UID) != request.metadata.get(METADATA_UID):
             raise ConflictError(
                 f"{self.address} has a job {request.submission_id} that this ledger did not submit: "
                 "give the run another name (--set run.name=…)"
             )
 
-    def _ask(self, question: Callable[[], Answer], deadline_s: float = ANSWER_DEADLINE_S) -> Answer:
+    def _call(self, call: Callable[[], Result], timeout_s: float | None = None) -> Result:
+        timeout_s = ray_private.RESPONSE_TIMEOUT_S if timeout_s is None else timeout_s
         try:
-            return call_with_timeout(question, deadline_s)
+            return call_with_timeout(call, timeout_s)
         except CallTimeoutError as error:
             raise ClusterError(
-                f"{self.address}: no answer in {deadline_s:.0f} s; is the cluster's head alive?"
+                f"{self.address}: no response in {timeout_s:.0f} s; is the cluster's head alive?"
             ) from error
         except UNREACHABLE as error:
             if any(f"status code {code}" in str(error) for code in REFUSALS):

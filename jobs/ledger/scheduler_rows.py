@@ -1,9 +1,8 @@
 """What the scheduler reads of runs, without their configs: ten thousand rows take a fraction of a second."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, Select, Text, select, type_coerce
@@ -12,12 +11,11 @@ from jobs.ledger import tables
 from jobs.ledger.database import Database
 from jobs.lifecycle import HOLDING, WAITING, RunState
 from jobs.model import Gang
+from jobs.scheduler.feasibility import Amounts
 from jobs.scheduler.policy import Holding, Waiting
 
 # SQLite takes 32,766 values in a statement.
 _IDS_AT_ONCE = 5_000
-
-Amounts = Mapping[str, float]
 
 
 class SchedulerRows:
@@ -96,7 +94,7 @@ def _select(*more: Any) -> Select[Any]:
 def _gang(text: str) -> tuple[Amounts, Amounts, int]:
     """Total, each worker's part and number of workers; runs of one recipe share the text, and so the work."""
     gang = Gang.model_validate_json(text)
-    return MappingProxyType(gang.total), MappingProxyType(gang.resources_per_worker), gang.num_workers
+    return Amounts(gang.total), Amounts(gang.resources_per_worker), gang.num_workers
 
 
 @lru_cache(maxsize=4096)

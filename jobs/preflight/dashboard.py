@@ -46,7 +46,7 @@ def get_metadata(address: str, *, with_token: bool) -> DashboardResponse:
     try:
         response = requests.get(
             address.rstrip("/") + METADATA,
-            headers=_token_header() if with_token else {},
+            headers=_token_headers() if with_token else {},
             timeout=TIMEOUT_S,
             allow_redirects=False,
         )
@@ -69,15 +69,11 @@ def external_url(address: str) -> str | None:
     return None if host is None else f"{parts.scheme}://{host}:{parts.port or 80}"
 
 
-def _token_header() -> Mapping[str, str]:
-    # Private: Ray has no public function that gives the headers its own clients send.
-    from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled  # noqa: PLC0415
-    from ray.exceptions import RayError  # noqa: PLC0415
+def _token_headers() -> Mapping[str, str]:
+    # Only now: it loads Ray.
+    from jobs.clusters.ray_private import token_headers  # noqa: PLC0415
 
-    try:
-        return get_auth_headers_if_auth_enabled({})
-    except (RayError, RuntimeError, OSError):
-        return {}
+    return token_headers()
 
 
 def _own_address() -> str | None:

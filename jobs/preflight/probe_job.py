@@ -7,7 +7,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.clusters.job_info import JobInfo
+from jobs.clusters.cluster import JobInfo
 from jobs.errors import JobsError
 from jobs.model import Gang
 from jobs.preflight.context import Context

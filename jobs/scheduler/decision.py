@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from jobs.scheduler.feasibility import Resources
+from jobs.scheduler.feasibility import Amounts, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class Waiting:
     num_workers: int
     depends_on: tuple[str, ...] = ()
     not_before_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Makes the amounts comparable by value."""
+        object.__setattr__(self, "need", Amounts.of(self.need))
+        object.__setattr__(self, "per_worker", Amounts.of(self.per_worker))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,31 @@ from jobs.scheduler.limits import Limits, QueuesConfig
 
 Resources = Mapping[str, float]
 
+
+class Amounts(dict[str, float]):
+    """Amounts of resources that never change, so that they can be keys; equal ones are equal keys.
+
+    The hash is computed once: a decision compares those of thousands of runs, most of which share one object.
+    """
+
+    __slots__ = ("_hash",)
+
+    _hash: int
+
+    @classmethod
+    def of(cls, resources: Resources) -> "Amounts":
+        """The same amounts; themselves where they are of this kind."""
+        return resources if isinstance(resources, cls) else cls(resources)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """See object.__hash__."""
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = hash(frozenset(self.items()))
+            return self._hash
+
+
 # Ray counts resources in ten-thousandths; sums of fractions may be off by far less than that.
 EPSILON = 1e-6
 GIB = 2.0**30

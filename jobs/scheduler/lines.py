@@ -58,8 +58,7 @@ class Lines:
 
     def standing(self, run: Waiting) -> str | Places:
         """What a run takes of each of its pools, or why it could not start even if nobody else were there."""
-        # The ledger gives runs of one recipe the same objects, which live as long as this decision.
-        key = (run.queue, run.address, run.num_workers, id(run.need), id(run.per_worker))
+        key = (run.queue, run.address, run.num_workers, run.need, run.per_worker)
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = self._kind(run)

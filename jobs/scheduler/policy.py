@@ -36,7 +36,7 @@ from operator import attrgetter
 
 from jobs.lifecycle import RunState
 from jobs.scheduler.decision import Decision, Holding, Wait, Waiting
-from jobs.scheduler.feasibility import Capacity, never_fits
+from jobs.scheduler.feasibility import Amounts, Capacity, never_fits
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.scheduler.lines import Lines, Places
 from jobs.scheduler.pools import Obstacle
@@ -104,8 +104,7 @@ def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[
 
 def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
     """Resources of which every run needs some."""
-    # Runs of one recipe have the same object.
-    needs = {id(run.need): run.need for run in waiting}.values()
+    needs = {Amounts.of(run.need) for run in waiting}
     return (
         set.intersection(*({name for name, value in need.items() if value > 0} for need in needs)) if needs else set()
     )

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from threading import Event as Signal
 
-from jobs.clusters.job_info import JobInfo
+from jobs.clusters.cluster import JobInfo
 from jobs.clusters.registry import Clusters
 from jobs.errors import (
     ClusterError,

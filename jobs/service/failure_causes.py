@@ -7,7 +7,7 @@ Texts and types are those of ray 2.60: dashboard/modules/job/job_manager.py and 
 import re
 import signal
 
-from jobs.clusters.job_info import JobInfo
+from jobs.clusters.cluster import JobInfo
 from jobs.model import Cause
 from runtime_env.credentials import masked
 from runtime_env.install_script import EXIT_CODE as SCRIPT_COULD_NOT_INSTALL

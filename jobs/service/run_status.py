@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jobs.clusters.job_info import PENDING, JobInfo
+from jobs.clusters.cluster import PENDING, JobInfo
 from jobs.lifecycle import RunState
 from jobs.model import Progress
 from trainers.config.durations import format_duration

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jobs.clusters.capacity_cache import QuickClusters
+from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.registry import Clusters
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import LeaseLostError
@@ -79,7 +79,7 @@ def open_local(
     clusters = Clusters(grows_to)
     lease = ledger.lease(process_name(), ttl_s=LEASE_S, is_dead=process_has_ended)
     service = Service(
-        ledger, QuickClusters(grows_to, wait_s=SIZE_S), packages, queues, user=user_here(), addresses=None
+        ledger, CachingClusters(grows_to, wait_s=SIZE_S), packages, queues, user=user_here(), addresses=None
     )
     try:
         yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)

@@ -15,6 +15,7 @@ from functools import cache
 from random import Random
 
 from jobs.lifecycle import RunState
+from jobs.scheduler.feasibility import Amounts
 from jobs.scheduler.policy import Capacity, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
 
 WAITING, HOLDING = 10_000, 200
@@ -24,13 +25,13 @@ ADDRESS = "http://head:8265"
 NOW_S = 1_000_000.0
 CPUS_OF_A_GPU = 8.0
 MEMORY = 2.0**34  # of a node
-PER_WORKER = {"GPU": 1.0, "CPU": 4.0}
+PER_WORKER = Amounts({"GPU": 1.0, "CPU": 4.0})
 
 
 @cache
 def gang(gpus: int) -> Mapping[str, float]:
     """The gang of so many workers; the ledger, too, gives runs of one recipe the same object."""
-    return {"GPU": float(gpus), "CPU": 4.0 * gpus + 1}
+    return Amounts({"GPU": float(gpus), "CPU": 4.0 * gpus + 1})
 
 
 NO_LIMITS = QueuePart()

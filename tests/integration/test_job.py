@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.clusters.job_info import JobInfo
+from jobs.clusters.cluster import JobInfo
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
 from jobs.model import Gang

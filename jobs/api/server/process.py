@@ -19,7 +19,7 @@ from jobs.api.server.auth import refuse_open
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.first_token import give_first_token
 from jobs.api.server.uploads import remove_stale
-from jobs.clusters.capacity_cache import QuickClusters
+from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Lease, Ledger
 from jobs.ledger.lease import process_has_ended, process_name
@@ -96,7 +96,7 @@ def serve(settings: ServeSettings) -> None:
         grows_to = {address.rstrip("/"): growth for address, growth in settings.grows_to.items()}
         service = Service(
             ledger,
-            QuickClusters(grows_to),
+            CachingClusters(grows_to),
             packages,
             queues,
             user=user_here(),

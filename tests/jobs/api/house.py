@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from jobs.api.server.app import make_app
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.process import listen
-from jobs.clusters.capacity_cache import QuickClusters
+from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
 from jobs.ledger import Ledger
@@ -91,7 +91,7 @@ def a_house(folder: Path, database: str | None = None) -> Iterator[House]:
     """A backend that lives as long as the block; its cluster is down."""
     ledger = Ledger.open(database or f"sqlite:///{folder / 'ledger.db'}")
     packages = PackageStore(folder / "packages")
-    clusters = QuickClusters(connect=no_cluster)
+    clusters = CachingClusters(connect=no_cluster)
     service = Service(ledger, clusters, packages, QUEUES, user="nobody", addresses=[ADDRESS])
     backend = Backend(service, ledger, QUEUES, packages.folder, lambda: True)
     try:

@@ -1,16 +1,15 @@
 """Sizes of clusters for those who look: soon, or an older one, or none; never a wait for one that hangs."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
 
 import pytest
 
-from jobs.clusters.capacity_cache import FRESH_S, OLD_S, QuickClusters
-from jobs.clusters.ray_jobs import RayJobs
+from jobs.clusters.capacity_cache import FRESH_S, OLD_S, CachingClusters
+from jobs.clusters.fake_cluster import FakeCluster
 from jobs.errors import ClusterError
-from tests.jobs.clusters.fake_cluster import FakeCluster
+from jobs.scheduler.policy import Capacity
 from tests.jobs.ledger.making import DEADLINE_S, wait_until
 
 ADDRESS = "http://head:8265"
@@ -24,17 +23,17 @@ class Slow(FakeCluster):
         self.free = threading.Event()
         self.asked = 0
 
-    def capacity(self, grows_to: object) -> object:  # type: ignore[override]
+    def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
         self.asked += 1
         assert self.free.wait(DEADLINE_S)
         return super().capacity(grows_to)
 
 
 @contextmanager
-def clusters_of(slow: Slow, now: Callable[[], float], wait_s: float = DEADLINE_S) -> Iterator[QuickClusters]:
+def clusters_of(slow: Slow, now: Callable[[], float], wait_s: float = DEADLINE_S) -> Iterator[CachingClusters]:
     """Clusters of which there is one."""
     try:
-        yield QuickClusters(connect=lambda address: cast(RayJobs, slow), clock=now, wait_s=wait_s)
+        yield CachingClusters(connect=lambda address: slow, clock=now, wait_s=wait_s)
     finally:
         slow.free.set()
 
@@ -71,7 +70,7 @@ def test_an_older_size_does_while_the_cluster_hangs_until_it_is_too_old() -> Non
         now_s = FRESH_S + 1
         assert clusters.capacity(ADDRESS).total == {"CPU": 8.0}
         now_s = OLD_S + 1
-        with pytest.raises(ClusterError, match="no answer yet"):
+        with pytest.raises(ClusterError, match="no response yet"):
             clusters.capacity(ADDRESS)
 
 
@@ -79,11 +78,11 @@ def test_a_cluster_that_is_down_says_so_itself() -> None:
     slow = Slow()
     slow.free.set()
     slow.down = True
-    with clusters_of(slow, lambda: 0.0) as clusters, pytest.raises(ClusterError, match="http://fake: no answer"):
+    with clusters_of(slow, lambda: 0.0) as clusters, pytest.raises(ClusterError, match="http://fake: no response"):
         clusters.capacity(ADDRESS)
 
 
-def _answers(clusters: QuickClusters) -> bool:
+def _answers(clusters: CachingClusters) -> bool:
     try:
         return bool(clusters.capacity(ADDRESS).total)
     except ClusterError:

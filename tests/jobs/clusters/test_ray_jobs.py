@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from jobs.clusters import ray_jobs
+from jobs.clusters import ray_private
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
 from tests.jobs.ledger.making import wait_until
@@ -21,7 +21,7 @@ def mute() -> Iterator[str]:
 
 
 def test_a_dashboard_that_hangs_keeps_no_thread_for_ever(mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_jobs, "ANSWER_DEADLINE_S", 0.3)
+    monkeypatch.setattr(ray_private, "RESPONSE_TIMEOUT_S", 0.3)
     before = threading.active_count()
     for _ in range(5):
         with pytest.raises(ClusterError, match=mute):

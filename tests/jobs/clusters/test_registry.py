@@ -2,10 +2,10 @@ from typing import NoReturn
 
 import pytest
 
-from jobs.clusters.job_info import JobInfo
+from jobs.clusters.cluster import JobInfo
+from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import LONGEST_PAUSE_S, PAUSE_S, Clusters
 from jobs.errors import ClusterError
-from tests.jobs.clusters.fake_cluster import FakeCluster
 
 
 class Slow(FakeCluster):
@@ -31,7 +31,7 @@ def clusters_that_hang(hangs_s: float) -> tuple[Slow, Clusters]:
     """Clusters of which there is one, and its clock with it."""
     slow = Slow([0.0])
     slow.hangs_s = hangs_s
-    return slow, Clusters(connect=lambda address: slow, clock=lambda: slow.clock[0])  # type: ignore[arg-type,return-value]
+    return slow, Clusters(connect=lambda address: slow, clock=lambda: slow.clock[0])
 
 
 @pytest.mark.parametrize(("hangs_s", "pause_s"), [(0.1, PAUSE_S), (10.0, 40.0), (300.0, LONGEST_PAUSE_S)])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import ray
-from ray._private.authentication import http_token_authentication
 
+from jobs.clusters import ray_private
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
@@ -34,7 +34,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token here, as Ray would send it."""
     # Ray reads its own environment once in a process.
     headers = {"Authorization": "Bearer the-right-one"}
-    monkeypatch.setattr(http_token_authentication, "get_auth_headers_if_auth_enabled", lambda _: headers)
+    monkeypatch.setattr(ray_private, "get_auth_headers_if_auth_enabled", lambda _: headers)
 
 
 def test_a_cluster_that_answers_is_sound_in_every_way(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.model import Run
@@ -11,7 +12,6 @@ from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import Controller
 from jobs.service.package_store import PackageStore
 from tests.integration.ledger_history import check_each_run
-from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.sample import sample_run
 
 ADDRESS = "http://127.0.0.1:8265"
@@ -50,7 +50,7 @@ class Place:
     def controller(self, at: Callable[[str], None] | None = None) -> Controller:
         """A new controller, as a service that starts has it."""
         lease = self.ledger.lease("test", ttl_s=0.0)
-        clusters = Clusters(connect=lambda _: self.cluster, clock=lambda: self.now_s)  # type: ignore[arg-type, return-value]
+        clusters = Clusters(connect=lambda _: self.cluster, clock=lambda: self.now_s)
         packages = PackageStore(self.folder / "packages")
         return Controller(
             self.ledger,

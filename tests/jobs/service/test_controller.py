@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.clusters.fake_cluster import FakeCluster
 from jobs.ledger import Changed, Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Cause
@@ -16,7 +17,6 @@ from jobs.service.run_folders import RunFolders
 from jobs.submission.ray_request import METADATA_UID
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
-from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.service.place import MOST_ROUNDS, Place
 from trainers.errors import StorageError
 from trainers.run_folder.fencing import Driver
@@ -143,7 +143,7 @@ def test_a_silent_cluster_ends_nothing_and_is_told_once(place: Place) -> None:
         place.now_s += 60.0
     run = place.ledger.run("one")
     assert run.state.holding
-    assert run.reason == "http://fake: no answer; trying again"
+    assert run.reason == "http://fake: no response; trying again"
     place.cluster.down = False
     place.drive(controller)
     assert place.ledger.run("one").state == RunState.SUCCEEDED
@@ -184,7 +184,7 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     place.ledger.requests.request_stop("one", by="ana", at_s=place.now_s)
     controller.round()
     assert place.ledger.run("one").reason == (
-        "stopping; http://fake: no answer; trying again until 1970-01-12 13:57:40 UTC"
+        "stopping; http://fake: no response; trying again until 1970-01-12 13:57:40 UTC"
     )
     place.now_s += ABANDON_AFTER_S - 1.0
     controller.round()
@@ -195,7 +195,7 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     assert (run.state, run.exit_code) == (RunState.STOPPED, 143)
     assert run.reason == (
         "stopped; no checkpoint was made; its cluster could not be reached, so its job may still be running there: "
-        "http://fake: no answer"
+        "http://fake: no response"
     )
     place.check_story()
 

@@ -5,7 +5,7 @@ The longer messages are what Ray 2.60 said of real jobs, stack traces and the me
 
 import pytest
 
-from jobs.clusters.job_info import JobInfo
+from jobs.clusters.cluster import JobInfo
 from jobs.model import Cause
 from jobs.service.failure_causes import cause_of, is_transient, line_of
 

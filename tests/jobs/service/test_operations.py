@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
@@ -12,7 +13,6 @@ from jobs.service.package_store import PackageStore
 from jobs.submission.run_request import RunRequest
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
-from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.sample import CONTENT
 from trainers.errors import ResourceError
 
@@ -25,7 +25,7 @@ def test_a_request_that_is_repeated_is_answered_whatever_became_of_the_cluster(t
     cluster, ledger = FakeCluster(), Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
     service = Service(
         ledger,
-        Clusters(connect=lambda _: cluster),  # type: ignore[arg-type, return-value]
+        Clusters(connect=lambda _: cluster),
         PackageStore(tmp_path / "packages"),
         QueuesConfig(),
         user="ana",

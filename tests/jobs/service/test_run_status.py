@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.clusters.job_info import JobInfo
+from jobs.clusters.cluster import JobInfo
 from jobs.lifecycle import RunState
 from jobs.model import Progress
 from jobs.service.run_status import describe, status_of

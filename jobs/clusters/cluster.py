@@ -1,0 +1,93 @@
+"""A Ray cluster as the service uses it: its jobs, and what it can hold. `ray_jobs` and `fake_cluster` implement it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from jobs.scheduler.policy import Capacity
+from jobs.submission.ray_request import SubmitRequest
+
+PENDING = "PENDING"
+RUNNING = "RUNNING"
+OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job as Ray's Jobs API shows it.
+
+    Attributes:
+        known: Whether the cluster knows the job at all; one that was restarted does not.
+        status: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. RUNNING says only that the entrypoint has started.
+        exit_code: The entrypoint's; None while it runs, where it never ran, and for STOPPED.
+        message: Ray's message; for a failure with the last lines of the log.
+        error_type: Ray's JobErrorType, e.g. RUNTIME_ENV_SETUP_FAILURE; "" for none.
+        ray_job_id: Ray's own number of the driver, "" before it has connected.
+        uid: The run it belongs to, "" where it is not ours.
+    """
+
+    known: bool
+    status: str = ""
+    exit_code: int | None = None
+    message: str = ""
+    error_type: str = ""
+    ray_job_id: str = ""
+    uid: str = ""
+
+    @classmethod
+    def unknown(cls) -> "JobInfo":
+        """A job that the cluster does not know."""
+        return cls(known=False)
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended, or the cluster no longer knows it."""
+        return not self.known or self.status in OVER
+
+
+class Cluster(Protocol):
+    """One cluster. Every method raises ClusterError where it does not respond."""
+
+    def submit(self, request: SubmitRequest) -> bool:
+        """Uploads the package and starts the entrypoint, unless the cluster has this very submission already.
+
+        Safe to call again whatever became of an earlier call: the submission id is derived from run and attempt, and
+        a cluster takes each id once.
+
+        Returns:
+            Whether this call started it.
+
+        Raises:
+            RefusedError: the cluster refuses the request.
+            ConflictError: another ledger's run has this submission id.
+        """
+
+    def job_info(self, submission_id: str) -> JobInfo:
+        """What the cluster knows of a job now; `known` is False where it knows nothing."""
+
+    def job_infos(self) -> dict[str, JobInfo]:
+        """What the cluster knows of all submitted jobs, by submission id."""
+
+    def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
+        """Logical resources of the nodes that are alive.
+
+        Args:
+            grows_to: What the cluster's autoscaler may make of it, as its owner says.
+        """
+
+    def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
+        """What a job's placement groups wait for; empty where nothing waits."""
+
+    def log(self, submission_id: str) -> bytes:
+        """All that the job's entrypoint has printed so far, as UTF-8.
+
+        Raises:
+            ClusterError: also where the cluster does not know the job.
+        """
+
+    def stop(self, submission_id: str) -> None:
+        """Requests a job's end; a second request changes nothing.
+
+        Raises:
+            ClusterError: also where the cluster does not know the job.
+        """

@@ -1,0 +1,116 @@
+"""A cluster in memory, for tests: each job runs until its info was read as often as the fake is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jobs.clusters.cluster import JobInfo
+from jobs.errors import ClusterError, ConflictError
+from jobs.scheduler.policy import Capacity
+from jobs.submission.ray_request import METADATA_UID, SubmitRequest
+
+
+@dataclass
+class FakeJob:
+    """One job.
+
+    Attributes:
+        request: What was asked for.
+        reads: How often its info was read.
+        end: What it ends with: (status, exit code, message, error type).
+        lasts: Reads until it ends.
+    """
+
+    request: SubmitRequest
+    lasts: int
+    end: tuple[str, int | None, str, str]
+    reads: int = 0
+    stopped: bool = False
+
+
+@dataclass
+class FakeCluster:
+    """A Cluster; see its contract in tests/jobs/clusters.
+
+    Attributes:
+        cpus: What it has.
+        ends: Ends of jobs by submission id; ("SUCCEEDED", 0, "", "") for those not named.
+        lasts: Reads until a job ends, by submission id; 1 for those not named.
+        jobs: All that were submitted.
+        submits: Every call of submit, repeated ones too.
+        down: Whether it does not respond.
+        breaks: Submission ids whose submit raises an unexpected error.
+    """
+
+    cpus: float = 8.0
+    ends: dict[str, tuple[str, int | None, str, str]] = field(default_factory=dict)
+    lasts: dict[str, int] = field(default_factory=dict)
+    jobs: dict[str, FakeJob] = field(default_factory=dict)
+    submits: list[str] = field(default_factory=list)
+    down: bool = False
+    breaks: set[str] = field(default_factory=set)
+
+    def submit(self, request: SubmitRequest) -> bool:
+        """Takes each submission id once."""
+        self._respond()
+        if request.submission_id in self.breaks:
+            raise TypeError("odd")
+        self.submits.append(request.submission_id)
+        if (job := self.jobs.get(request.submission_id)) is not None:
+            if job.request.metadata[METADATA_UID] != request.metadata[METADATA_UID]:
+                raise ConflictError(f"http://fake has a job {request.submission_id} that this ledger did not submit")
+            return False
+        end = self.ends.get(request.submission_id, ("SUCCEEDED", 0, "", ""))
+        self.jobs[request.submission_id] = FakeJob(request, self.lasts.get(request.submission_id, 1), end)
+        return True
+
+    def job_info(self, submission_id: str) -> JobInfo:
+        """One job, which comes nearer to its end."""
+        self._respond()
+        job = self.jobs.get(submission_id)
+        return self._read(job) if job is not None else JobInfo.unknown()
+
+    def job_infos(self) -> dict[str, JobInfo]:
+        """All jobs; each comes nearer to its end."""
+        self._respond()
+        return {name: self._read(job) for name, job in self.jobs.items()}
+
+    def _read(self, job: FakeJob) -> JobInfo:
+        job.reads += 1
+        uid = job.request.metadata[METADATA_UID]
+        if job.stopped:
+            return JobInfo(known=True, status="STOPPED", uid=uid)
+        if job.reads <= job.lasts:
+            return JobInfo(known=True, status="RUNNING", uid=uid)
+        status, code, message, error_type = job.end
+        return JobInfo(known=True, status=status, exit_code=code, message=message, error_type=error_type, uid=uid)
+
+    def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
+        """One node."""
+        self._respond()
+        total = {"CPU": self.cpus}
+        largest = {name: max(total.get(name, 0.0), grows_to.get(name, 0.0)) for name in {*total, *grows_to}}
+        return Capacity(total=total, can_grow_to=largest, nodes=(total,))
+
+    def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
+        """Nothing waits."""
+        return []
+
+    def log(self, submission_id: str) -> bytes:
+        """What the job printed."""
+        self._respond()
+        self._job(submission_id)
+        return f"{submission_id} prints\n".encode()
+
+    def stop(self, submission_id: str) -> None:
+        """Stops a job."""
+        self._respond()
+        self._job(submission_id).stopped = True
+
+    def _job(self, submission_id: str) -> FakeJob:
+        if submission_id not in self.jobs:
+            raise ClusterError(f"http://fake: job {submission_id} does not exist")
+        return self.jobs[submission_id]
+
+    def _respond(self) -> None:
+        if self.down:
+            raise ClusterError("http://fake: no response")
