@@ -4,6 +4,7 @@
 # make test-all  all tests, each once, with all examples of the property tests
 # make check     lint, format and types
 # make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
+# make docs      the reference pages of docs/, from the code
 # make bench     ratios against the stock recipe
 
 SHELL := /bin/bash
@@ -14,7 +15,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format requirements test test-all demo bench
+.PHONY: setup check format requirements docs test test-all demo bench
 
 setup: $(STAMP)
 
@@ -45,6 +46,9 @@ test-all: setup
 
 demo: setup
 	$(BIN)/python -m jobs.cli.demo
+
+docs: setup
+	$(BIN)/python docs/generate.py
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks
