@@ -7,6 +7,7 @@ queues:
 """
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +16,29 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from jobs.paths import home
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from trainers.config.validation import refuse
 from trainers.errors import ConfigError
 
 # As job.queue takes them.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def find_queues(path: Path | None = None) -> QueuesConfig:
+    """The limits of all queues: of a file, of the one that RAYSCRIBE_QUEUES names, or of queues.yaml in `home()`.
+
+    Only the last may be missing, and then queues have no limits: a file that is named is meant.
+
+    Raises:
+        ConfigError: see `read_queues`.
+    """
+    named = os.environ.get("RAYSCRIBE_QUEUES")
+    path = path or (Path(named) if named else None)
+    if path is not None:
+        return read_queues(path)
+    default = home() / "queues.yaml"
+    return read_queues(default) if default.is_file() else QueuesConfig()
 
 
 def read_queues(path: Path) -> QueuesConfig:

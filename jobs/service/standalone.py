@@ -1,10 +1,8 @@
 """Without a service: a ledger file of one's own, which whatever command runs drives while it runs."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.registry import Clusters
@@ -13,11 +11,10 @@ from jobs.errors import LeaseLostError
 from jobs.ledger import Ledger
 from jobs.ledger.lease import process_has_ended, process_name
 from jobs.paths import default_database, home, user_here
-from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import Controller
 from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
-from jobs.service.queues_file import read_queues
+from jobs.service.queues_file import find_queues
 
 # One that was killed is followed by the next command at once on the same machine, otherwise after this long.
 LEASE_S = 5.0
@@ -75,7 +72,7 @@ def open_local(
     """
     ledger = Ledger.open(database or default_database())
     packages = PackageStore(home() / "packages")
-    queues = _queues()
+    queues = find_queues()
     clusters = Clusters(grows_to)
     lease = ledger.lease(process_name(), ttl_s=LEASE_S, is_dead=process_has_ended)
     service = Service(
@@ -86,8 +83,3 @@ def open_local(
     finally:
         lease.release()
         ledger.close()
-
-
-def _queues() -> QueuesConfig:
-    path = Path(os.environ.get("RAYSCRIBE_QUEUES") or home() / "queues.yaml")
-    return read_queues(path) if path.is_file() else QueuesConfig()

@@ -24,11 +24,10 @@ from jobs.clusters.registry import Clusters
 from jobs.ledger import Lease, Ledger
 from jobs.ledger.lease import process_has_ended, process_name
 from jobs.paths import default_database, home, user_here
-from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import LEASE_S, POLL_S, Controller
 from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
-from jobs.service.queues_file import read_queues
+from jobs.service.queues_file import find_queues
 from trainers.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ def serve(settings: ServeSettings) -> None:
     _log_to_stderr()
     with ExitStack() as stack:
         listener = stack.enter_context(_bound(settings))
-        queues = _queues_of(settings.queues_file)
+        queues = find_queues(settings.queues_file)
         ledger = Ledger.open(settings.database or default_database())
         stack.callback(ledger.close)
         packages = PackageStore(settings.packages or home() / "packages")
@@ -199,15 +198,6 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _queues_of(path: Path | None) -> QueuesConfig:
-    if path is None:
-        named = os.environ.get("RAYSCRIBE_QUEUES")
-        path = Path(named) if named else home() / "queues.yaml"
-        if not named and not path.is_file():
-            return QueuesConfig()
-    return read_queues(path)
 
 
 def _addresses(settings: ServeSettings) -> list[str]:

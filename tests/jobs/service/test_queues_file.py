@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from jobs.scheduler.limits import PATIENCE_S, Limits, QueuePart, QueuesConfig
-from jobs.service.queues_file import read_queues
+from jobs.service.queues_file import find_queues, read_queues
+from jobs.service.standalone import open_local
 from trainers.errors import ConfigError
 
 
@@ -104,3 +105,17 @@ def test_every_fault_is_told_at_once(file: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: no such file; write one"):
         read_queues(tmp_path / "none.yaml")
+
+
+def test_a_file_that_a_variable_names_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RAYSCRIBE_QUEUES", "")
+    assert find_queues() == QueuesConfig(), "queues.yaml in the home folder may be missing"
+    monkeypatch.setenv("RAYSCRIBE_QUEUES", str(tmp_path / "caps.yaml"))
+    with pytest.raises(ConfigError, match=r"caps\.yaml: no such file"):
+        find_queues()
+    monkeypatch.setenv("RAYSCRIBE_DATABASE", f"sqlite:///{tmp_path / 'ledger.db'}")
+    with pytest.raises(ConfigError, match=r"caps\.yaml: no such file"), open_local():
+        pass
+    (tmp_path / "caps.yaml").write_text("queues: {night: {max_gpus: 2}}")
+    assert find_queues().queues["night"].max_gpus == 2

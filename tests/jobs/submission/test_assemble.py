@@ -29,7 +29,7 @@ def test_the_run_s_install_script_takes_the_place_of_the_repository_s(tmp_path: 
     bundle = gathered(tmp_path, own)
     assert bundle.extra[SCRIPT].decode() == render(RuntimeEnvPart.model_validate(BY_SCRIPT))
     assert [item.path for item in bundle.tree.left_out] == [SCRIPT]
-    assert pack_bundle(bundle, tmp_path / "packages").files == 3
+    assert pack_bundle(bundle, tmp_path / "packages").files == 4, "the record of overrides is the fourth"
 
 
 def test_another_file_of_the_script_s_name_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 from trainers.config.flags import FLAGS, base_of_flags, overrides_of
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
+from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
 from trainers.main import config_of, parse
 
@@ -150,3 +151,28 @@ def test_the_base_of_flags_is_valid_once_it_has_weights() -> None:
     base = base_of_flags({"model_size": "tiny"})
     base["model"]["name_or_path"] = "openai/whisper-tiny"
     assert build_config(base, origin="x").training.max_steps == 5000
+
+
+class TestSubmitted:
+    """task.py beside a config that the service has passed."""
+
+    @pytest.fixture(autouse=True)
+    def config(self, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+        config = built("--model_size tiny --storage-path /mnt/runs")
+        monkeypatch.setenv("RAYSCRIBE_CONFIG", config_text(config.model_dump(mode="json")))
+        monkeypatch.setenv("BUCKET_URI", "s3://elsewhere")
+        return config
+
+    def test_it_is_taken_as_it_is_whatever_the_environment_says(self, config: TrainConfig) -> None:
+        assert built("--attempt 2") == built("") == config
+
+    @pytest.mark.parametrize("line", ["--config a.yaml", "--set run.seed=1", "--num-workers 64", "--model_size base"])
+    def test_arguments_that_would_change_it_are_refused(self, line: str) -> None:
+        with pytest.raises(ConfigError, match=rf"{line.split(maxsplit=1)[0]}.*RAYSCRIBE_CONFIG holds the config"):
+            built(line)
+
+    @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"job": []}', '{"job": {}}'])
+    def test_what_is_no_config_is_refused(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAYSCRIBE_CONFIG", text)
+        with pytest.raises(ConfigError, match="RAYSCRIBE_CONFIG"):
+            built("")
