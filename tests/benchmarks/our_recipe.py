@@ -30,10 +30,10 @@ from trainers.models.whisper import load_recognizer
 from trainers.pipeline.fit import LocalEngine, fit, prepare_all
 from trainers.pipeline.ray_engine import RayEngine
 from trainers.scoring.scorer import Scorer
+from trainers.training.arguments import silence_libraries
 from trainers.training.planning import scoring_options
+from trainers.training.ray_workers import train_loop_per_worker
 from trainers.training.trainer import Clips, Collator, Request
-from trainers.training.worker import train_loop_per_worker
-from trainers.training.worker_setup import silence_libraries
 
 FULL_CONTEXT_S = 30.0
 

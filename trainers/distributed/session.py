@@ -1,13 +1,12 @@
-"""A rank's place among the others, and its voice: under Ray Train, under torchrun, or alone.
+"""Rank and world of a process, and what it reports: under torchrun or as a single process; on Ray, see `ray_session`.
 
-The training core asks for nothing else of its surroundings, so that the same code runs with and without Ray.
+The training core needs nothing else of its surroundings, so that the same code runs with and without Ray.
 """
 
-import contextlib
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch.distributed
 
-from trainers.distributed.board import STOPPABLE, WORKING
 from trainers.distributed.signals import STOP
 
 # A rank may prepare a large set, or bring a large checkpoint home, while the others wait.
@@ -45,11 +43,20 @@ class Session(ABC):
 
     @abstractmethod
     def say(self, line: str) -> None:
-        """Shows a line to the person who waits; only the leading rank's are shown."""
+        """Prints a line where the driver's log is; only the main process's are printed."""
 
     @abstractmethod
-    def report(self, metrics: dict[str, float]) -> None:
-        """Gives numbers to the engine; every rank calls it equally often."""
+    def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
+        """Reports metrics to the engine; every rank calls it equally often.
+
+        Args:
+            metrics: Names and numbers.
+            pointer: Folder below the engine's own that points to a checkpoint of these metrics.
+        """
+
+    @abstractmethod
+    def reported_pointers(self) -> set[str] | None:
+        """Pointers that the engine keeps; None where the engine keeps none. The main process calls it."""
 
     @abstractmethod
     def stoppable(self) -> AbstractContextManager[None]:
@@ -98,56 +105,6 @@ class Session(ABC):
 
 
 @dataclass(frozen=True)
-class RaySession(Session):
-    """A worker of a Ray TorchTrainer; what it says goes to the board, which the driver reads.
-
-    Attributes:
-        board: Handle of the actor that `cluster.open_board` gives.
-    """
-
-    board: Any = None
-
-    @classmethod
-    def of_this_worker(cls, board: Any) -> "RaySession":
-        """The session of the calling worker."""
-        import ray.train  # noqa: PLC0415
-
-        context = ray.train.get_context()
-        return cls(context.get_world_rank(), context.get_world_size(), context.get_local_rank(), board)
-
-    def say(self, line: str) -> None:
-        """Sends the line to the driver, which prints it once."""
-        if self.is_main_process:
-            self.board.put.remote(line)
-
-    def report(self, metrics: dict[str, float]) -> None:
-        """Gives the numbers to Ray Train, for its dashboard and its Result."""
-        import ray.train  # noqa: PLC0415
-
-        ray.train.report(metrics)
-
-    def begin(self) -> None:
-        """Tells the driver that the workers have started."""
-        if self.is_main_process:
-            self.board.enter.remote(WORKING)
-
-    @contextlib.contextmanager
-    def stoppable(self) -> Iterator[None]:
-        """Tells the driver to wait, or not to wait any more."""
-        if self.is_main_process:
-            self.board.enter.remote(STOPPABLE)
-        yield
-        if self.is_main_process:
-            self.board.enter.remote(WORKING)
-
-    def stop_asked(self) -> bool:
-        """Looks at the board, for all ranks."""
-        from trainers.distributed.ray_connection import is_stop_asked  # noqa: PLC0415
-
-        return self.is_main_process and is_stop_asked(self.board)
-
-
-@dataclass(frozen=True)
 class LocalSession(Session):
     """A process that torchrun started, or the only one."""
 
@@ -169,8 +126,12 @@ class LocalSession(Session):
         if self.is_main_process:
             print(line, flush=True)
 
-    def report(self, metrics: dict[str, float]) -> None:
-        """Nobody else is to be told."""
+    def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
+        """There is no engine to report to."""
+
+    def reported_pointers(self) -> set[str] | None:
+        """None: there is no engine."""
+        return None
 
     def stoppable(self) -> AbstractContextManager[None]:
         """Listens to this process's signals."""

@@ -35,8 +35,9 @@ from trainers.run_folder.resume import FROM, named_checkpoint
 from trainers.storage import open_storage
 from trainers.training.experiment import finished, refuse_without_journal, settle
 from trainers.training.planning import context_of
+from trainers.training.rank import WorkOrder
 from trainers.training.scoring_worker import EvaluateOrder, evaluate_here
-from trainers.training.worker import WorkOrder, work_here
+from trainers.training.worker import work_here
 
 Made = TypeVar("Made")
 

@@ -19,7 +19,7 @@ def scaling_config(config: TrainConfig) -> ScalingConfig:
 
 
 def checkpoint_config(config: TrainConfig) -> CheckpointConfig:
-    """Which checkpoints stay."""
+    """Which checkpoints Ray keeps pointers to: those that the run's journal keeps."""
     part = config.checkpoint
     return CheckpointConfig(
         num_to_keep=part.num_to_keep,
@@ -33,18 +33,18 @@ def failure_config(config: TrainConfig) -> FailureConfig:
     return FailureConfig(max_failures=config.run.max_failures)
 
 
-def run_config(config: TrainConfig, *, attempt: int, attempts_path: str, filesystem: Any = None) -> RunConfig:
+def run_config(config: TrainConfig, *, name: str, storage_path: str, filesystem: Any = None) -> RunConfig:
     """Where Ray keeps its own folder of this attempt, and the two configs above.
 
     Args:
         config: The config.
-        attempt: Number of the attempt; Ray would silently continue a run of the same name, so each has its own.
-        attempts_path: Folder of all attempts, as `filesystem` has it.
+        name: Of the Ray run; Ray would silently continue a run of the same name, so each attempt has its own.
+        storage_path: Folder in which Ray makes a folder of that name, as `filesystem` has it.
         filesystem: pyarrow filesystem of a bucket, None for a folder.
     """
     return RunConfig(
-        name=str(attempt),
-        storage_path=attempts_path,
+        name=name,
+        storage_path=storage_path,
         storage_filesystem=filesystem,
         checkpoint_config=checkpoint_config(config),
         failure_config=failure_config(config),

@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from ray.exceptions import RayError
-from ray.train import RunConfig, UserCallback
+from ray.train import RunConfig, TrainingFailedError, UserCallback, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
@@ -29,10 +28,11 @@ from trainers.pipeline.fit import say
 from trainers.pipeline.ray_configs import run_config, scaling_config
 from trainers.pipeline.root_cause import error_behind, is_preemption, is_silence
 from trainers.run_folder.attempt_status import Phase, StatusWriter
-from trainers.run_folder.layout import ATTEMPTS, RunFolder
+from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs
-from trainers.training.scoring_worker import EvaluateOrder, evaluate_per_worker
-from trainers.training.worker import WorkOrder, train_loop_per_worker
+from trainers.training.rank import WorkOrder
+from trainers.training.ray_workers import evaluate_per_worker, train_loop_per_worker
+from trainers.training.scoring_worker import EvaluateOrder
 
 Made = TypeVar("Made")
 # Gives back what a run that was stopped says.
@@ -95,9 +95,10 @@ class RayEngine:
         self._run(evaluate_per_worker, order, folder, None)
 
     def _run(self, loop: Loop, order: Any, folder: RunFolder, attempt: int | None) -> None:
-        path, filesystem = folder.storage.sub(ATTEMPTS).for_pyarrow()
         number = attempt or 1
-        ray_run: RunConfig = run_config(order.config, attempt=number, attempts_path=path, filesystem=filesystem)
+        path, filesystem = folder.storage.sub(f"{ATTEMPTS}/{number}/{RAY}").for_pyarrow()
+        name = folder.ray_run_name(number)
+        ray_run: RunConfig = run_config(order.config, name=name, storage_path=path, filesystem=filesystem)
         with open_board() as board, StatusWriter(folder, attempt) as status, STOP.listening():
             watch: Any = FailureWatch(board, order.config.run.max_failures)
             ray_run.callbacks = [watch]

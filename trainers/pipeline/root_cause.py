@@ -6,28 +6,20 @@ Errors are told by the names of their classes, so that neither Ray nor torch is 
 import contextlib
 from collections.abc import Iterator
 
+from trainers.distributed.out_of_memory import ADVICE, CLASSES, is_out_of_memory
 from trainers.errors import LostNodeError, LostWorkerError, MemoryExhaustedError, RayscribeError
 
 # Where Ray keeps what stands behind an error of its own.
 BEHIND = ("cause", "_base_exc", "controller_failure", "health_check_failure", "__cause__")
 
-# ray.exceptions.OutOfMemoryError is what calls to a worker raise that Ray's memory monitor has killed;
-# torch.OutOfMemoryError is CUDA's.
-MEMORY_CLASSES = {"OutOfMemoryError", "MemoryError"}
-MEMORY_WORDS = ("CUDA out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 NODE_CLASSES = {"NodeDiedError", "PreemptionError", "LocalRayletDiedError"}
 # The end of ActorDiedError's text where the node went first.
-NODE_WORDS = ("its node has died", "node was terminated")
+NODE_TEXTS = ("its node has died", "node was terminated")
 WORKER_CLASSES = {"ActorDiedError", "WorkerCrashedError", "WorkerHealthCheckTimeoutError"}
 # What remains to be seen of a worker or a node that went without a word: a call that found nobody, and the other
 # ranks' broken connections to it, over gloo or NCCL.
 SILENT_CLASSES = {"ActorUnavailableError", "DistNetworkError", "DistBackendError"}
-SILENT_WORDS = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "NCCL communicator")
-
-ADVICE_ON_MEMORY = (
-    "lower training.per_device_train_batch_size and raise training.gradient_accumulation_steps by the same factor, "
-    "set training.gradient_checkpointing: true, or use larger nodes"
-)
+SILENT_TEXTS = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "NCCL communicator")
 
 
 def error_behind(error: BaseException, *, lost_nodes: int = 0, doing: str = "training") -> RayscribeError:
@@ -44,7 +36,7 @@ def error_behind(error: BaseException, *, lost_nodes: int = 0, doing: str = "tra
         return ours
     memory = next(filter(is_memory, found), None)
     if memory is not None:
-        return MemoryExhaustedError(f"{doing}: out of memory: {first_line(memory)}; {ADVICE_ON_MEMORY}")
+        return MemoryExhaustedError(f"{doing}: out of memory: {first_line(memory)}; {ADVICE}")
     node = next(filter(is_node, found), None)
     if node is not None:
         return LostNodeError(f"{doing}: a node was lost: {last_line(node)}")
@@ -58,7 +50,7 @@ def error_behind(error: BaseException, *, lost_nodes: int = 0, doing: str = "tra
         return LostNodeError(f"{doing}: a node was lost, and a worker with it: {last_line(gone)}")
     return LostWorkerError(
         f"{doing}: the process of a worker died: {last_line(gone)} "
-        f"If nobody killed it, its node may have run out of memory: look into its kernel log; {ADVICE_ON_MEMORY}"
+        f"If nobody killed it, its node may have run out of memory: look into its kernel log; {ADVICE}"
     )
 
 
@@ -85,7 +77,8 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 def is_memory(error: BaseException) -> bool:
     """Whether memory ran out, of the node or of a GPU."""
-    return name(error) in MEMORY_CLASSES or (not _behind(error) and any(word in str(error) for word in MEMORY_WORDS))
+    # The text of an error that has others behind it may quote them.
+    return name(error) in CLASSES or (not _behind(error) and is_out_of_memory(error))
 
 
 def is_node(error: BaseException) -> bool:
@@ -93,7 +86,7 @@ def is_node(error: BaseException) -> bool:
     return (
         name(error) in NODE_CLASSES
         or is_taken_away(error)
-        or (name(error) == "ActorDiedError" and any(word in str(error) for word in NODE_WORDS))
+        or (name(error) == "ActorDiedError" and any(word in str(error) for word in NODE_TEXTS))
     )
 
 
@@ -130,7 +123,7 @@ def is_worker(error: BaseException) -> bool:
 def is_silent(error: BaseException) -> bool:
     """Whether a worker is gone without a word."""
     return name(error) in SILENT_CLASSES or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in SILENT_WORDS)
+        isinstance(error, RuntimeError) and any(word in str(error) for word in SILENT_TEXTS)
     )
 
 

@@ -191,13 +191,13 @@ class Uploader:
     A new one is not accepted before the last is uploaded, so that a lost disk costs less than two save intervals.
     """
 
-    def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[], None]):
+    def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[Checkpoint], None]):
         """Starts no thread yet.
 
         Args:
             writer: This worker group.
             retention: Which checkpoints stay.
-            also: Run in the thread after each, for what else is to be stored now and then.
+            also: Called in the thread after each, with the uploaded checkpoint.
         """
         self._writer = writer
         self._retention = retention
@@ -232,7 +232,6 @@ class Uploader:
 
     def _upload(self, staged: Path) -> None:
         try:
-            upload_staged(staged, self._writer, self._retention)
-            self._also()
+            self._also(upload_staged(staged, self._writer, self._retention))
         except Exception as error:
             self._error = error

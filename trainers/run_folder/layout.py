@@ -2,7 +2,8 @@
 
 journal/00000001.json …       what happened, in one order; what it does not name does not exist, see `journal`
 checkpoints/<name>/           of all attempts; one exists once the journal names it, see `checkpoints`
-attempts/<k>/                 what only attempt k writes: Ray Train's own folder, TensorBoard events, and
+attempts/<k>/                 what only attempt k writes: TensorBoard events, and
+    ray/<run>-a<k>/               Ray Train's own folder, with <checkpoint>/pointer.json for each that Ray keeps
     attempt.json                  when and where it began
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
     processor/                    a new model's description: tokenizer, extractor, sizes
@@ -46,6 +47,8 @@ JOURNAL = "journal"
 PROCESSOR = "processor"
 CHECKPOINTS = "checkpoints"
 ATTEMPTS = "attempts"
+RAY = "ray"
+POINTER = "pointer.json"
 EVALUATION = "evaluation"
 MODEL = "model"
 
@@ -79,6 +82,10 @@ class RunFolder:
     def url(self) -> str:
         """Absolute path or s3:// URL."""
         return self.storage.url()
+
+    def ray_run_name(self, attempt: int) -> str:
+        """The name of an attempt's Ray Train run, and of its folder below attempts/<k>/ray."""
+        return f"{self.url.rpartition('/')[2]}-a{attempt}"
 
     def read_json(self, key: str) -> Any | None:
         """The content of a JSON file, None where it is not there."""

@@ -15,11 +15,13 @@ from trainers.data.batch_plan import bucket_of
 from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.console import Progress
+from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
 from trainers.models.processor import encode_labels
 from trainers.models.whisper import Recognizer, input_frames, label_loss, pad_labels
-from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_utterance, total
+from trainers.scoring.error_rate import Score, UtteranceScore, check_ids
+from trainers.scoring.metrics import ErrorRates
 from trainers.scoring.normalizers import scoring_normalizer
 
 
@@ -64,9 +66,9 @@ class CutShortError(Exception):
 
 
 @dataclass(frozen=True)
-class _Heard:
+class _Hypothesis:
     position: int
-    hypothesis: str
+    text: str
     loss: float
     labels: int
 
@@ -80,7 +82,7 @@ class Scorer:
         Args:
             prepared: The set.
             recognizer: Model (not wrapped) and processor.
-            session: This rank's place among the others.
+            session: This rank's rank and world.
             cache_bytes: Bound of the node's copy of shards from s3://.
         """
         self._prepared = prepared
@@ -96,12 +98,12 @@ class Scorer:
     def score(
         self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
     ) -> SplitScore:
-        """Hears every utterance once over all ranks, gathers, sums, divides.
+        """Recognizes every utterance once over all ranks, gathers, sums, divides.
 
         Args:
             options: How.
-            what: Begins lines of progress; none are said without it.
-            cut_short: Whether to give up; asked on each rank, before each of its batches.
+            what: Begins lines of progress; none are printed without it.
+            cut_short: Whether to give up; called on each rank, before each of its batches.
 
         Raises:
             CutShortError: a rank gave up.
@@ -115,18 +117,18 @@ class Scorer:
         total_clips = sum(len(positions) for positions, _ in batches)
         progress = Progress(what, total=total_clips, unit="clips", say=self._session.say, every_s=10.0)
         try:
-            heard: list[_Heard] = []
+            hypotheses: list[_Hypothesis] = []
             gave_up = False
             for positions, edge_s in batches:
                 gave_up = cut_short()
                 if gave_up:
                     break
-                heard += self._hear_halving(positions, edge_s, options)
+                hypotheses += self._recognize_halving(positions, edge_s, options)
                 if what:
                     progress.advance(len(positions))
         finally:
             model.train(was_training)
-        parts = self._session.gather((heard, gave_up))
+        parts = self._session.gather((hypotheses, gave_up))
         if any(part[1] for part in parts):
             raise CutShortError
         return self._sum([item for part, _ in parts for item in part], options)
@@ -142,24 +144,24 @@ class Scorer:
                 batches.append((members[start : start + options.batch_size], options.edges_s[bucket]))
         return batches[self._session.rank :: self._session.world_size]
 
-    def _hear_halving(self, positions: np.ndarray, edge_s: float, options: ScoringOptions) -> list[_Heard]:
+    def _recognize_halving(self, positions: np.ndarray, edge_s: float, options: ScoringOptions) -> list[_Hypothesis]:
         """Halves the batch where memory does not suffice; a single utterance that does not fit is an error."""
         try:
-            return self._hear(positions, edge_s, options)
+            return self._recognize(positions, edge_s, options)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if len(positions) == 1 or not _is_out_of_memory(error):
+            if len(positions) == 1 or not is_out_of_memory(error):
                 raise
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         half = len(positions) // 2
         return [
-            *self._hear_halving(positions[:half], edge_s, options),
-            *self._hear_halving(positions[half:], edge_s, options),
+            *self._recognize_halving(positions[:half], edge_s, options),
+            *self._recognize_halving(positions[half:], edge_s, options),
         ]
 
     @torch.no_grad()
-    def _hear(self, positions: np.ndarray, edge_s: float, options: ScoringOptions) -> list[_Heard]:
+    def _recognize(self, positions: np.ndarray, edge_s: float, options: ScoringOptions) -> list[_Hypothesis]:
         model, tokenizer = self._recognizer.model, self._recognizer.processor.tokenizer
         frames = self._log_mel.frames(edge_s)
         clips = [torch.from_numpy(self._reader.read(position)).to(model.device) for position in positions]
@@ -180,12 +182,12 @@ class Scorer:
             )
         hypotheses = tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [
-            _Heard(int(position), hypothesis.strip(), loss, len(self._labels[position]))
+            _Hypothesis(int(position), hypothesis.strip(), loss, len(self._labels[position]))
             for position, hypothesis, loss in zip(positions, hypotheses, losses, strict=True)
         ]
 
     def _no_timestamps(self) -> SuppressTokensLogitsProcessor:
-        """Forbids timestamps, which are not asked for: after one, generation would go back to the audio."""
+        """Forbids timestamps, which are not wanted: after one, generation would go back to the audio."""
         model = self._recognizer.model
         first = model.generation_config.no_timestamps_token_id + 1
         return SuppressTokensLogitsProcessor(list(range(first, model.config.vocab_size)), device=model.device)
@@ -202,22 +204,21 @@ class Scorer:
         logits = model(encoder_outputs=encoded, decoder_input_ids=inputs).logits
         return [float(label_loss(row[None], target[None], 1)) for row, target in zip(logits, labels, strict=True)]
 
-    def _sum(self, heard: Sequence[_Heard], options: ScoringOptions) -> SplitScore:
-        gathered = sorted(heard, key=lambda item: item.position)
+    def _sum(self, hypotheses: Sequence[_Hypothesis], options: ScoringOptions) -> SplitScore:
+        gathered = sorted(hypotheses, key=lambda item: item.position)
         ids, texts = self._index["id"].to_pylist(), self._index["text"].to_pylist()
         check_ids(ids, [ids[item.position] for item in gathered])
-        normalize = scoring_normalizer(options.normalize)
-        utterances = [
-            score_utterance(
-                ids[item.position],
-                texts[item.position],
-                item.hypothesis,
-                float(self._durations_s[item.position]),
-                normalize,
-            )
-            for item in gathered
-        ]
-        score = total(utterances, utterances=self._prepared.summary.rows)
+        # One of each, in the order of the index.
+        result = ErrorRates().compute(
+            predictions=[item.text for item in gathered],
+            references=texts,
+            normalize=scoring_normalizer(options.normalize),
+            ids=ids,
+            durations_s=self._durations_s.tolist(),
+            utterances=self._prepared.summary.rows,
+        )
+        utterances = result.pop("per_utterance")
+        score = Score(**result)
         if score.wer is None:
             raise ScoringError(
                 f"{self._prepared.url}: no transcript has a word once it is normalized, so that no WER exists; "
@@ -231,8 +232,3 @@ class Scorer:
 def _most_new_tokens(model: Any, max_length: int) -> int:
     # Start, language, task and no-timestamps stand before the first new token.
     return max(1, min(max_length, int(model.config.max_target_positions) - 4))
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    text = str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text

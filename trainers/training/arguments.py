@@ -1,11 +1,14 @@
 """TrainConfig → Seq2SeqTrainingArguments: what the Hugging Face Trainer is told, and what a user may not tell it."""
 
 import difflib
+import logging
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import Seq2SeqTrainingArguments
 
 from trainers.config.schema import TrainConfig
@@ -151,3 +154,11 @@ def autocast_dtype(config: TrainConfig) -> torch.dtype | None:
     if config.training.bf16:
         return torch.bfloat16
     return torch.float16 if config.training.fp16 else None
+
+
+def silence_libraries() -> None:
+    """Leaves Rayscribe's own lines as the only ones of this process."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")

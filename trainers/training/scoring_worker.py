@@ -15,8 +15,8 @@ from trainers.models.whisper import Recognizer, load_recognizer, open_exported
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.storage import open_storage
+from trainers.training.arguments import silence_libraries
 from trainers.training.planning import cache_bytes, context_of, scoring_options
-from trainers.training.worker_setup import run_on_worker, silence_libraries
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,6 @@ class EvaluateOrder:
     split: str
     model: str
     folder_url: str
-
-
-def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
-    """Entry of a Ray Train worker that scores.
-
-    Args:
-        loop_config: See `worker_setup.run_on_worker`; `order` is an EvaluateOrder.
-    """
-    run_on_worker(score_order, loop_config)
 
 
 def evaluate_here(order: EvaluateOrder) -> None:

@@ -136,7 +136,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         rank: int,
         clips: Clips,
         first_step: int,
-        evaluate: Callable[[], dict[str, float] | None],
+        evaluate: Callable[[int], dict[str, float] | None],
         callbacks: list[TrainerCallback],
     ):
         """Ties the Trainer to the plan.
@@ -148,7 +148,8 @@ class SpeechTrainer(Seq2SeqTrainer):
             rank: This rank.
             clips: What the plan's positions mean.
             first_step: Optimizer steps behind the checkpoint that training goes on from.
-            evaluate: Scores the validation set; called by all ranks together. None: a request to stop came between.
+            evaluate: Scores the validation set after a step; called by all ranks together. None: a request to stop
+                came between.
             callbacks: Further callbacks.
         """
         config = recognizer.model.config
@@ -203,7 +204,7 @@ class SpeechTrainer(Seq2SeqTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores the validation set over all ranks."""
-        metrics = self._score()
+        metrics = self._score(self.state.global_step)
         if metrics is not None:
             self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics or {})

@@ -62,12 +62,12 @@ def test_each_attempt_is_a_run_of_its_own_for_ray() -> None:
     filesystem = fs.LocalFileSystem()
     made = run_config(
         config({"run.max_failures": 2, "checkpoint.num_to_keep": 4}),
-        attempt=5,
-        attempts_path="bucket/runs/mine/attempts",
+        name="mine-a5",
+        storage_path="bucket/runs/mine/attempts/5/ray",
         filesystem=filesystem,
     )
-    assert made.name == "5"
-    assert made.storage_path == "bucket/runs/mine/attempts"
+    assert made.name == "mine-a5"
+    assert made.storage_path == "bucket/runs/mine/attempts/5/ray"
     assert made.storage_filesystem is filesystem
     assert made.failure_config is not None
     assert made.failure_config.max_failures == 2
@@ -76,5 +76,5 @@ def test_each_attempt_is_a_run_of_its_own_for_ray() -> None:
 
 
 def test_a_folder_needs_no_filesystem() -> None:
-    made = run_config(config(), attempt=1, attempts_path="/shared/runs/mine/attempts")
-    assert (made.storage_path, made.storage_filesystem) == ("/shared/runs/mine/attempts", None)
+    made = run_config(config(), name="mine-a1", storage_path="/shared/runs/mine/attempts/1/ray")
+    assert (made.storage_path, made.storage_filesystem) == ("/shared/runs/mine/attempts/1/ray", None)

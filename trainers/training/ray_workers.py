@@ -1,23 +1,32 @@
-"""Around what a worker runs: the libraries' own output, and on Ray its secrets, its session and its log."""
+"""What Ray Train starts in each worker: its secrets, its session and its log around the work of a rank."""
 
-import logging
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import transformers
-
 from trainers.config.secrets import resolve_secrets
-from trainers.distributed.session import RaySession, Session
+from trainers.distributed.ray_session import RaySession
+from trainers.distributed.session import Session
 from trainers.errors import RayscribeError, StoppedError
 from trainers.run_folder.worker_logs import WorkerLog, finish_logs
+from trainers.training.scoring_worker import score_order
+from trainers.training.worker import work
 
 
-def run_on_worker(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
-    """Runs in a Ray Train worker, and keeps what the worker prints in the run folder.
+def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
+    """Trains; see `_run`, with a WorkOrder as `order`."""
+    return _run(work, loop_config)
+
+
+def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
+    """Scores; see `_run`, with an EvaluateOrder as `order`."""
+    _run(score_order, loop_config)
+
+
+def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
+    """Runs a rank, and keeps what its process prints in the run folder.
 
     Args:
         run: What every rank runs.
@@ -45,11 +54,3 @@ def run_on_worker(run: Callable[[Any, Session], None], loop_config: dict[str, An
             traceback.print_exc()
             raise
     return None
-
-
-def silence_libraries() -> None:
-    """Leaves Rayscribe's own lines as the only ones."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    logging.getLogger("accelerate").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")

@@ -1,0 +1,79 @@
+"""A run's complete checkpoints, reported to Ray Train.
+
+Ray's Result and dashboard show checkpoints that were reported from inside Ray's own folder, and of one attempt only.
+The files are elsewhere, in `checkpoints/`, where the run's journal decides over all attempts which of them stay. So
+what is reported is a pointer, Ray's own pattern for such files: <checkpoint>/pointer.json in Ray's folder, with the
+URL. Ray keeps the same ones as the journal, by the same config, and deletes pointers only.
+"""
+
+import math
+import queue
+from typing import Any
+
+from transformers import TrainerCallback
+
+from trainers.distributed.session import Session
+from trainers.run_folder.fencing import GroupWriter
+from trainers.run_folder.journal import Checkpoint
+from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, POINTER, RAY
+
+
+class CheckpointReports(TrainerCallback):
+    """Reports each checkpoint once. A report is a barrier, so the main process decides and all ranks follow."""
+
+    def __init__(self, session: Session, writer: GroupWriter, score_attribute: str):
+        """Reports nothing yet; every rank makes one.
+
+        Args:
+            session: This rank.
+            writer: Its worker group.
+            score_attribute: The metric that Ray ranks checkpoints by.
+        """
+        self._session, self._writer, self._score_attribute = session, writer, score_attribute
+        self._uploaded: queue.SimpleQueue[Checkpoint] = queue.SimpleQueue()
+        self._known: set[str] | None = session.broadcast(session.reported_pointers)
+
+    def report_kept(self) -> None:
+        """Reports what earlier attempts and worker groups have left; every rank calls it, before training."""
+        if self._known is not None:
+            self._report(self._session.broadcast(self._kept))
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Takes a checkpoint that the main process has uploaded; any thread may call it.
+
+        Raises:
+            StorageError: the pointer cannot be written.
+        """
+        if self._known is not None:
+            self._write_pointer(checkpoint)
+            self._uploaded.put(checkpoint)
+
+    def report_new(self) -> None:
+        """Reports what was added since; every rank calls it, at the same step."""
+        if self._known is not None:
+            self._report(self._session.broadcast(self._added))
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Reports what was uploaded since the last line of the log, which all ranks come to at the same step."""
+        self.report_new()
+
+    def _kept(self) -> list[Checkpoint]:
+        assert self._known is not None
+        kept = [item for item in self._writer.check().checkpoints if item.name not in self._known]
+        for checkpoint in kept:
+            self._write_pointer(checkpoint)
+        return kept
+
+    def _added(self) -> list[Checkpoint]:
+        return [self._uploaded.get() for _ in range(self._uploaded.qsize())]
+
+    def _write_pointer(self, checkpoint: Checkpoint) -> None:
+        folder, attempt = self._writer.folder, self._writer.attempt
+        key = f"{ATTEMPTS}/{attempt}/{RAY}/{folder.ray_run_name(attempt)}/{checkpoint.name}/{POINTER}"
+        folder.write_json(key, {"uri": folder.storage.url(f"{CHECKPOINTS}/{checkpoint.name}"), "step": checkpoint.step})
+
+    def _report(self, checkpoints: list[Checkpoint]) -> None:
+        for item in checkpoints:
+            # Ray takes a missing score for the best one; NaN is the worst.
+            metrics = {self._score_attribute: math.nan, **item.metrics, "step": item.step}
+            self._session.report(metrics, pointer=item.name)

@@ -1,0 +1,212 @@
+"""A rank's training loop: everything that it is built of, and running it to its last step or to a request to stop."""
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformers import set_seed
+from transformers.trainer import TRAINER_STATE_NAME
+
+from trainers.config.schema import S3_SCHEME, TrainConfig
+from trainers.data.batch_plan import BatchPlan
+from trainers.distributed.coordinated_stop import LastStep
+from trainers.errors import ResumeError
+from trainers.models.whisper import Recognizer, load_recognizer, open_exported
+from trainers.run_folder import layout
+from trainers.run_folder.checkpoints import Uploader
+from trainers.run_folder.journal import Checkpoint
+from trainers.scoring.scorer import Scorer
+from trainers.training.arguments import training_arguments
+from trainers.training.callbacks import VALIDATION, KeepCheckpoints, MetricsLog, ProgressReport
+from trainers.training.checkpoint_reports import CheckpointReports
+from trainers.training.planning import cache_bytes, plan_training, scoring_options
+from trainers.training.rank import Rank, Start
+from trainers.training.trainer import Reseed, SpeechTrainer
+from trainers.training.validation_scoring import Validation, pass_on
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What training is built of.
+
+    Attributes:
+        rank: This rank.
+        start: Where training goes on; None: from scratch.
+        recognizer: Model and processor.
+        plan: Batches of all ranks.
+        last_step: Optimizer steps of the whole run.
+        trainer: The Hugging Face Trainer.
+        stop: Agrees with the other ranks on a last step, once somebody asks to stop.
+        progress: Reports steps and scores.
+        keeper: Stages checkpoints.
+        uploader: Uploads them.
+        reports: Reports them to Ray.
+    """
+
+    rank: Rank
+    start: Start | None
+    recognizer: Recognizer
+    plan: BatchPlan
+    last_step: int
+    trainer: SpeechTrainer
+    stop: LastStep
+    progress: ProgressReport
+    keeper: KeepCheckpoints
+    uploader: Uploader
+    reports: CheckpointReports
+
+    @property
+    def first_step(self) -> int:
+        """Optimizer steps that are behind it."""
+        return self.start.checkpoint.step if self.start is not None else 0
+
+
+def build(rank: Rank, start: Start | None) -> Loop:
+    """Loads the model, plans the batches, and ties the Trainer to both. Every rank calls it."""
+    config, session, order = rank.config, rank.session, rank.order
+    recognizer = _load_model(rank)
+    plan, clips = plan_training(config, order.sets["train"], recognizer, session.world_size)
+    reports = CheckpointReports(session, rank.writer, config.checkpoint.checkpoint_score_attribute)
+
+    def after_upload(checkpoint: Checkpoint) -> None:
+        reports.add(checkpoint)
+        upload_tensorboard(rank)
+
+    uploader = Uploader(rank.writer, rank.keeping, also=after_upload)
+    keeper = KeepCheckpoints(session, uploader if session.is_main_process else None, order.attempt, rank.staging.group)
+    durations_s = order.sets["train"].index["duration_s"].to_numpy()
+    log = MetricsLog(rank.writer, session.say)
+    progress = ProgressReport(session, log, plan, durations_s, order.attempt, rank.status)
+    first_step = start.checkpoint.step if start is not None else 0
+    stop = LastStep(session, first_step)
+    scorer = Scorer(order.sets[VALIDATION], recognizer, session, cache_bytes=cache_bytes(config))
+    _place_tensorboard(rank)
+    arguments = training_arguments(
+        config,
+        output_dir=rank.staging.folder,
+        accumulation=plan.shape.accumulation,
+        on_gpu=config.scaling.use_gpu,
+    )
+    options = scoring_options(config, recognizer.context_s)
+    trainer = SpeechTrainer(
+        recognizer=recognizer,
+        arguments=arguments,
+        plan=plan,
+        rank=session.rank,
+        clips=clips,
+        first_step=first_step,
+        evaluate=Validation(session, scorer, options, arguments, stop, progress, keeper).score,
+        callbacks=[Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
+    )
+    last_step = _last_step(config, plan)
+    return Loop(rank, start, recognizer, plan, last_step, trainer, stop, progress, keeper, uploader, reports)
+
+
+def train(loop: Loop) -> str | None:
+    """Trains to the last step, or until a request to stop; all checkpoints are uploaded then. Every rank calls it.
+
+    Returns:
+        Where a stopped run is; None for one at its last step.
+
+    Raises:
+        ResumeError: a new run is to begin from a checkpoint that has no step left to do.
+    """
+    _log_start(loop)
+    loop.reports.report_kept()
+    set_seed(loop.rank.config.run.seed)
+    if loop.start is not None:
+        _refuse_start_at_the_end(loop, loop.start)
+        _score_start(loop, loop.start)
+    if loop.first_step < loop.last_step:
+        with loop.stop:
+            loop.trainer.train(resume_from_checkpoint=str(loop.start.local) if loop.start is not None else None)
+    loop.rank.session.broadcast(loop.uploader.wait)
+    loop.reports.report_new()
+    return _describe_stop(loop)
+
+
+def _load_model(rank: Rank) -> Recognizer:
+    model, seed, processor = rank.config.model, rank.config.run.seed, rank.order.processor
+    if processor is None:
+        return load_recognizer(model, None, seed)
+    with TemporaryDirectory(prefix="rayscribe-processor-") as description:
+        rank.folder.storage.download_folder(processor, Path(description))
+        return load_recognizer(model, Path(description), seed)
+
+
+def _last_step(config: TrainConfig, plan: BatchPlan) -> int:
+    if config.training.max_steps is not None:
+        return config.training.max_steps
+    assert config.training.num_train_epochs is not None
+    return math.ceil(config.training.num_train_epochs * plan.steps_per_epoch)
+
+
+def _log_start(loop: Loop) -> None:
+    session, shape = loop.rank.session, loop.plan.shape
+    if not session.is_main_process:
+        return
+    millions = sum(weight.numel() for weight in loop.recognizer.model.parameters()) / 1e6
+    start = loop.start
+    begin = f"resuming from {start.checkpoint.name}, step {start.checkpoint.step}" if start else "from scratch"
+    size = shape.global_batch_size
+    batch = f"{size} utterances" if size else f"{shape.max_batch_duration_s:g} padded s × {shape.slots}"
+    session.say(
+        f"train: {millions:.1f} M weights · {session.world_size} workers · {batch} per step · "
+        f"{loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
+    )
+
+
+def _refuse_start_at_the_end(loop: Loop, start: Start) -> None:
+    checkpoint = start.checkpoint
+    if checkpoint.step >= loop.last_step and not loop.rank.writer.check().checkpoints:
+        raise ResumeError(
+            f"run.resume: {checkpoint.name} is at step {checkpoint.step}, and the run ends at {loop.last_step}: "
+            "raise training.max_steps"
+        )
+
+
+def _score_start(loop: Loop, start: Start) -> None:
+    """Scores a checkpoint that a request to stop left where a score was due, as the undisturbed run would have."""
+    rank, (checkpoint, local), part = loop.rank, start, loop.rank.config.training
+    ends = checkpoint.step >= loop.last_step
+    if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
+        return
+    loop.progress.scoring()
+    recognizer = open_exported(local)
+    recognizer.model.to(rank.device)
+    scorer = Scorer(rank.order.sets[VALIDATION], recognizer, rank.session, cache_bytes=cache_bytes(rank.config))
+    result = scorer.score(scoring_options(rank.config, recognizer.context_s))
+    epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
+    metrics = pass_on(result, checkpoint.step, rank.session, loop.keeper)
+    loop.progress.validated(checkpoint.step, loop.last_step, epoch, metrics)
+    if ends or checkpoint.step % part.save_steps == 0:
+        loop.keeper.keep_again(local, checkpoint.step)
+
+
+def _describe_stop(loop: Loop) -> str | None:
+    if loop.stop.stopped_at is None:
+        return None
+    newest = loop.rank.session.broadcast(lambda: loop.keeper.newest)
+    return (
+        f"stopped at step {loop.stop.stopped_at}/{loop.last_step}: {newest} is in "
+        f"{loop.rank.folder.storage.url(layout.CHECKPOINTS)}; the same command, or `rayscribe resume`, continues"
+    )
+
+
+def _place_tensorboard(rank: Rank) -> None:
+    target = (
+        str(rank.staging.folder / "tensorboard")
+        if rank.folder.url.startswith(S3_SCHEME)
+        else f"{rank.folder.url}/{layout.ATTEMPTS}/{rank.order.attempt}/tensorboard"
+    )
+    os.environ["TENSORBOARD_LOGGING_DIR"] = target
+
+
+def upload_tensorboard(rank: Rank) -> None:
+    """Copies TensorBoard's events to the run folder, where they are not written there at once."""
+    local = rank.staging.folder / "tensorboard"
+    if local.is_dir():
+        rank.folder.storage.upload_folder(local, f"{layout.ATTEMPTS}/{rank.order.attempt}/tensorboard")

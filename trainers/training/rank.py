@@ -1,0 +1,89 @@
+"""What a training worker is told, and what every step of its work shares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from trainers.config.schema import TrainConfig
+from trainers.data.prepared_set import PreparedSet
+from trainers.distributed.session import Session
+from trainers.run_folder.attempt_status import StatusWriter
+from trainers.run_folder.checkpoints import RetentionPolicy
+from trainers.run_folder.fencing import GroupWriter
+from trainers.run_folder.journal import Checkpoint
+from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.staging import Staging
+
+
+@dataclass(frozen=True)
+class WorkOrder:
+    """Everything that the driver tells a training worker.
+
+    Attributes:
+        config: The config, run name and paths settled.
+        sets: Prepared set of each split.
+        attempt: Number of this attempt.
+        run_id: Unique name of the run.
+        processor: Folder of a new model's processor in the run folder. None: a pretrained model's own.
+        numbered: Whether a service counts the attempts, see `resume.Staging.others`.
+    """
+
+    config: TrainConfig
+    sets: Mapping[str, PreparedSet]
+    attempt: int
+    run_id: str
+    processor: str | None
+    numbered: bool
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a worker group, from its start to its end.
+
+    Attributes:
+        order: Its order.
+        session: Its place among the other ranks.
+        staging: The group's folder on the node's disk.
+        writer: The group's access to the run folder.
+        status: Shows how far the attempt is; writes on the main process only.
+    """
+
+    order: WorkOrder
+    session: Session
+    staging: Staging
+    writer: GroupWriter
+    status: StatusWriter
+
+    @property
+    def config(self) -> TrainConfig:
+        """The config."""
+        return self.order.config
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run folder."""
+        return self.writer.folder
+
+    @property
+    def device(self) -> str:
+        """Where models are put that this rank opens itself."""
+        return "cuda" if self.config.scaling.use_gpu else "cpu"
+
+    @property
+    def keeping(self) -> RetentionPolicy:
+        """Which checkpoints stay."""
+        part = self.config.checkpoint
+        return RetentionPolicy(part.num_to_keep, part.checkpoint_score_attribute)
+
+
+class Start(NamedTuple):
+    """Where training goes on.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        local: Its files on this node.
+    """
+
+    checkpoint: Checkpoint
+    local: Path

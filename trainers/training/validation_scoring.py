@@ -1,0 +1,50 @@
+"""Scores of the validation set while training goes on, and who learns of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.distributed.coordinated_stop import LastStep
+from trainers.distributed.session import Session
+from trainers.scoring.scorer import CutShortError, Scorer, ScoringOptions, SplitScore
+from trainers.training.callbacks import KeepCheckpoints, ProgressReport, validation_metrics
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores the validation set over all ranks.
+
+    Attributes:
+        session: This rank.
+        scorer: Of the validation set.
+        options: How it is scored.
+        arguments: The Trainer's.
+        stop: Ends scoring early, once somebody asks to stop.
+        progress: Reports the score.
+        keeper: Takes the score for the checkpoint of its step.
+    """
+
+    session: Session
+    scorer: Scorer
+    options: ScoringOptions
+    arguments: Any
+    stop: LastStep
+    progress: ProgressReport
+    keeper: KeepCheckpoints
+
+    def score(self, step: int) -> dict[str, float] | None:
+        """The score after a step; None where a request to stop came between. All ranks call it together."""
+        self.progress.scoring()
+        try:
+            result = self.scorer.score(self.options, cut_short=lambda: self.stop.cuts_short(self.arguments))
+        except CutShortError:
+            self.stop.end_at(step)
+            return None
+        return pass_on(result, step, self.session, self.keeper)
+
+
+def pass_on(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:
+    """Gives a score to the checkpoint of its step, and to the engine; returns it as metrics."""
+    keeper.scored(step, result)
+    metrics = validation_metrics(result)
+    session.report({"step": step, **metrics})
+    return metrics
