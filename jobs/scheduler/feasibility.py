@@ -106,10 +106,10 @@ def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity 
     Returns:
         One line with the arithmetic and the fix, or None where it fits.
     """
-    return misfit(gang.total, gang.resources_per_worker, gang.num_workers, queue, queues, capacity, address)
+    return infeasible_reason(gang.total, gang.resources_per_worker, gang.num_workers, queue, queues, capacity, address)
 
 
-def misfit(
+def infeasible_reason(
     need: Resources,
     per_worker: Resources,
     num_workers: int,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from jobs.scheduler.decision import Holding, Waiting
-from jobs.scheduler.feasibility import RUNS, Capacity, Resources, caps, misfit
+from jobs.scheduler.feasibility import RUNS, Capacity, Resources, caps, infeasible_reason
 from jobs.scheduler.limits import Limits, QueuesConfig
 from jobs.scheduler.pools import Demand, Pool
 
@@ -17,12 +17,12 @@ class Kind:
     """What runs of the same queue, cluster and gang have in common.
 
     Attributes:
-        hopeless: Why none could start even if nobody else were there; None where they could.
+        never_starts: Why none could start even if nobody else were there; None where they could.
         own: What each takes of its user's part of the queue. None: users have no limits.
         shared: What each takes of its queue and its cluster.
     """
 
-    hopeless: str | None
+    never_starts: str | None
     own: Demand | None
     shared: Places
 
@@ -62,7 +62,7 @@ class Lines:
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = self._kind(run)
-        return kind.hopeless or self._with_own(run, kind.own, kind.shared)
+        return kind.never_starts or self._with_own(run, kind.own, kind.shared)
 
     def places(self, run: Waiting | Holding) -> Places:
         """What a run takes of each of its pools, the narrowest first; pools without limits are left out."""
@@ -101,9 +101,9 @@ class Lines:
 
     def _kind(self, run: Waiting) -> Kind:
         own, shared = self._demands(run)
-        return Kind(self._why_hopeless(run), own, shared)
+        return Kind(self._never_starts(run), own, shared)
 
-    def _why_hopeless(self, run: Waiting) -> str | None:
+    def _never_starts(self, run: Waiting) -> str | None:
         capacity = self._capacity.get(run.address)
         part = self._queues.queues.get(run.queue)
         if part is not None and part.max_running == 0:
@@ -112,7 +112,9 @@ class Lines:
             return f"queue {run.queue} is paused for every user (per_user.max_running: 0)"
         if capacity is None:
             return f"waits for the cluster at {run.address}, which does not answer"
-        return misfit(run.need, run.per_worker, run.num_workers, run.queue, self._queues, capacity, run.address)
+        return infeasible_reason(
+            run.need, run.per_worker, run.num_workers, run.queue, self._queues, capacity, run.address
+        )
 
 
 def _sizes(limits: Limits) -> dict[str, float]:

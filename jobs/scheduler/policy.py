@@ -39,7 +39,7 @@ from jobs.scheduler.decision import Decision, Holding, Wait, Waiting
 from jobs.scheduler.feasibility import Amounts, Capacity, never_fits
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.scheduler.lines import Lines, Places
-from jobs.scheduler.pools import Obstacle
+from jobs.scheduler.pools import Blocker
 
 __all__ = [
     "Capacity",
@@ -79,17 +79,17 @@ def decide(
             pool.hold(demand)
     start: list[str] = []
     refuse: dict[str, str] = {}
-    stuck: list[tuple[Waiting, str | Obstacle]] = []
+    stuck: list[tuple[Waiting, str | Blocker]] = []
     for run in ranked(waiting, queues.patience_s, now_s):
         failed = _failed_dependency(run, dependencies) if run.depends_on else None
         if failed is not None:
             refuse[run.id] = failed
             continue
-        obstacle = _not_yet(run, dependencies, now_s) or _enter(run, lines.standing(run))
-        if obstacle is None:
+        blocker = _not_yet(run, dependencies, now_s) or _enter(run, lines.standing(run))
+        if blocker is None:
             start.append(run.id)
         else:
-            stuck.append((run, obstacle))
+            stuck.append((run, blocker))
     return Decision(tuple(start), _waits(stuck), refuse)
 
 
@@ -132,30 +132,30 @@ def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> st
     return None
 
 
-def _enter(run: Waiting, standing: str | Places) -> str | Obstacle | None:
+def _enter(run: Waiting, standing: str | Places) -> str | Blocker | None:
     """Starts the run, or has room kept for it in each pool whose line it stands in; None where it starts."""
     if isinstance(standing, str):
         return standing
     for line, (pool, demand) in enumerate(standing, start=1):
-        obstacle = pool.obstacle(demand)
-        if obstacle is not None:
+        blocker = pool.blocker(demand)
+        if blocker is not None:
             for narrow, its_demand in standing[:line]:
-                narrow.keep_for(run.id, its_demand)
-            return obstacle
+                narrow.reserve(run.id, its_demand)
+            return blocker
     for pool, demand in standing:
         pool.hold(demand)
     return None
 
 
-def _waits(stuck: Sequence[tuple[Waiting, str | Obstacle]]) -> dict[str, Wait]:
+def _waits(stuck: Sequence[tuple[Waiting, str | Blocker]]) -> dict[str, Wait]:
     """Positions and reasons, said after all have started, so that what is called free is free."""
     positions: Counter[str] = Counter()
-    texts: dict[str | Obstacle, str] = {}  # thousands are told the same
+    texts: dict[str | Blocker, str] = {}  # thousands are told the same
     waits = {}
-    for run, obstacle in stuck:
-        text = texts.get(obstacle)
+    for run, blocker in stuck:
+        text = texts.get(blocker)
         if text is None:
-            text = texts[obstacle] = obstacle if isinstance(obstacle, str) else obstacle.text()
+            text = texts[blocker] = blocker if isinstance(blocker, str) else blocker.text()
         positions[run.queue] += 1
         waits[run.id] = Wait(positions[run.queue], text)
     return waits

@@ -1,4 +1,4 @@
-"""Pools: what may be held at once of something, and what is kept free there for runs that wait. Pure.
+"""Pools: what may be held at once of something, and what is reserved there for runs that wait. Pure.
 
 A cluster is a pool, a queue with limits is one, and a user's part of a queue is one. A run starts only when its whole
 gang fits into each of its pools, and when nobody ahead of it who waits could be delayed by it.
@@ -55,7 +55,7 @@ class Reservation(NamedTuple):
     value: float
 
 
-class Obstacle(NamedTuple):
+class Blocker(NamedTuple):
     """Why a demand does not get into a pool.
 
     Attributes:
@@ -77,11 +77,11 @@ class Obstacle(NamedTuple):
         if self.kept.run_id is None:
             return f"{needs}behind {MOST_WAITING} runs that wait for {self.pool.name}"
         kept, verb = amount(self.kept.name, self.kept.value), "is" if self.kept.value == 1 else "are"
-        return f"{needs}behind {self.kept.run_id}, for which {kept} of {self.pool.name} {verb} kept free"
+        return f"{needs}behind {self.kept.run_id}, for which {kept} of {self.pool.name} {verb} reserved"
 
 
 class Pool:
-    """What may be held at once, what is held, and what is kept free, in one pass over the waiting runs.
+    """What may be held at once, what is held, and what is reserved, in one pass over the waiting runs.
 
     Both what is free and what is spare only shrink during a pass, so that what was refused once is refused again, for
     the same reason.
@@ -126,7 +126,7 @@ class Pool:
         self._spare = dict.fromkeys(size, math.inf)
         self._reserved_for: dict[str, Reservation] = {}
         self._ahead: dict[Demand, int] = {}
-        self._refused: dict[Demand, Obstacle] = {}
+        self._refused: dict[Demand, Blocker] = {}
         self._waiting = 0
         self._closed = False
 
@@ -135,7 +135,7 @@ class Pool:
         """Whether nobody else gets in during this pass."""
         return self._closed or (self._within is not None and self._within.closed)
 
-    def obstacle(self, demand: Demand) -> Obstacle | None:
+    def blocker(self, demand: Demand) -> Blocker | None:
         """Why a run that ranks below all that were shown before cannot have this much now; None where it can."""
         known = self._refused.get(demand)
         if known is not None:
@@ -144,13 +144,13 @@ class Pool:
         kept = None
         for name, value in demand.items:
             if value > free[name] + EPSILON:
-                self._refused[demand] = found = Obstacle(self, demand, None)
+                self._refused[demand] = found = Blocker(self, demand, None)
                 return found
             if kept is None and value > spare[name] + EPSILON:
                 kept = self._reserved_for[name]
         if kept is None:
             return None
-        self._refused[demand] = found = Obstacle(self, demand, kept)
+        self._refused[demand] = found = Blocker(self, demand, kept)
         return found
 
     def hold(self, demand: Demand) -> None:
@@ -161,7 +161,7 @@ class Pool:
             self._spare[name] -= value
         self._note_whether_closed()
 
-    def keep_for(self, run_id: str, demand: Demand) -> None:
+    def reserve(self, run_id: str, demand: Demand) -> None:
         """Keeps room for a run that waits, against all that are shown later."""
         spare = self._spare
         if self.closed or all(spare[name] <= EPSILON for name in demand.amounts):

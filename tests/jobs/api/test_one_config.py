@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from jobs.api.protocol import IDEMPOTENCY_KEY
+from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger.address import parse
 from jobs.model import Run
 from jobs.service.controller import Controller
 from jobs.submission.ray_request import SubmitRequest
 from tests.jobs.api.house import QUEUES, House, config_of
-from tests.jobs.clusters.fake_cluster import FakeCluster
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import CONFIG_VARIABLE, OVERRIDES_RECORD, read_record, read_submitted
 
@@ -148,7 +148,7 @@ class Submitted:
         assert response.status_code == 201, response.text
         self.run = Run.model_validate(response.json())
         cluster = FakeCluster(cpus=100.0)
-        clusters = Clusters(connect=lambda _: cluster)  # type: ignore[arg-type, return-value]
+        clusters = Clusters(connect=lambda _: cluster)
         lease = house.ledger.lease("test", ttl_s=0.0)
         packages = house.backend.service._packages
         Controller(house.ledger, clusters, packages, QUEUES, lease=lease).round()

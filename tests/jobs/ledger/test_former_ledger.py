@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.ledger.address import parse
@@ -22,7 +23,6 @@ from jobs.service.package_store import PackageStore
 from jobs.submission.branch import branch
 from jobs.submission.ray_request import SubmitRequest
 from tests.jobs.api.house import make_package
-from tests.jobs.clusters.fake_cluster import FakeCluster
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import CONFIG_VARIABLE, config_text
@@ -39,7 +39,7 @@ class Continued:
     def __init__(self, url: str, packages: PackageStore):
         self.url, self.ledger, self.cluster, self.now_s = url, Ledger.open(url), FakeCluster(cpus=20.0), 1767229200.0
         self.packages = packages
-        self.clusters = Clusters(connect=lambda _: self.cluster, clock=lambda: self.now_s)  # type: ignore[arg-type, return-value]
+        self.clusters = Clusters(connect=lambda _: self.cluster, clock=lambda: self.now_s)
 
     def drive(self) -> None:
         """Rounds until all runs have ended."""

@@ -204,7 +204,7 @@ class TestOvertaking:
         waiting = [run("large", 14, priority=1), *[run(f"small-{n}", 1) for n in range(4)]]
         decision = decided(*waiting, holding=(held("running", 12),))
         assert decision.start == ("small-0", "small-1")
-        assert reason(decision, "small-2") == "needs 1 GPU; behind large, for which 14 GPU of the cluster are kept free"
+        assert reason(decision, "small-2") == "needs 1 GPU; behind large, for which 14 GPU of the cluster are reserved"
 
     def test_not_where_the_large_one_may_start_when_only_some_have_ended(self) -> None:
         """10 fit as soon as the first 4 end; with the small ones in between, both would have to."""
@@ -218,7 +218,7 @@ class TestOvertaking:
         waiting = [run("first", 8, priority=2), run("second", 8, priority=1), run("small", 4)]
         decision = decided(*waiting, holding=(held("running", 12),))
         assert decision.start == ()
-        assert reason(decision, "small") == "needs 4 GPU; behind second, for which 8 GPU of the cluster are kept free"
+        assert reason(decision, "small") == "needs 4 GPU; behind second, for which 8 GPU of the cluster are reserved"
 
     def test_two_that_never_fit_together_keep_the_place_of_one(self) -> None:
         waiting = [run("first", 10, priority=2), run("second", 10, priority=1), run("small", 4)]
@@ -232,12 +232,12 @@ class TestOvertaking:
         waiting = [run("gpus", 8, 40, priority=1), run("cpus", 0, 30)]
         decision = decided(*waiting, holding=(held("running", 12, 16),), on=cluster(16, 64))
         assert decision.start == ()
-        assert reason(decision, "cpus") == "needs 30 CPU; behind gpus, for which 40 CPU of the cluster are kept free"
+        assert reason(decision, "cpus") == "needs 30 CPU; behind gpus, for which 40 CPU of the cluster are reserved"
 
     def test_nor_with_cpus_that_the_second_of_those_needs(self) -> None:
         waiting = [run("first", 16, 8, priority=2), run("second", 16, 40, priority=1), run("cpus", 0, 30)]
         decision = decided(*waiting, holding=(held("running", 16),), on=cluster(16, 64))
-        assert reason(decision, "cpus") == "needs 30 CPU; behind second, for which 40 CPU of the cluster are kept free"
+        assert reason(decision, "cpus") == "needs 30 CPU; behind second, for which 40 CPU of the cluster are reserved"
 
     def test_another_cluster_is_another_line(self) -> None:
         other = "http://other:8265"
@@ -256,7 +256,7 @@ class TestOvertaking:
         waiting = [run("anas", 8, priority=1), run("anas-small", 4)]
         decision = decided(*waiting, holding=(held("running", 4),), queues=parts)
         assert reason(decision, "anas-small") == (
-            "needs 4 GPU; behind anas, for which 8 GPU of user ana in queue default are kept free"
+            "needs 4 GPU; behind anas, for which 8 GPU of user ana in queue default are reserved"
         )
 
     def test_a_run_that_waits_for_the_cluster_keeps_its_place_in_the_queue(self) -> None:
@@ -264,7 +264,7 @@ class TestOvertaking:
         waiting = [run("gpus", 16, priority=1), run("cpus", 0, 1)]
         decision = decided(*waiting, holding=(held("running", 8),), queues=parts)
         assert decision.start == ()
-        assert reason(decision, "cpus") == "behind gpus, for which 1 run of queue default is kept free"
+        assert reason(decision, "cpus") == "behind gpus, for which 1 run of queue default is reserved"
 
     def test_a_run_that_waits_for_the_cluster_keeps_its_place_among_its_users(self) -> None:
         parts = queues(default=QueuePart(per_user=Limits(max_cpus=8)))
@@ -272,7 +272,7 @@ class TestOvertaking:
         decision = decided(*waiting, holding=(held("running", 8, user="bob"),), queues=parts)
         assert decision.start == ("bobs",)
         assert reason(decision, "cpus") == (
-            "needs 4 CPU; behind gpus, for which 6 CPU of user ana in queue default are kept free"
+            "needs 4 CPU; behind gpus, for which 6 CPU of user ana in queue default are reserved"
         )
 
     def test_nobody_passes_more_than_so_many(self) -> None:
