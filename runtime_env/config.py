@@ -1,6 +1,6 @@
 """RuntimeEnvPart: the key `job.runtime_env` of the one YAML, as frozen, typed parts.
 
-A fault's message never repeats a value that looks like a secret.
+No error message repeats a value that looks like a secret.
 """
 
 import re

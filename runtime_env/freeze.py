@@ -38,8 +38,8 @@ def freeze(part: RuntimeEnvPart, root: Path) -> RuntimeEnvPart:
     try:
         return RuntimeEnvPart.model_validate({**part.model_dump(), part.tool: lines})
     except ValidationError as error:
-        said = "; ".join(str(fault["msg"]).removeprefix("Value error, ") for fault in error.errors())
-        raise ConfigError(f"{field}: {name}: {said}") from None
+        reasons = "; ".join(str(item["msg"]).removeprefix("Value error, ") for item in error.errors())
+        raise ConfigError(f"{field}: {name}: {reasons}") from None
 
 
 def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which files stay at home: Ray's own rules for .gitignore and .rayignore, patterns of the user, and ours."""
+"""Which files are left out of the package: Ray's rules for .gitignore and .rayignore, the user's patterns, and ours."""
 
 import importlib.util
 import sys
@@ -16,7 +16,7 @@ IGNORE_FILES = (".gitignore", ".rayignore")
 # Ray's own (RAY_RUNTIME_ENV_DEFAULT_EXCLUDES), and the folder of runs at the root.
 ALWAYS = (".git", ".venv", "venv", "__pycache__", "/runs")
 
-BY_ALWAYS = "never goes along"
+BY_ALWAYS = "never packaged"
 BY_EXCLUDES = "job.runtime_env.excludes"
 BY_SECRECY = "looks like a secret: name it under job.runtime_env.secrets instead"
 
@@ -29,7 +29,7 @@ class Rules:
         base: That folder, absolute.
         spec: The patterns.
         reason: Where they come from.
-        may_readmit: Whether one of them, with !, lets in again what another leaves out.
+        may_readmit: Whether one of them, with !, includes again what another leaves out.
     """
 
     base: str
@@ -38,7 +38,7 @@ class Rules:
     may_readmit: bool
 
     def leave_out(self, path: str) -> bool:
-        """Whether a path, absolute, stays out. A folder's path may end with /."""
+        """Whether a path, absolute, is left out. A folder's path may end with /."""
         relative = path[len(self.base) :].lstrip("/") or "."
         return bool(self.spec.match_file(relative))
 
@@ -69,12 +69,12 @@ def rules_in(folder: Path, root: Path) -> list[Rules]:
                 with file.open(encoding="utf-8") as text:
                     found.append(_rules(folder, text.readlines(), file.relative_to(root).as_posix()))
             except (OSError, ValueError) as error:
-                raise ConfigError(f"{file} cannot be read: {error}; mend or remove it") from None
+                raise ConfigError(f"{file} cannot be read: {error}; fix or remove it") from None
     return found
 
 
 def why_left_out(path: str, rules: Sequence[Rules], *, is_folder: bool) -> str | None:
-    """Why a path stays out. None: it does not, as far as patterns and its name tell.
+    """Why a path is left out. None: it is not, as far as patterns and its name tell.
 
     Args:
         path: Absolute.

@@ -1,6 +1,6 @@
-"""The package of a working directory: made, checked, taken in. The only module that writes one.
+"""The package of a working directory: packed, verified, imported. The only module that writes one.
 
-No name, size or link in a zip is believed: a package may come from another machine.
+No name, size or link in a zip is trusted: a package may come from another machine.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from runtime_env.archive import CHUNK_BYTES, TooLargeError, write_archive
-from runtime_env.tree import ENTRY, LIMIT_BYTES, MOST_FILES, MOST_UNPACKED_BYTES, Tree, reckon, unreadable
+from runtime_env.tree import ENTRY, LIMIT_BYTES, MOST_FILES, MOST_UNPACKED_BYTES, Tree, package_size, unreadable
 from trainers.errors import ConfigError
 
 ENCRYPTED = 0x1
@@ -58,13 +58,13 @@ def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes] | None = No
     _check_names([*names, *extra], "the package")
     members = tree.members(extra)
     if len(members) > MOST_FILES:
-        raise ConfigError(reckon(tree, extra).message)
+        raise ConfigError(package_size(tree, extra).message)
     target_folder.mkdir(parents=True, exist_ok=True)
     with _new_file(target_folder) as (file, path):
         try:
             write_archive(members, file, most_bytes=LIMIT_BYTES, most_unpacked_bytes=MOST_UNPACKED_BYTES)
         except TooLargeError:
-            raise ConfigError(reckon(tree, extra).message) from None
+            raise ConfigError(package_size(tree, extra).message) from None
         except OSError as error:
             if error.filename is None:
                 raise ConfigError(
@@ -114,14 +114,14 @@ def verify(path: Path, sha256: str) -> None:
 
 
 def import_package(upload: Path, target: Path) -> None:
-    """Takes in a zip from elsewhere, after checking it, under the hash that its new name says.
+    """Imports a zip from elsewhere, after verifying that it has the SHA-256 of its new name.
 
     Args:
         upload: The zip; it stays where it is.
         target: `<sha256>.zip` in the folder of packages; made where it is missing.
 
     Raises:
-        ConfigError: it is not what its name says, or holds something that no package may.
+        ConfigError: its SHA-256 is another, or it holds something that no package may.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with _new_file(target.parent) as (file, path):
@@ -135,8 +135,8 @@ def import_package(upload: Path, target: Path) -> None:
 def _check_entry(tree: Tree) -> None:
     if not any(file.path == ENTRY for file in tree.files):
         reasons = [item.reason for item in tree.left_out if item.path in (ENTRY, "./")]
-        said = f" (left out by {reasons[0]})" if reasons else ""
-        raise ConfigError(f"{tree.root / ENTRY} is not in the package{said}: the job starts with it; let it go along")
+        reason = f" (left out by {reasons[0]})" if reasons else ""
+        raise ConfigError(f"{tree.root / ENTRY} is not in the package{reason}: the job starts with it; include it")
 
 
 def _check_names(names: list[str], where: str) -> None:

@@ -1,4 +1,4 @@
-"""The working directory: its root, the files that go along, what stays at home and why, and how large the zip is."""
+"""The working directory: its root, the files that are packaged, what is left out and why, and the size of the zip."""
 
 import os
 import stat
@@ -23,14 +23,14 @@ MIB = 1024**2
 A_LINK_OUT = "a link that leaves the working directory"
 A_LINK_UP = "a link to a folder that it lies in"
 A_LINK_TO_NOTHING = "a link to nothing"
-A_LINK_TO_SECRET = "a link to what looks like a secret, or never goes along"
+A_LINK_TO_SECRET = "a link to what looks like a secret, or is never packaged"
 NO_PLAIN_FILE = "neither a file nor a folder"
 NO_PORTABLE_NAME = "a name that no node could unpack"
 
 
 @dataclass(frozen=True, slots=True)
 class TreeFile:
-    """One file that goes along.
+    """One file that is packaged.
 
     Attributes:
         path: Relative to the root, with /.
@@ -45,11 +45,11 @@ class TreeFile:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file, or a whole folder, that stays at home.
+    """A file, or a folder with all in it, that is left out.
 
     Attributes:
         path: Relative to the root; a folder ends with /.
-        reason: The rule, in words.
+        reason: The rule, for a person.
     """
 
     path: str
@@ -62,8 +62,8 @@ class Tree:
 
     Attributes:
         root: The folder, absolute, links resolved.
-        files: What goes along, by path.
-        left_out: What does not.
+        files: What is packaged, by path.
+        left_out: What is left out.
     """
 
     root: Path
@@ -88,8 +88,8 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Reckoning:
-    """How large a package is, or would be.
+class PackageSize:
+    """The size that a package has, or would have.
 
     Attributes:
         root: The working directory.
@@ -140,7 +140,7 @@ def find_root(start: Path) -> Path:
 
 
 def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
-    """Lists what goes along and what does not.
+    """Lists what is packaged and what is left out.
 
     Args:
         root: The working directory.
@@ -155,8 +155,8 @@ def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
     return Tree(root, tuple(sorted(walk.files, key=lambda file: file.path.encode())), tuple(walk.left_out))
 
 
-def reckon(tree: Tree, extra: Mapping[str, bytes] | None = None) -> Reckoning:
-    """Says how large the package would be, without writing it.
+def package_size(tree: Tree, extra: Mapping[str, bytes] | None = None) -> PackageSize:
+    """Computes the size that the package would have, without writing it.
 
     Args:
         tree: The working directory.
@@ -177,12 +177,12 @@ def reckon(tree: Tree, extra: Mapping[str, bytes] | None = None) -> Reckoning:
             raise unreadable(error) from None
     total = sum(file.size_bytes for file in tree.files) + sum(len(content) for content in (extra or {}).values())
     largest = sorted(tree.files, key=lambda file: (-file.size_bytes, file.path))[:LARGEST_SHOWN]
-    return Reckoning(tree.root, len(members), total, counter.size_bytes, fits, tuple(largest))
+    return PackageSize(tree.root, len(members), total, counter.size_bytes, fits, tuple(largest))
 
 
 def unreadable(error: OSError) -> ConfigError:
-    """What to say of a file that cannot be read while it is packed."""
-    return ConfigError(f"{error.filename}: {error.strerror}; mend it, or leave it out by job.runtime_env.excludes")
+    """The error for a file that cannot be read while it is packed."""
+    return ConfigError(f"{error.filename}: {error.strerror}; fix it, or leave it out by job.runtime_env.excludes")
 
 
 @dataclass
@@ -191,8 +191,8 @@ class _Walk:
 
     Attributes:
         root: Where it began.
-        files: Files that go along, so far.
-        left_out: What does not, so far.
+        files: Files that are packaged, so far.
+        left_out: What is left out, so far.
     """
 
     root: Path
@@ -217,7 +217,7 @@ class _Walk:
             self._take(folder / entry.name, entry, rules, above)
         reasons = {item.reason for item in self.left_out[left_out_before:]}
         if len(self.files) == files_before and len(reasons) == 1 and folder != self.root:
-            # One line for a folder of which nothing goes along, instead of one for each file.
+            # One line for a folder of which nothing is packaged, instead of one for each file.
             del self.left_out[left_out_before:]
             self._leave(folder, reasons.pop(), is_folder=True)
 

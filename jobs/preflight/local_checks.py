@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jobs.preflight.context import Context
 from jobs.scheduler.policy import Capacity
-from runtime_env.tree import reckon
+from runtime_env.tree import package_size
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.schema import S3_SCHEME, is_absolute
 from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
@@ -17,7 +17,7 @@ DATA_FIELDS = ("train", "validation", "test")
 
 def check_working_dir(context: Context) -> Iterator[Finding]:
     """Computes the size of the package."""
-    size = reckon(context.bundle.tree, context.bundle.extra)
+    size = package_size(context.bundle.tree, context.bundle.extra)
     yield ok(size.message) if size.fits else problem(size.message)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runtime_env import archive, package, tree
 from runtime_env.package import Package, import_package, pack, verify
-from runtime_env.tree import list_tree, reckon
+from runtime_env.tree import list_tree, package_size
 from tests.runtime_env.test_tree import grow
 from tests.settings import examples
 from trainers.errors import ConfigError
@@ -65,11 +65,11 @@ def test_what_may_be_run_still_may_after_unpacking(root: Path) -> None:
     assert stat.S_IMODE((root.parent / "out" / "task.py").stat().st_mode) == 0o644
 
 
-def test_the_reckoned_size_is_the_package_s(root: Path) -> None:
+def test_the_computed_size_is_the_package_s(root: Path) -> None:
     extra = {".rayscribe/recipe.yaml": b"run: {}\n"}
-    made, reckoning = packed(root, extra), reckon(list_tree(root, []), extra)
-    assert reckoning.fits
-    assert (reckoning.zip_bytes, reckoning.files) == (made.size_bytes, made.files)
+    made, size = packed(root, extra), package_size(list_tree(root, []), extra)
+    assert size.fits
+    assert (size.zip_bytes, size.files) == (made.size_bytes, made.files)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -13,7 +13,7 @@ from ray._private.runtime_env.packaging import create_package
 
 from runtime_env import tree
 from runtime_env.ignore import ALWAYS, BY_ALWAYS, BY_EXCLUDES, BY_SECRECY
-from runtime_env.tree import Tree, TreeFile, find_root, list_tree, reckon
+from runtime_env.tree import Tree, TreeFile, find_root, list_tree, package_size
 from tests.settings import examples
 from trainers.errors import ConfigError
 
@@ -177,7 +177,7 @@ def test_a_folder_of_which_nothing_goes_along_is_one_line(tmp_path: Path) -> Non
         ("data/\n!data/keep\n", ["data/keep", "more/keep", "task.py"]),
         ("data\n!data/keep\n", ["more/keep", "task.py"]),
         ("*\n!keep\n", []),
-        # As the root itself matches, all of it stays at home.
+        # As the root itself matches, all of it is left out.
         ("/*\n!/task.py\n", []),
         ("**/keep\n!more/keep\n", ["data/words", "more/keep", "task.py"]),
         ("keep\r\n  words\n# task.py\n", ["task.py"]),
@@ -218,18 +218,16 @@ def test_the_limit_is_ray_s() -> None:
     assert tree.LIMIT_BYTES == ray_constants.DASHBOARD_CLIENT_MAX_SIZE
 
 
-def test_a_reckoning_names_the_largest_and_how_to_leave_them_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_names_the_largest_and_how_to_leave_them_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "LIMIT_BYTES", 3 * tree.MIB)
     grow(tmp_path, {"task.py": "", **{f"small/{n}": "x" * n for n in range(20)}})
     (tmp_path / "weights.bin").write_bytes(os.urandom(4 * tree.MIB))
-    reckoning = reckon(list_tree(tmp_path, []))
-    assert not reckoning.fits
-    assert [file.path for file in reckoning.largest[:2]] == ["weights.bin", "small/19"]
-    assert len(reckoning.largest) == 10
-    assert reckoning.total_bytes == 4 * tree.MIB + sum(range(20))
-    assert "weights.bin 4.0 MiB" in reckoning.message
-    assert "less than 3 MiB" in reckoning.message
-    assert "job.runtime_env.excludes: [/weights.bin]" in reckoning.message
-    assert reckon(list_tree(tmp_path, ["/weights.bin"])).fits
+    size = package_size(list_tree(tmp_path, []))
+    assert not size.fits
+    assert [file.path for file in size.largest[:2]] == ["weights.bin", "small/19"]
+    assert len(size.largest) == 10
+    assert size.total_bytes == 4 * tree.MIB + sum(range(20))
+    assert "weights.bin 4.0 MiB" in size.message
+    assert "less than 3 MiB" in size.message
+    assert "job.runtime_env.excludes: [/weights.bin]" in size.message
+    assert package_size(list_tree(tmp_path, ["/weights.bin"])).fits

@@ -2,7 +2,7 @@
 
 libsndfile (through soundfile) decodes first: WAV, AIFF, FLAC, MP3, Ogg Vorbis and Opus, NIST SPHERE, CAF
 and more. FFmpeg (through PyAV) has the rest, AAC, MP4, WebM, and gets a second try at files that libsndfile
-could not finish. What neither reads whole is an `AudioError`, never a shorter recording.
+could not finish. What neither reads completely is an `AudioError`, never a shorter recording.
 """
 
 import io
@@ -25,7 +25,7 @@ _HIGHEST_RATE_HZ = 384_000
 # keeps hours of compressed silence in a small file from taking the node's memory.
 _MAX_DECODED_VALUES = 2**28
 _BLOCK_VALUES = 2**22
-# libsndfile's answer (SF_COUNT_MAX) where the header leaves the length open.
+# What libsndfile gives (SF_COUNT_MAX) where the header leaves the length open.
 _UNKNOWN_FRAMES = 2**62
 
 # Float files may pass full scale a little; beyond this factor they hold integers stored as floats.
@@ -59,7 +59,7 @@ class _UnreadableError(Exception):
     """One decoder could not read all of a file; another may.
 
     Attributes:
-        frames: Frames decoded before the fault.
+        frames: Frames decoded before the error.
         promised: Frames that the header declares; 0 where it could not be read.
     """
 
@@ -70,10 +70,10 @@ class _UnreadableError(Exception):
 
 
 class _SoundFile(io.BytesIO):
-    """Bytes for libsndfile, which asks for places before the start of a damaged file."""
+    """Bytes for libsndfile, which seeks to before the start of a damaged file."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Seek, or stay when there is no such place: the C callback could not pass an exception on."""
+        """Seek, or stay when there is no such position: the C callback could not raise an exception."""
         if whence == io.SEEK_SET and offset < 0:
             return self.tell()
         return super().seek(offset, whence)
@@ -94,7 +94,7 @@ def decode(source: bytes, *, name: str, sampling_rate_hz: int = SAMPLING_RATE_HZ
         float32 samples (T,) in [-1, 1], T > 0.
 
     Raises:
-        AudioError: The file cannot be decoded whole; the text is a reason for people.
+        AudioError: The file cannot be decoded completely; the text is the reason for its quarantine.
     """
     if not source:
         raise AudioError("the file is empty (0 bytes)")
@@ -296,7 +296,7 @@ def _reason(source: bytes, name: str, first: _UnreadableError, second: _Unreadab
         return f"damaged or cut short after {frames} frames ({second})"
     if source[4:8] == b"ftyp":
         return "an MP4 file without its index (moov): it was cut short, or never finished"
-    if "not recognized" not in str(first):
+    if "not recognised" not in str(first):  # libsndfile's own spelling
         return f"damaged header ({str(first).rstrip('.')})"
     suffix = PurePosixPath(name).suffix or "its name"
     return (

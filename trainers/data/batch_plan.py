@@ -57,7 +57,7 @@ def bucket_of(durations_s: npt.ArrayLike, edges_s: Sequence[float]) -> IntArray:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How many utterances one optimizer step takes, and into how many forward passes they are shared out.
+    """How many utterances one optimizer step takes, and over how many forward passes they are distributed.
 
     Attributes:
         workers: Number of ranks.
@@ -111,7 +111,7 @@ class GlobalBatch:
     """The utterances of one optimizer step.
 
     Attributes:
-        rows: Positions in the index, shape (n,), in the order in which they are shared out.
+        rows: Positions in the index, shape (n,), in the order in which they are distributed.
         edge_s: Length in seconds that each of them is padded to.
     """
 
@@ -206,8 +206,8 @@ class BatchPlan:
     def _fill_buckets(self, order: IntArray) -> list[GlobalBatch]:
         """Cuts the order into batches of one bucket each, sorted by the moment at which they were full."""
         full: list[tuple[int, GlobalBatch]] = []
-        places = np.empty(len(order), dtype=np.int64)
-        places[order] = np.arange(len(order))
+        positions = np.empty(len(order), dtype=np.int64)
+        positions[order] = np.arange(len(order))
         left = np.empty(0, dtype=np.int64)
         for bucket, edge_s in enumerate(self.edges_s):
             members = np.concatenate([left, order[self._buckets[order] == bucket]])
@@ -215,7 +215,7 @@ class BatchPlan:
             whole = len(members) // size * size
             for start in range(0, whole, size):
                 chunk = members[start : start + size]
-                full.append((int(places[chunk].max()), GlobalBatch(self._selection.rows[chunk], edge_s)))
+                full.append((int(positions[chunk].max()), GlobalBatch(self._selection.rows[chunk], edge_s)))
             left = members[whole:]
         full.sort(key=lambda item: item[0])
         batches = [batch for _, batch in full]

@@ -1,8 +1,8 @@
 """What an audio container says about itself, found without decoding it.
 
-Decoders read a file that was cut short without a word: libsndfile lowers the declared length to the bytes
-that are there, and MP3 and Ogg decoders just stop. The checks here compare the container's own word (a
-declared length, a frame count, an end mark) with the bytes: half a recording never passes for a whole.
+Decoders read a file that was cut short without an error: libsndfile lowers the declared length to the bytes
+that are there, and MP3 and Ogg decoders just stop. The checks here compare what the container declares (a
+length, a frame count, an end mark) with the bytes: half a recording never passes for a complete one.
 """
 
 import re
@@ -72,7 +72,7 @@ def refuse_if_short(present: int, declared: int, unit: str) -> None:
 
 
 def promised_frames(source: bytes, container: str, frames: int, log: str) -> int:
-    """Compare what a container declares with the bytes that are there, and say what a decoder has to give.
+    """Compare what a container declares with the bytes that are there, and return the frames that are to be decoded.
 
     Args:
         source: The file.
@@ -81,7 +81,7 @@ def promised_frames(source: bytes, container: str, frames: int, log: str) -> int
         log: libsndfile's log of parsing the header.
 
     Returns:
-        The frames below which decoding is not whole: `frames`, except for MP3, where libsndfile guesses the
+        The frames below which decoding is not complete: `frames`, except for MP3, where libsndfile guesses the
         length from the size of a file without a tag.
 
     Raises:

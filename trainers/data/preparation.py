@@ -29,7 +29,7 @@ from trainers.distributed.console import Progress
 from trainers.errors import AudioError, DataError, StorageError
 from trainers.storage import Storage, open_storage
 
-# Raised when the bytes that preparing writes change, so that sets of an older version are not taken for new ones.
+# Increased when the bytes that preparing writes change, so that sets of an older version are not used as new ones.
 FORMAT_VERSION = 1
 ROWS_PER_SHARD = 256
 STALE_FOLDER_S = 24 * 3600
@@ -68,7 +68,7 @@ RESULT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What decides, beside the source, which bytes preparing writes."""
+    """What determines, beside the source, which bytes preparing writes."""
 
     do_lower_case: bool
     do_remove_punctuation: bool
@@ -179,7 +179,7 @@ def run_on_ray(
 
 
 def _with_secrets(task: ShardTask, block: pa.Table) -> pa.Table:
-    """The task on a node that may keep secrets of its own, such as a bucket's."""
+    """The task on a node, whose own secrets, such as a bucket's, are set first."""
     resolve_secrets(os.environ)
     return task(block)
 
@@ -207,7 +207,7 @@ def prepare(
         cache_url: Where prepared sets are kept.
         s3_endpoint_url: Server of s3:// URLs, None for the default.
         runner: `run_on_ray` or `run_here`.
-        say: Takes lines of progress.
+        say: Logs lines of progress.
 
     Raises:
         DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
@@ -281,7 +281,7 @@ def _check_bad(source: Source, data: DataPart, bad: int, rows: int, quarantine: 
     raise DataError(
         f"{source.origin}: {bad} of {rows} recordings cannot be decoded, more than data.max_bad_fraction "
         f"{data.max_bad_fraction} allows (e.g. {examples}):\n{reasons}\n"
-        f"mend or remove them, or raise data.max_bad_fraction"
+        f"fix or remove them, or raise data.max_bad_fraction"
     )
 
 
@@ -302,7 +302,7 @@ def _read_recording(location: str, s3_endpoint_url: str | None) -> bytes:
     except PermissionError:
         raise AudioError("permission denied") from None
     except OSError as error:
-        # What may pass, such as a file server that is away, says nothing about the recording.
+        # A transient error, such as a file server that restarts, is not a property of the recording.
         raise StorageError(
             f"{location}: cannot be read: {error.strerror or error}; prepare again when it can"
         ) from error
@@ -316,7 +316,7 @@ def _arrow_stream(table: pa.Table) -> bytes:
 
 
 def _drop_stale(cache: Storage, key: str) -> None:
-    """Deletes folders of the same key that a killed writer left long ago; a live one is younger."""
+    """Deletes folders of the same key that a killed writer left more than STALE_FOLDER_S ago."""
     claimed = json.loads(cache.read_bytes(f"{key}.json"))["folder"]
     for folder in cache.list_folders():
         if not folder.startswith(f"{key}-") or folder == claimed:

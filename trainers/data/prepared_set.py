@@ -88,7 +88,7 @@ class PreparedSet:
         return [json.loads(line) for line in lines]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travels as its address; the index is read again where it arrives."""
+        """Pickled as its URL; the index is read again in the other process."""
         return PreparedSet, (self.url, self.key, self.s3_endpoint_url)
 
 

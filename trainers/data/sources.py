@@ -1,4 +1,4 @@
-"""The doors by which speech comes in: manifests, the demo corpus, a `datasets` data set. Each gives one table a split.
+"""Data sources: manifests, the demo corpus, a `datasets` data set. Each gives one table a split.
 
 A table has the columns of `manifest.read_manifest`; where the recordings are not files that every node can open, it
 has a column `audio_bytes` too, and they travel to the nodes with the rows.
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,11 +26,11 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Source:
-    """One split, as it comes in.
+    """One split of a data source.
 
     Attributes:
         split: train, validation or test.
-        origin: What a person calls it, for messages.
+        origin: Its name in messages: a path, a URL, a data set.
         table: Rows, see the module.
         fingerprint: Hash of everything that decides what the rows hold.
     """
@@ -41,7 +42,7 @@ class Source:
 
 
 def open_sources(data: DataPart, *, s3_endpoint_url: str | None, splits: tuple[str, ...] = SPLITS) -> list[Source]:
-    """Opens the configured door for each of the splits that it has.
+    """Opens the configured data source; gives a Source for each of the splits that it has.
 
     Raises:
         DataError: a manifest is missing or wrong, or a data set cannot be opened.
@@ -179,7 +180,13 @@ def _hub_split(data: DataPart, part: HubDatasetPart, split: str) -> Source | Non
         }
     )
     columns = (data.audio_column_name, data.text_column_name)
-    return Source(split, f"{part.name} {name}", table, _hash(loaded._fingerprint, part.name, name, columns))
+    return Source(split, f"{part.name} {name}", table, _hash(fingerprint_of(loaded), part.name, name, columns))
+
+
+def fingerprint_of(loaded: Any) -> str:
+    """Hash of a `datasets.Dataset`'s content and history; `datasets` has no public name for it."""
+    fingerprint: str = loaded._fingerprint
+    return fingerprint
 
 
 def _config_name(part: HubDatasetPart) -> str | None:
