@@ -196,7 +196,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
         subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
         return check(subject, given.only, light=given.light)
-    from trainers.pipeline.fit import LocalEngine  # noqa: PLC0415
+    from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
     from trainers.training.arguments import check_training_args  # noqa: PLC0415
 
     check_training_args(config.training.training_args)
@@ -217,12 +217,15 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
 
 def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engine: Any) -> int:
-    from trainers.pipeline import fit  # noqa: PLC0415
+    from trainers.pipeline.engine import print_line  # noqa: PLC0415
+    from trainers.pipeline.evaluate import evaluate  # noqa: PLC0415
+    from trainers.pipeline.fit import fit  # noqa: PLC0415
+    from trainers.pipeline.splits import prepare_all  # noqa: PLC0415
 
     if given.verb == "prepare":
-        for split, prepared in fit.prepare_all(config, engine).items():
+        for split, prepared in prepare_all(config, engine).items():
             counts = prepared.summary
-            fit.say(
+            print_line(
                 f"{split}: {counts.rows} rows · {counts.prepared} prepared ({counts.duration_s / 3600:.2f} h, "
                 f"{counts.stored_bytes / 1e6:.1f} MB) · {counts.quarantined} quarantined · {prepared.url}"
             )
@@ -232,8 +235,8 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
             raise ConfigError("--model is missing: name a run folder, a folder with a model, or a Hub id")
         if given.split not in ("train", "validation", "test"):
             raise ConfigError(f"--split {given.split}: one of train, validation, test")
-        result = fit.evaluate(config, engine, model=given.model, split=given.split)
+        result = evaluate(config, engine, model=given.model, split=given.split)
     else:
-        result = fit.fit(config, engine, overrides=changed, attempt=given.attempt)
-    fit.say(result.headline)
+        result = fit(config, engine, overrides=changed, attempt=given.attempt)
+    print_line(result.headline)
     return 0

@@ -27,8 +27,10 @@ from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.session import LocalSession
 from trainers.models.whisper import load_recognizer
-from trainers.pipeline.fit import LocalEngine, fit, prepare_all
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.fit import fit
 from trainers.pipeline.ray_engine import RayEngine
+from trainers.pipeline.splits import prepare_all
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import silence_libraries
 from trainers.training.planning import scoring_options

@@ -20,7 +20,7 @@ from tests.s3 import FaultProxy
 from tests.trainers.synthetic import content
 from trainers.errors import FencedError
 from trainers.main import main
-from trainers.pipeline.fit import find_model
+from trainers.pipeline.evaluate import find_model
 from trainers.run_folder.checkpoints import list_checkpoints
 from trainers.run_folder.journal import Journal, State, accepted_metrics
 from trainers.run_folder.layout import CHECKPOINTS, METRICS, RESULT, RunFolder

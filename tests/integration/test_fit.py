@@ -13,7 +13,9 @@ from transformers import WhisperForConditionalGeneration, pipeline
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.schema import TrainConfig
 from trainers.errors import DataError, FencedError, ResumeError
-from trainers.pipeline.fit import LocalEngine, evaluate, find_model, fit
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.evaluate import evaluate, find_model
+from trainers.pipeline.fit import fit
 
 FILES = """
 config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json

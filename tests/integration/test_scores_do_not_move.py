@@ -11,7 +11,9 @@ from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.data.demo_corpus import DemoOptions, make_demo_corpus
 from trainers.distributed.ray_connection import connected
-from trainers.pipeline.fit import LocalEngine, evaluate, fit
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.evaluate import evaluate
+from trainers.pipeline.fit import fit
 from trainers.pipeline.ray_engine import RayEngine
 from trainers.storage import open_storage
 

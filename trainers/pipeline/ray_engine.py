@@ -24,7 +24,7 @@ from trainers.distributed.ray_connection import (
 from trainers.distributed.session import LONGEST_WAIT
 from trainers.distributed.signals import STOP
 from trainers.errors import StoppedError
-from trainers.pipeline.fit import say
+from trainers.pipeline.engine import print_line
 from trainers.pipeline.ray_configs import run_config, scaling_config
 from trainers.pipeline.root_cause import error_behind, is_preemption, is_silence
 from trainers.run_folder.attempt_status import Phase, StatusWriter
@@ -170,7 +170,7 @@ class _Fit:
         if news is None:
             return
         for line in news.lines:
-            say(line)
+            print_line(line)
         if news.workers is not None and news.workers != self._workers:
             self._enter(news.workers)
 

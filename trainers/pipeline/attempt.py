@@ -1,0 +1,190 @@
+"""Everything of an attempt before training: refuse early, prepare, open the attempt, write what it begins with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.config.schema import TrainConfig
+from trainers.data.prepared_set import PreparedSet
+from trainers.data.selection import check_scorable, select_training
+from trainers.models.processor import (
+    check_label_lengths,
+    context_and_labels,
+    encode_labels,
+    load_processor,
+    settle_processor,
+)
+from trainers.pipeline.engine import Engine, print_line
+from trainers.pipeline.splits import check_storage, prepare_splits
+from trainers.run_folder import layout
+from trainers.run_folder.attempt_status import Phase, StatusWriter
+from trainers.run_folder.fencing import Driver, refuse_superseded
+from trainers.run_folder.journal import Journal, State
+from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.publish import publish
+from trainers.run_folder.resume import FROM, named_checkpoint
+from trainers.training.experiment import finished, refuse_without_journal, settle
+from trainers.training.planning import context_of
+from trainers.training.rank import WorkOrder
+
+
+@dataclass(frozen=True)
+class AttemptRequest:
+    """What an attempt is to be.
+
+    Attributes:
+        config: The config; `run.name` given and paths absolute.
+        engine: Where it runs.
+        folder: The run folder.
+        overrides: What the command line changed, for the record.
+        number: The attempt's number where a service counts. None: the next.
+    """
+
+    config: TrainConfig
+    engine: Engine
+    folder: RunFolder
+    overrides: Sequence[str]
+    number: int | None
+
+    def experiment(self, state: State, data_keys: Mapping[str, str]) -> dict[str, Any]:
+        """See `experiment.settle`."""
+        retried = self.number is not None and self.number > 1
+        return settle(state, self.folder, self.config, data_keys, retried=retried)
+
+
+def begin(request: AttemptRequest, status: StatusWriter) -> WorkOrder | None:
+    """Begins an attempt; None where the run has finished already.
+
+    Raises:
+        RayscribeError: the attempt cannot be begun, or cannot succeed.
+    """
+    journal = Journal(request.folder)
+    _refuse_early(request, journal, status)
+    sets = _prepare(request, status)
+    data_keys = {split: prepared.key for split, prepared in sets.items()}
+    if _has_finished(request, journal, data_keys):
+        return None
+    _refuse_missing_checkpoint(request.config)
+    driver = Driver.open(request.folder, journal, request.number, lambda state: request.experiment(state, data_keys))
+    return _write_attempt(request, driver, sets)
+
+
+def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWriter) -> None:
+    """Finds before hours of preparing what would stop the attempt."""
+    config = request.config
+    check_storage(config)
+    state = journal.read()
+    refuse_superseded(request.folder, state, request.number)
+    refuse_without_journal(state, request.folder)
+    status.show(Phase.PREPARING_DATA, detail="opening the data")
+    if config.model.init == "pretrained":
+        # Weights that cannot be opened, a language without a token.
+        load_processor(config.model, None)
+
+
+def _prepare(request: AttemptRequest, status: StatusWriter) -> dict[str, PreparedSet]:
+    return prepare_splits(
+        request.config,
+        request.engine,
+        show=lambda detail: status.show(Phase.PREPARING_DATA, detail=detail),
+    )
+
+
+def _has_finished(request: AttemptRequest, journal: Journal, data_keys: Mapping[str, str]) -> bool:
+    """Whether there is nothing to train; what the run came to is then shown again.
+
+    Raises:
+        ResumeError: the run may not be continued with this config.
+    """
+    state = journal.read()
+    refuse_superseded(request.folder, state, request.number)
+    request.experiment(state, data_keys)
+    if not finished(state, request.folder, request.config, data_keys):
+        return False
+    print_line(
+        f"{request.folder.url}: this run has finished; raise training.max_steps to train on, or name another run"
+    )
+    # The attempt that finished may have died, or may be paused, before all of it was to be seen.
+    publish(request.folder, journal)
+    return True
+
+
+def _refuse_missing_checkpoint(config: TrainConfig) -> None:
+    if config.run.resume.startswith(FROM):
+        named_checkpoint(config.run.resume.removeprefix(FROM), config.run.s3_endpoint_url)
+
+
+def _write_attempt(request: AttemptRequest, driver: Driver, sets: Mapping[str, PreparedSet]) -> WorkOrder:
+    """Writes what an attempt begins with into its own folder, then has the run folder show it."""
+    own, state = driver.own, driver.check()
+    assert state.experiment is not None
+    own.write_json(layout.ATTEMPT, layout.describe_start())
+    own.write_request(request.config, request.overrides)
+    own.write_json(layout.ENVIRONMENT, layout.describe_environment({split: item.key for split, item in sets.items()}))
+    own.write_json(layout.EXPERIMENT, state.experiment)
+    # A new model's processor is learned by the first attempt that comes so far, and is that one's for all others.
+    holder = state.processor or driver.attempt
+    _check_utterances(request.config, driver, holder, sets)
+    processor = holder if request.config.model.init == "scratch" else None
+    driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": processor})
+    publish(driver.folder, driver.journal)
+    return WorkOrder(
+        config=request.config,
+        sets=sets,
+        attempt=driver.attempt,
+        run_id=state.experiment["id"],
+        processor=f"{layout.ATTEMPTS}/{processor}/{layout.PROCESSOR}" if processor is not None else None,
+        numbered=request.number is not None,
+    )
+
+
+def _check_utterances(config: TrainConfig, driver: Driver, holder: int, sets: Mapping[str, PreparedSet]) -> None:
+    """Finds what would stop or falsify the run later, and writes which rows are left out and why.
+
+    Args:
+        config: The config.
+        driver: Of this attempt.
+        holder: The attempt whose folder holds a new model's processor, or is to hold it.
+        sets: Prepared set of each split.
+
+    Raises:
+        DataError: transcripts or clips do not fit the model; nothing is left to train on.
+    """
+    home = driver.folder.sub(f"{layout.ATTEMPTS}/{holder}")
+    processor = settle_processor(config, home, sets["train"].index["text"].to_pylist())
+    model_context_s, most_labels = context_and_labels(config.model, processor)
+    context_s = context_of(config, model_context_s)
+    chosen = select_training(
+        sets["train"].index,
+        min_duration_s=config.data.min_duration_s,
+        max_duration_s=config.data.max_duration_s,
+        context_s=context_s,
+    )
+    trained = set(chosen.selection.rows.tolist())
+    left_out = [{"split": "train", **row} for row in chosen.left_out]
+    for split, prepared in sets.items():
+        index = prepared.index
+        left_out += [{"split": split, **row} for row in prepared.quarantine]
+        if split != "train":
+            check_scorable(index, context_s=context_s, split=split)
+        rows = [row for row in range(len(index)) if split != "train" or row in trained]
+        ids, texts = index["id"].take(rows).to_pylist(), index["text"].take(rows).to_pylist()
+        check_label_lengths(
+            [len(labels) for labels in encode_labels(processor.tokenizer, texts)], ids, most_labels, split
+        )
+    driver.own.write_jsonl(layout.QUARANTINE, left_out)
+    print_line(_data_line(sets, len(trained), len(chosen.left_out)))
+
+
+def _data_line(sets: Mapping[str, PreparedSet], trained: int, left_out: int) -> str:
+    parts = []
+    for split, prepared in sets.items():
+        summary = prepared.summary
+        counts = f"{split} {trained if split == 'train' else summary.prepared} of {summary.rows} clips"
+        notes = [f"{summary.duration_s / 3600:.2f} h"]
+        if split == "train" and left_out:
+            notes.append(f"{left_out} left out")
+        if summary.quarantined:
+            notes.append(f"{summary.quarantined} quarantined")
+        parts.append(f"{counts} ({', '.join(notes)})")
+    return "data: " + " · ".join(parts)

@@ -1,0 +1,66 @@
+"""Where preparing, training and scoring run: the interface, and this process; on Ray, see `ray_engine`."""
+
+import os
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from trainers.config.schema import TrainConfig
+from trainers.data.preparation import Runner, run_here
+from trainers.distributed.session import LocalSession
+from trainers.pipeline.root_cause import naming_memory
+from trainers.run_folder.layout import RunFolder
+from trainers.training.rank import WorkOrder
+from trainers.training.scoring_worker import EvaluateOrder, evaluate_here
+from trainers.training.worker import work_here
+
+Made = TypeVar("Made")
+
+
+class Engine(Protocol):
+    """Where preparing and training run: on Ray (`ray_engine`), or in this process."""
+
+    @property
+    def runner(self) -> Runner:
+        """Runs the tasks that prepare data."""
+
+    def once(self, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made by one process and known to all that call."""
+
+    def check(self, config: TrainConfig) -> None:
+        """Refuses what can never run here."""
+
+    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+        """Runs the training workers to their end."""
+
+    def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
+        """Runs scoring workers to their end."""
+
+
+class LocalEngine:
+    """This process, or those that torchrun started: the same core without Ray."""
+
+    runner: Runner = staticmethod(run_here)
+
+    def once(self, make: Callable[[], Made]) -> Made:
+        """Made by rank 0."""
+        made: Made = LocalSession.of_this_process().broadcast(make)
+        return made
+
+    def check(self, config: TrainConfig) -> None:
+        """Nothing is placed, so everything fits."""
+
+    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+        """Runs this process's rank."""
+        with naming_memory():
+            work_here(order)
+
+    def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
+        """Runs this process's rank."""
+        with naming_memory():
+            evaluate_here(order)
+
+
+def print_line(line: str) -> None:
+    """Prints a line at once, through pipes too; under torchrun, once for all ranks."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, flush=True)

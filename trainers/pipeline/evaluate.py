@@ -1,0 +1,92 @@
+"""Scoring a model that is there already, finding it, and what a score is shown as."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainers.config.locations import storage_path_of
+from trainers.config.schema import EVALUATIONS, S3_SCHEME, TrainConfig
+from trainers.errors import ConfigError
+from trainers.pipeline.engine import Engine
+from trainers.pipeline.splits import prepare_all
+from trainers.run_folder import layout
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
+from trainers.storage import open_storage
+from trainers.training.scoring_worker import EvaluateOrder
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        folder: The run folder's path or URL.
+        totals: Totals of the split that was scored last: test, or validation where there is no test.
+        split: Its name.
+    """
+
+    folder: str
+    totals: Mapping[str, Any]
+    split: str
+
+    @property
+    def headline(self) -> str:
+        """`WER 4.2% on test (200 utterances) · <folder>`, or `(199 of 200 utterances)`."""
+        requested, scored = self.totals["utterances"], self.totals["scored"]
+        count = f"{scored}" if scored == requested else f"{scored} of {requested}"
+        return f"WER {self.totals['wer']:.1f}% on {self.split} ({count} utterances) · {self.folder}"
+
+
+def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> RunResult:
+    """Scores a model on a split of the config's data, into a new folder under the storage path.
+
+    Args:
+        config: Says data, scaling and how to score.
+        engine: Where it runs.
+        model: A run folder, a folder or s3:// URL with a model, or a Hub id.
+        split: train, validation or test.
+
+    Raises:
+        ConfigError: there is no such model, or the config has no such split.
+    """
+    name = model.rstrip("/").rpartition("/")[2]
+
+    def stage() -> EvaluateOrder:
+        stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+        url = f"{storage_path_of(config)}/{EVALUATIONS}/{name}-{split}-{stamp}"
+        address = find_model(model, config.run.s3_endpoint_url)
+        sets = prepare_all(config, engine, (split,))
+        if split not in sets:
+            raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
+        return EvaluateOrder(config, sets[split], split, address, url)
+
+    order = engine.once(stage)
+    folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
+    engine.evaluate(order, folder)
+    totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
+    return RunResult(folder.url, totals or {}, split)
+
+
+def find_model(model: str, s3_endpoint_url: str | None) -> str:
+    """The folder or URL that holds the model of a run, or the text itself where it is one, or a Hub id.
+
+    A run's is the one that its journal names, not the copy at the root that people see.
+
+    Raises:
+        ConfigError: a folder or URL was given that holds no model.
+    """
+    local = Path(model).expanduser()
+    if not model.startswith(S3_SCHEME) and not local.exists():
+        if local.is_absolute() or model.startswith("."):
+            raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")
+        return model
+    address = model.rstrip("/") if model.startswith(S3_SCHEME) else str(local.resolve())
+    state = Journal(RunFolder(open_storage(address, s3_endpoint_url=s3_endpoint_url))).read()
+    home = address if state.finished is None else f"{address}/{state.finished.outputs}"
+    for candidate in (f"{home}/{layout.MODEL}", home):
+        if open_storage(candidate, s3_endpoint_url=s3_endpoint_url).exists("config.json"):
+            return candidate
+    raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")

@@ -1,0 +1,57 @@
+"""Preparing the splits of a config, each once."""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.schema import TrainConfig
+from trainers.data.preparation import ShardTask, prepare
+from trainers.data.prepared_set import PreparedSet
+from trainers.data.sources import SPLITS, Source, open_sources
+from trainers.pipeline.engine import Engine, print_line
+from trainers.storage import open_storage
+
+
+def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS) -> dict[str, PreparedSet]:
+    """Prepares every split of the config, or finds it prepared.
+
+    Raises:
+        DataError: a manifest is wrong, or too many recordings cannot be decoded.
+        StorageError: the storage cannot be written.
+    """
+    check_storage(config)
+    return prepare_splits(config, engine, splits)
+
+
+def check_storage(config: TrainConfig) -> None:
+    """Finds within seconds what would stop the run; before anything else that asks the storage and waits for it."""
+    open_storage(storage_path_of(config), s3_endpoint_url=config.run.s3_endpoint_url).check_writable()
+
+
+def prepare_splits(
+    config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS, show: Callable[[str], None] = lambda _: None
+) -> dict[str, PreparedSet]:
+    """Prepares the splits; `show` takes how far it is."""
+    sources = open_sources(config.data, s3_endpoint_url=config.run.s3_endpoint_url, splits=splits)
+    engine.check(config)
+    return {source.split: _prepare(config, source, engine, show) for source in sources}
+
+
+def _prepare(config: TrainConfig, source: Source, engine: Engine, show: Callable[[str], None]) -> PreparedSet:
+    def counting(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+        done, total = 0, sum(map(len, blocks))
+        show(f"{source.split} 0 of {total} clips")
+        for part in engine.runner(blocks, task):
+            done += len(part)
+            show(f"{source.split} {done} of {total} clips")
+            yield part
+
+    return prepare(
+        source,
+        config.data,
+        cache_url=cache_url_of(config),
+        s3_endpoint_url=config.run.s3_endpoint_url,
+        runner=counting,
+        say=print_line,
+    )
