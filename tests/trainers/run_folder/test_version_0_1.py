@@ -16,7 +16,8 @@ from trainers.config.schema import TrainConfig
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import find
 from trainers.data.sources import open_sources
-from trainers.pipeline.fit import LocalEngine, fit
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.fit import fit
 from trainers.run_folder.attempt_status import Phase, read_status
 from trainers.run_folder.checkpoints import MANIFEST, RetentionPolicy, list_checkpoints, read_manifest
 from trainers.run_folder.journal import Journal, metrics_of
