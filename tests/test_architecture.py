@@ -53,7 +53,7 @@ WITHOUT_RAY = ("jobs.api.client", "jobs.service.interface", "jobs.cli")
 LIGHT = (*WITHOUT_RAY, "trainers.run_folder.layout", "jobs.service.controller", "jobs.api.server.app", "task")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 FOLDERS = sorted({path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_dir()} - {ROOT})
-MOST_ENTRIES, MOST_LINES, MOST_FUNCTION_LINES = 14, 400, 60
+MOST_ENTRIES, MOST_LINES, MOST_FUNCTION_LINES = 14, 400, 50
 # Names that the layout gives to more than one file.
 SHARED_NAMES = {"__init__.py", "app.py", "errors.py"}
 

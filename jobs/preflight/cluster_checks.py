@@ -18,7 +18,7 @@ from trainers.inspection.findings import Check, Finding, ok, problem, skipped, w
 
 TOKEN_FIX = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or the file ~/.ray/auth_token)"
 # What pyproject.toml requires.
-PYTHONS = ("3.11", "3.12")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def check_cluster(context: Context) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ def check_versions(context: Context) -> Iterator[Finding]:
         equal = False
     if _series(python) not in PYTHONS:
         yield problem(
-            f"Python is {python} on the cluster, and Rayscribe needs {' or '.join(PYTHONS)}: change its image"
+            f"Python is {python} on the cluster, and Rayscribe needs {PYTHONS[0]} to {PYTHONS[-1]}: change its image"
         )
         equal = False
     elif _series(python) != _series(platform.python_version()):

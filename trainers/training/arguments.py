@@ -3,6 +3,7 @@
 import difflib
 import logging
 import warnings
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,22 @@ def check_training_args(extra: dict[str, Any]) -> None:
         raise ConfigError("\n".join(faults))
 
 
+# What no config changes.
+FIXED: Mapping[str, Any] = {
+    "eval_strategy": "steps",
+    "save_strategy": "steps",
+    "predict_with_generate": True,
+    "remove_unused_columns": False,
+    "disable_tqdm": True,
+    "average_tokens_across_devices": True,
+    # DDP regroups its gradient buckets after the first backward pass unless it looks for unused parameters; a resumed
+    # run would then add in another order than the undisturbed one, and differ in the last bit.
+    "ddp_find_unused_parameters": True,
+    "log_level": "error",
+    "log_level_replica": "error",
+}
+
+
 def training_arguments(
     config: TrainConfig, *, output_dir: Path, accumulation: int, on_gpu: bool
 ) -> Seq2SeqTrainingArguments:
@@ -108,22 +125,29 @@ def training_arguments(
     """
     part = config.training
     check_training_args(part.training_args)
-    chosen: dict[str, Any] = {
-        "output_dir": str(output_dir),
+    chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
+    chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}
+    try:
+        return Seq2SeqTrainingArguments(**{**chosen, **part.training_args})
+    except (TypeError, ValueError, ImportError) as error:
+        raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
+
+
+def _chosen(config: TrainConfig) -> dict[str, Any]:
+    """What the config says, in the Trainer's names."""
+    part = config.training
+    return {
         "seed": config.run.seed,
         "max_steps": part.max_steps if part.max_steps is not None else -1,
         "num_train_epochs": part.num_train_epochs or 1.0,
         "per_device_train_batch_size": part.per_device_train_batch_size,
         "per_device_eval_batch_size": part.per_device_eval_batch_size,
-        "gradient_accumulation_steps": accumulation,
         "learning_rate": part.learning_rate,
         "warmup_steps": part.warmup_steps,
         "lr_scheduler_type": part.lr_scheduler_type,
         "weight_decay": part.weight_decay,
         "max_grad_norm": part.max_grad_norm,
-        "eval_strategy": "steps",
         "eval_steps": part.scoring_steps,
-        "save_strategy": "steps",
         "save_steps": part.save_steps,
         "logging_steps": part.logging_steps,
         "fp16": part.fp16,
@@ -131,22 +155,7 @@ def training_arguments(
         "gradient_checkpointing": part.gradient_checkpointing,
         "gradient_checkpointing_kwargs": {"use_reentrant": False} if part.gradient_checkpointing else None,
         "report_to": part.report_to or "none",
-        "predict_with_generate": True,
-        "use_cpu": not on_gpu,
-        "remove_unused_columns": False,
-        "disable_tqdm": True,
-        "average_tokens_across_devices": True,
-        # DDP regroups its gradient buckets after the first backward pass unless it looks for unused parameters; a
-        # resumed run would then add in another order than the undisturbed one, and differ in the last bit.
-        "ddp_find_unused_parameters": True,
-        "dataloader_pin_memory": on_gpu,
-        "log_level": "error",
-        "log_level_replica": "error",
     }
-    try:
-        return Seq2SeqTrainingArguments(**{**chosen, **part.training_args})
-    except (TypeError, ValueError, ImportError) as error:
-        raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
 
 
 def autocast_dtype(config: TrainConfig) -> torch.dtype | None:
