@@ -141,9 +141,9 @@ def test_a_stop_before_the_first_worker_ends_at_once(run: Run) -> None:
     waiting.driver.terminate()
     code, said = ends(waiting)
     assert code == 143
-    assert "stopped; what is prepared stays in " in said
+    assert "stopped; the prepared data stays in " in said
     assert "Traceback" not in said
-    assert status(run)["detail"].startswith("stopped; what is prepared stays in ")
+    assert status(run)["detail"].startswith("stopped; the prepared data stays in ")
 
 
 @pytest.mark.slow

@@ -209,11 +209,11 @@ def test_what_is_prepared_stays(runs: RunSetup, tmp_path: Path, capfd: pytest.Ca
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardTask, "__call__", second_split)
         assert runs.run("preparing", *cache) == 130
-    assert f"stopped; what is prepared stays in {tmp_path / 'prepared'}" in capfd.readouterr().err
+    assert f"stopped; the prepared data stays in {tmp_path / 'prepared'}" in capfd.readouterr().err
     assert len(list((tmp_path / "prepared").glob("*.json"))) == 1
     assert len([path for path in (tmp_path / "prepared").iterdir() if path.is_dir()]) == 1, "half a set is left"
     status = read_status(runs.folder("preparing"), 1) or {}
-    assert (status["phase"], status["detail"].startswith("stopped; what is prepared stays")) == (Phase.ENDED, True)
+    assert (status["phase"], status["detail"].startswith("stopped; the prepared data stays")) == (Phase.ENDED, True)
     assert runs.run("preparing", "--verb", "prepare", *cache) == 0
     assert "prepare train: already prepared" in capfd.readouterr().out
 
