@@ -52,7 +52,7 @@ def test_without_tokens_a_program_on_this_machine_is_the_service_s_user(house: H
     with served(make_app(house.backend, open_as="owner")) as url, httpx.Client(base_url=url, timeout=30) as local:
         assert local.get("/v1/runs").status_code == 200
         assert local.post("/v1/runs/run-queued/stop").status_code == 200
-        assert house.ledger.events("run-queued")[-1].text.startswith("owner asked")
+        assert house.ledger.events("run-queued")[-1].text.startswith("owner requested")
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
             answer = local.get("/v1/runs", headers=headers)
             assert answer.status_code == 403

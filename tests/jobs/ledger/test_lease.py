@@ -262,7 +262,7 @@ class TestProcesses:
             wait_until(other.try_hold, "the other service to take over")
             paused.signal(signal.SIGCONT)
             paused.tell("go on")
-            assert paused.answer() == "ServiceError"
+            assert paused.answer() == "LedgerError"
             assert paused.ask("write r") == "LeaseLostError"
         assert ledger.run("r") == run
         ledger.close()

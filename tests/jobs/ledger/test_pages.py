@@ -129,7 +129,7 @@ def test_an_empty_ledger_has_one_empty_page(ledger: Ledger) -> None:
     ],
 )
 def test_a_cursor_that_no_page_gave_is_refused(ledger: Ledger, cursor: str) -> None:
-    with pytest.raises(ConfigError, match="none that a page gave"):
+    with pytest.raises(ConfigError, match="not one that a page returned"):
         ledger.runs(cursor=cursor)
 
 
