@@ -16,12 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from os import getuid
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from trainers.distributed.session import Session
 from trainers.errors import ResumeError
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import now
+
+if TYPE_CHECKING:
+    # It loads torch, which the service, a reader of checkpoints, does without.
+    from trainers.distributed.session import Session
 
 STAGED = "STAGED.json"
 LOCK = ".lock"
@@ -47,7 +50,7 @@ class Staging:
     lock: TextIO | None = None
 
     @classmethod
-    def open(cls, run_id: str, session: Session, group: str | None = None) -> "Staging":
+    def open(cls, run_id: str, session: "Session", group: str | None = None) -> "Staging":
         """Creates and locks the folder; every rank calls it.
 
         Args:
