@@ -153,7 +153,7 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     """
     if not os.environ.get(CONFIG_VARIABLE):
         return _config_by_hand(arguments)
-    given = [flag.names[0] for flag in flags.FLAGS if arguments.flags.get(flag.key)]
+    given = [flag.names[0] for flag in flags.FLAGS if arguments.flags.get(flag.key) is not None]
     given += ["--config"] * (arguments.config is not None) + ["--set"] * bool(arguments.sets)
     if given:
         raise ConfigError(

@@ -146,11 +146,16 @@ def _known_address(named: str | None, service: str | None) -> str | None:
 
 
 def _is_here(named: str | None, service: str | None, *, ask: bool) -> bool:
-    """Whether the cluster is on this machine; a service's loopback is this machine's only if the service is here."""
+    """Whether the cluster is on this machine; a service's loopback is this machine's only if the service is here.
+
+    Where nobody is to be asked, a cluster that is not named is taken to be here.
+    """
     if service and not is_loopback_url(service):
         return False
     address = _known_address(named, service)
-    if address is None and service and ask:
+    if address is None and not ask:
+        return True
+    if address is None and service:
         with opened(service) as session:
             address = next(iter(session.operations.clusters()), None)
     if address is None and not service:

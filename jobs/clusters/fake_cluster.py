@@ -93,6 +93,7 @@ class FakeCluster:
 
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
         """Nothing waits."""
+        self._respond()
         return []
 
     def log(self, submission_id: str) -> bytes:
@@ -102,9 +103,10 @@ class FakeCluster:
         return f"{submission_id} prints\n".encode()
 
     def stop(self, submission_id: str) -> None:
-        """Stops a job."""
+        """Stops a job that has not ended."""
         self._respond()
-        self._job(submission_id).stopped = True
+        job = self._job(submission_id)
+        job.stopped = job.stopped or job.reads <= job.lasts
 
     def _job(self, submission_id: str) -> FakeJob:
         if submission_id not in self.jobs:

@@ -13,6 +13,7 @@ from jobs.submission.job_spec import JobPart, RunConfig, variables_of
 from jobs.submission.literal_secrets import written_secrets
 from jobs.submission.ray_request import build_request
 from trainers.config.locations import storage_path_of, unresolved_paths
+from trainers.config.schema import ENDPOINT_VARIABLES, S3_SCHEME
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
@@ -75,7 +76,7 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
     assert config is not None
     if config.run.name is None:
         raise ConfigError("run.name: missing; a submitted run has a name (--set run.name=…)")
-    refuse(unresolved_paths(config, variables_of(config.job)), "submission")
+    refuse([*unresolved_paths(config, variables_of(config.job)), *_other_endpoints(config)], "submission")
     job = config.job
     run = Run(
         id=config.run.name,
@@ -98,6 +99,18 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
     )
     _refuse_large(run)
     return run
+
+
+def _other_endpoints(config: RunConfig) -> list[str]:
+    """A line for each variable of the job that would move its storage to a server which the service does not watch."""
+    if config.run.s3_endpoint_url is not None or not storage_path_of(config).startswith(S3_SCHEME):
+        return []
+    return [
+        f"job.runtime_env: {name} would choose the server of run.storage_path for the job alone: "
+        "set run.s3_endpoint_url instead"
+        for name in ENDPOINT_VARIABLES
+        if name in variables_of(config.job)
+    ]
 
 
 def _refuse_large(run: Run) -> None:

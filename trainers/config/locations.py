@@ -1,5 +1,6 @@
 """The paths of a config: `${NAME}`, `~`, relative ones, and where runs and prepared sets lie. Touches no storage."""
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -69,11 +70,14 @@ def expand_variables(content: Mapping[str, Any], environment: Mapping[str, str])
 
 
 def expand_home(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the content in which a leading `~` of paths is the home folder of this machine's user."""
+    """A copy of the content in which a leading `~` of paths is the home folder of this machine's user.
+
+    A `~name` of no user of this machine stays as it is.
+    """
     result = copy_levels(content)
     for part, field, value in path_values(content):
         if value.startswith("~"):
-            result[part][field] = str(Path(value).expanduser())
+            result[part][field] = os.path.expanduser(value)  # noqa: PTH111 -- pathlib's raises for an unknown user
     return result
 
 

@@ -19,6 +19,8 @@ ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 S3_SCHEME = "s3://"
+# Variables that choose the server of s3:// where run.s3_endpoint_url does not; the first that is set counts.
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 URL = r"^https?://[^@\s]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")

@@ -5,6 +5,7 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
+from trainers.config.schema import ENDPOINT_VARIABLES
 from trainers.errors import StorageError
 from trainers.storage.base import Storage, clean_prefix
 from trainers.storage.local_folder import LocalStorage
@@ -60,7 +61,7 @@ def _split_s3_root(root: str) -> tuple[str, str]:
 
 
 def _endpoint(given: str | None) -> str | None:
-    url = given or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    url = given or next((value for name in ENDPOINT_VARIABLES if (value := os.environ.get(name))), None)
     if not url:
         return None
     parts = urlsplit(url)

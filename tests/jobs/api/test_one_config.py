@@ -81,6 +81,13 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a dotted key": (at("config.scaling.num_workers=64", 1), "unknown key"),
     "an unknown part": (at("config.overrides", ["scaling.num_workers=64"]), "overrides: unknown key"),
     "a queue outside of job": (at("config.queue", "small"), "did you mean job.queue?"),
+    "another server for the job's storage": (
+        both(
+            at("config.run.storage_path", "s3://bucket/runs"),
+            at("config.job.runtime_env.env_vars", {"AWS_ENDPOINT_URL_S3": "http://10.9.8.7:9000"}),
+        ),
+        "AWS_ENDPOINT_URL_S3 would choose the server of run.storage_path for the job alone",
+    ),
     "no name": (at("config.run.name", None), "run.name: missing"),
     "a name that is a path": (at("config.run.name", "../two"), "run.name: must begin with"),
     "no storage path": (at("config.run.storage_path", None), "run.storage_path: null means ~/ray_results"),

@@ -76,3 +76,19 @@ def test_a_program_reads_the_same_as_json(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     answers = [CliRunner().invoke(app, ["submit", "sr.yaml", "--dry-run", *more]) for more in ([], ["--json"])]
     assert json.loads(answers[1].stdout) == yaml.safe_load(answers[0].stdout)
+
+
+@pytest.mark.parametrize("service", [[], ["--service", "http://127.0.0.1:9"]])
+def test_a_recipe_without_a_storage_path_is_printed_with_the_users_own_while_no_cluster_is_named(
+    service: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "task.py").write_text("print('trains')\n")
+    content = {**CONTENT, "run": {**CONTENT["run"], "storage_path": None}}
+    (tmp_path / "sr.yaml").write_text(yaml.safe_dump(content))
+    for name in ("RAY_API_SERVER_ADDRESS", "RAYSCRIBE_SERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["submit", "sr.yaml", "--dry-run", *service])
+    assert result.exit_code == 0, result.output
+    assert str(Path("~/ray_results").expanduser()) in result.output

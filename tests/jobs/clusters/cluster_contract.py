@@ -85,6 +85,13 @@ class ClusterContract:
         found = info_at_end(subject.cluster, request.submission_id)
         assert (found.status, found.exit_code) == ("STOPPED", None)
 
+    def test_a_stop_leaves_a_job_that_has_ended_as_it_ended(self, subject: Subject) -> None:
+        request = subject.request(new_name(), SUCCEEDS)
+        subject.cluster.submit(request)
+        found = info_at_end(subject.cluster, request.submission_id)
+        subject.cluster.stop(request.submission_id)
+        assert subject.cluster.job_info(request.submission_id).status == found.status == "SUCCEEDED"
+
     def test_the_capacity_is_the_sum_of_the_nodes_and_what_they_may_grow_to(self, subject: Subject) -> None:
         found = subject.cluster.capacity({})
         assert found.total["CPU"] == sum(node["CPU"] for node in found.nodes) > 0

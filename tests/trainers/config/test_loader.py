@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from tests.trainers.synthetic import config, content
 from trainers.config.loader import build_config, read_yaml, to_yaml
-from trainers.config.locations import make_paths_absolute, refuse_relative_storage
+from trainers.config.locations import expand_home, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.part import Part
 from trainers.config.schema import TrainConfig, is_absolute
@@ -336,3 +336,10 @@ def test_every_field_says_what_it_means(name: str, field: Any) -> None:
     assert field.description.rstrip().endswith((".", ")")), name
     if type(None) in get_args(field.annotation) and field.default is None and "." in name:
         assert "null:" in field.description, name
+
+
+def test_the_home_of_an_unknown_user_stays_as_it_is() -> None:
+    content = {"data": {"train": "~nobody-of-this-name/train.csv", "validation": "~/valid.csv"}}
+    expanded = expand_home(content)["data"]
+    assert expanded["train"] == "~nobody-of-this-name/train.csv"
+    assert expanded["validation"] == str(Path("~/valid.csv").expanduser())
