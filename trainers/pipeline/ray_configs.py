@@ -29,8 +29,11 @@ def checkpoint_config(config: TrainConfig) -> CheckpointConfig:
 
 
 def failure_config(config: TrainConfig) -> FailureConfig:
-    """How often a failed worker group is started again within an attempt."""
-    return FailureConfig(max_failures=config.run.max_failures)
+    """How often a failed worker group is started again within an attempt; the same for errors of Ray's controller.
+
+    Ray's own default restarts without end after errors of its controller, as when its folder cannot be written.
+    """
+    return FailureConfig(max_failures=config.run.max_failures, controller_failure_limit=config.run.max_failures)
 
 
 def run_config(config: TrainConfig, *, name: str, storage_path: str, filesystem: Any = None) -> RunConfig:

@@ -4,7 +4,10 @@
 `ErrorRates()`, or `evaluate.load("<path of this file>", "wer")` where code knows only `evaluate`.
 """
 
+import os
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -68,8 +71,10 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
         if config_name is not None and config_name not in _FIELDS:
             raise ConfigError(f"metric {config_name!r} is not known: use one of {', '.join(_FIELDS)}")
         options.setdefault("keep_in_memory", num_process == 1)
-        if experiment_id is None and num_process == 1:
-            experiment_id = uuid4().hex
+        if num_process == 1:
+            experiment_id = experiment_id or uuid4().hex
+            # evaluate makes a folder there at once, also in memory; a node's home may be read-only.
+            options.setdefault("cache_dir", str(Path(tempfile.gettempdir()) / f"rayscribe-evaluate-{os.getuid()}"))
         super().__init__(config_name, experiment_id=experiment_id, num_process=num_process, **options)
 
     def _info(self) -> evaluate.MetricInfo:

@@ -4,15 +4,18 @@ Ray's Result and dashboard show checkpoints that were reported from inside Ray's
 The files are elsewhere, in `checkpoints/`, where the run's journal decides over all attempts which of them stay. So
 what is reported is a pointer, Ray's own pattern for such files: <checkpoint>/pointer.json in Ray's folder, with the
 URL. Ray keeps the same ones as the journal, by the same config, and deletes pointers only.
+
+A checkpoint without a score, which a stop leaves, is not reported: Ray would rank it, as the best or for ever as the
+worst. Nor can Ray take a report back, so one that is quarantined stays in the list of the attempt that reported it.
 """
 
-import math
 import queue
 from typing import Any
 
 from transformers import TrainerCallback
 
 from trainers.distributed.session import Session
+from trainers.errors import StorageError
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, POINTER, RAY
@@ -41,12 +44,16 @@ class CheckpointReports(TrainerCallback):
     def add(self, checkpoint: Checkpoint) -> None:
         """Takes a checkpoint that the main process has uploaded; any thread may call it.
 
-        Raises:
-            StorageError: the pointer cannot be written.
+        Where the pointer cannot be written, Ray does not show the checkpoint; the run goes on.
         """
-        if self._known is not None:
+        if self._known is None or not self._is_scored(checkpoint):
+            return
+        try:
             self._write_pointer(checkpoint)
-            self._uploaded.put(checkpoint)
+        except StorageError as error:
+            self._session.say(f"Ray does not show {checkpoint.name}: {error}")
+            return
+        self._uploaded.put(checkpoint)
 
     def report_new(self) -> None:
         """Reports what was added since; every rank calls it, at the same step."""
@@ -59,10 +66,14 @@ class CheckpointReports(TrainerCallback):
 
     def _kept(self) -> list[Checkpoint]:
         assert self._known is not None
-        kept = [item for item in self._writer.check().checkpoints if item.name not in self._known]
+        held = self._writer.check().checkpoints
+        kept = [item for item in held if item.name not in self._known and self._is_scored(item)]
         for checkpoint in kept:
             self._write_pointer(checkpoint)
         return kept
+
+    def _is_scored(self, checkpoint: Checkpoint) -> bool:
+        return self._score_attribute in checkpoint.metrics
 
     def _added(self) -> list[Checkpoint]:
         return [self._uploaded.get() for _ in range(self._uploaded.qsize())]
@@ -74,6 +85,4 @@ class CheckpointReports(TrainerCallback):
 
     def _report(self, checkpoints: list[Checkpoint]) -> None:
         for item in checkpoints:
-            # Ray takes a missing score for the best one; NaN is the worst.
-            metrics = {self._score_attribute: math.nan, **item.metrics, "step": item.step}
-            self._session.report(metrics, pointer=item.name)
+            self._session.report({**item.metrics, "step": item.step}, pointer=item.name)

@@ -1,15 +1,17 @@
 """What is reported to Ray of a run's checkpoints: each once, by every rank, with the score that it has."""
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.trainers.run_folder.writers import begin, first_group, group_of, staged
 from trainers.distributed.session import LocalSession
+from trainers.errors import StorageError
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.layout import RunFolder
-from trainers.storage import Storage
+from trainers.storage import Storage, open_storage
 from trainers.training.checkpoint_reports import CheckpointReports
 
 KEEP_TWO = RetentionPolicy(2, "eval_wer")
@@ -78,12 +80,27 @@ def test_an_uploaded_checkpoint_is_reported_once_when_all_ranks_are_at_the_same_
     assert names(engine) == ["checkpoint-1-a1-x"]
 
 
-def test_a_checkpoint_without_a_score_is_the_worst_for_ray(tmp_path: Path, storage: Storage) -> None:
-    writer, engine = first_group(RunFolder(storage)), Engine(0, 1, 0)
+def test_a_checkpoint_without_a_score_is_not_reported_since_ray_would_rank_it(tmp_path: Path, storage: Storage) -> None:
+    folder = RunFolder(storage)
+    writer, engine = first_group(folder), Engine(0, 1, 0)
     reports = CheckpointReports(engine, writer, "eval_cer")
     reports.add(upload_staged(staged(tmp_path, 1), writer, KEEP_TWO))
     reports.report_new()
-    assert math.isnan(engine.reports[0][1]["eval_cer"])
+    CheckpointReports(engine, group_of(begin(folder, number=2), "y"), "eval_cer").report_kept()
+    assert engine.reports == []
+
+
+def test_a_pointer_that_cannot_be_written_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: RunFolder, key: str, content: Any) -> None:
+        raise StorageError("the disk is full")
+
+    writer, engine = first_group(RunFolder(open_storage(str(tmp_path / "run")))), Engine(0, 1, 0)
+    reports = CheckpointReports(engine, writer, "eval_wer")
+    checkpoint = upload_staged(staged(tmp_path, 1), writer, KEEP_TWO)
+    monkeypatch.setattr(RunFolder, "write_json", refuse)
+    reports.add(checkpoint)
+    reports.report_new()
+    assert engine.reports == []
 
 
 def test_without_ray_there_are_no_pointers(tmp_path: Path, storage: Storage) -> None:
