@@ -33,7 +33,9 @@ def failure_config(config: TrainConfig) -> FailureConfig:
 
     Ray's own default restarts without end after errors of its controller, as when its folder cannot be written.
     """
-    return FailureConfig(max_failures=config.run.max_failures, controller_failure_limit=config.run.max_failures)
+    limit = config.run.max_failures
+    # Type checkers see the class of Ray Train's first version, which has fewer fields.
+    return FailureConfig(max_failures=limit, controller_failure_limit=limit)  # type: ignore[call-arg]
 
 
 def run_config(config: TrainConfig, *, name: str, storage_path: str, filesystem: Any = None) -> RunConfig:
