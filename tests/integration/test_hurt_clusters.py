@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from jobs.clusters.ray_jobs import RayJobs
 from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
+from jobs.submission.ray_request import SubmitRequest
 from tests.integration.controller_driver import ControllerDriver
 from tests.integration.ray_cluster import ray_cluster
 from tests.integration.short_jobs import Workspace
@@ -49,7 +52,24 @@ def test_a_model_too_large_for_the_memory_is_tried_once_more_and_given_up_with_a
     assert "lower training.per_device_train_batch_size" in run.reason
 
 
+@pytest.fixture
+def environments_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes unpack a job's code when they run a part of it, not when it begins.
+
+    The nodes of one machine share the folder of unpacked packages, without a lock between them: a driver would start on
+    what another node has half unpacked.
+    """
+    submit = RayJobs.submit
+
+    def submit_without_eager_install(jobs: RayJobs, request: SubmitRequest) -> bool:
+        config = {**request.runtime_env.get("config", {}), "eager_install": False}
+        return submit(jobs, replace(request, runtime_env={**request.runtime_env, "config": config}))
+
+    monkeypatch.setattr(RayJobs, "submit", submit_without_eager_install)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("environments_when_needed")
 def test_a_lost_node_costs_no_retry_and_the_run_goes_on_when_there_is_another(
     training_tree: Path, tmp_path: Path
 ) -> None:
