@@ -31,7 +31,7 @@ ServiceOption = Annotated[
         help="A running `rayscribe serve`. Default: none; the ledger is a file of yours, and commands drive the runs.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, as the README describes it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, as docs/jobs.md describes it.")]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the command line asks for, whoever answers: `service.Service` in this process, or `client.Client` over HTTP."""
+"""What the command line needs of a service: `operations.Service` in this process, or `client.Client` over HTTP."""
 
 from pathlib import Path
 from typing import Protocol

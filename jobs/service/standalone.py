@@ -64,7 +64,7 @@ def open_local(
     """Opens the ledger of this user on this machine, for the length of the block.
 
     Args:
-        database: URL of the ledger. None: see `home.default_database`.
+        database: URL of the ledger. None: see `paths.default_database`.
         grows_to: What each cluster can grow to, by address.
 
     Raises:

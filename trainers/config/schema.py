@@ -1,6 +1,6 @@
 """TrainConfig: the one YAML that a user writes, as frozen, typed parts. Imports no torch.
 
-Every field states its meaning, unit and special values. Unknown keys are refused (see `config_file` for how the
+Every field states its meaning, unit and special values. Unknown keys are refused (see `validation` for how the
 message is made). Faults that need two fields to be seen are found by the validators at the end of each part.
 """
 

@@ -34,7 +34,7 @@ class ScoringOptions:
         max_length: Most tokens of a hypothesis.
         num_beams: Beams; 1 is greedy.
         normalize: Compare after Whisper's basic text normalization.
-        edges_s: Bucket edges in seconds, see `batches.bucket_edges`.
+        edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`.
         autocast: Lower precision of the computation, or None for float32.
     """
 

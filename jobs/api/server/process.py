@@ -51,7 +51,7 @@ class ServeSettings:
     """How a service runs.
 
     Attributes:
-        database: URL of the ledger. None: see `home.default_database`.
+        database: URL of the ledger. None: see `paths.default_database`.
         host: Address to listen on.
         port: Port to listen on. 0: any that is free.
         no_auth: Ask for no tokens; on a loopback address only.
