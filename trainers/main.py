@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config import flags
-from trainers.config.loader import build_config, read_yaml, run_name_of
+from trainers.config.loader import build_config, read_yaml, with_run_name
 from trainers.config.locations import make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CONFIG_VARIABLE, read_record, read_submitted
+from trainers.distributed.console import print_line
 from trainers.distributed.signals import STOP
 from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
 from trainers.pipeline import demo_run
@@ -128,19 +129,15 @@ def run_task(arguments: TaskArguments) -> int:
             config, changed = config_of(arguments)
             return run_verb(arguments, config, changed)
         except StoppedError as stopped:
-            _report(str(stopped))
+            print_line(str(stopped), sys.stderr)
             return STOP.exit_code
         except KeyboardInterrupt as stopped:
-            _report(f"stopped; {(stopped if isinstance(stopped, Interruption) else Interruption()).left}")
+            left = (stopped if isinstance(stopped, Interruption) else Interruption()).left
+            print_line(f"stopped; {left}", sys.stderr)
             return STOP.exit_code
         except RayscribeError as error:
-            _report(f"error: {error}")
+            print_line(f"error: {error}", sys.stderr)
             return error.exit_code
-
-
-def _report(message: str) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        print(message, file=sys.stderr, flush=True)
 
 
 def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
@@ -176,10 +173,7 @@ def _config_by_hand(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     config = build_config(apply_overrides(content, overrides), origin=origin)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
-    config = make_paths_absolute(config, Path.cwd())
-    if config.run.name is None:
-        run = config.run.model_copy(update={"name": run_name_of(arguments.config, datetime.now(UTC))})
-        config = config.model_copy(update={"run": run})
+    config = with_run_name(make_paths_absolute(config, Path.cwd()), arguments.config, datetime.now(UTC))
     return config, [f"{'.'.join(path)}={value}" for path, value in overrides]
 
 
@@ -217,7 +211,6 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
 
 def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engine: Any) -> int:
-    from trainers.pipeline.engine import print_line  # noqa: PLC0415
     from trainers.pipeline.evaluate import evaluate  # noqa: PLC0415
     from trainers.pipeline.fit import fit  # noqa: PLC0415
     from trainers.pipeline.splits import prepare_all  # noqa: PLC0415

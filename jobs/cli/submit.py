@@ -34,7 +34,6 @@ FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Show states and logs until the end; give its exit code back.")
 ]
 UNNAMED_ADDRESS = "<the service's own>"
-LOOPBACK_URL = "http://127.0.0.1:8265"
 SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "skipped": "-"}
 
 
@@ -129,7 +128,7 @@ def preflight(
             spec,
             _sets(overrides, None, address),
             now=datetime.now(UTC),
-            is_here=lambda named: is_loopback_url(_known_address(named, None) or LOOPBACK_URL),
+            is_here=lambda named: _is_here(named, None, ask=False),
         )
         findings = _findings(found, gather(found, Path.cwd()).root, found.job.address, deep=True)
     if json_output:

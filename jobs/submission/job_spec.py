@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints, model_validator
 from jobs.model import DEFAULT_QUEUE, Gang
 from jobs.submission.literal_secrets import written_secrets
 from runtime_env.config import RuntimeEnvPart
-from trainers.config.loader import read_yaml, run_name_of
+from trainers.config.loader import read_yaml, with_run_name
 from trainers.config.locations import (
     default_storage_path,
     expand_home,
@@ -144,10 +144,7 @@ def load_spec(
     if _names_home(config) and is_here(config.job.address):
         config = _with_home(config)
     refuse(unresolved_paths(config, variables_of(config.job)), str(path))
-    if config.run.name is None:
-        run = config.run.model_copy(update={"name": run_name_of(path, now)})
-        config = config.model_copy(update={"run": run})
-    return JobSpec(config, path, tuple(sets))
+    return JobSpec(with_run_name(config, path, now), path, tuple(sets))
 
 
 def _resolve_variables(content: dict[str, Any], here: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -13,6 +13,8 @@ from trainers.config.locations import expand_home, expand_variables
 from trainers.config.schema import TrainConfig
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
+
+Config = TypeVar("Config", bound=TrainConfig)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -56,10 +58,13 @@ def build_config(
     return config
 
 
-def run_name_of(recipe: Path | None, now: datetime) -> str:
-    """A name for a run that was given none: the recipe's, and the time."""
+def with_run_name(config: Config, recipe: Path | None, now: datetime) -> Config:
+    """The config, its run named: by itself, or after the recipe and the time."""
+    if config.run.name is not None:
+        return config
     stem = re.sub(r"[^A-Za-z0-9.-]+", "-", recipe.stem).strip("-.") if recipe is not None else ""
-    return f"{stem[:80] or 'run'}-{now:%Y%m%d-%H%M%S}"
+    name = f"{stem[:80] or 'run'}-{now:%Y%m%d-%H%M%S}"
+    return config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
 
 
 def to_yaml(config: TrainConfig) -> str:

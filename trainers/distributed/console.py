@@ -1,9 +1,27 @@
-"""One line of progress at a time, for people: how much, how fast, how long still."""
+"""What people read while it runs: lines that are printed once for all ranks, and progress."""
 
+import os
 import time
 from collections.abc import Callable
+from typing import TextIO
 
 from trainers.config.durations import format_duration
+
+
+def is_main_process() -> bool:
+    """Whether this is torchrun's rank 0, or a process without torchrun; known before the ranks have joined."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def print_line(line: str, file: TextIO | None = None) -> None:
+    """Prints a line at once, through pipes too; under torchrun, once for all ranks.
+
+    Args:
+        line: The line.
+        file: Where to. None: standard output.
+    """
+    if is_main_process():
+        print(line, file=file, flush=True)
 
 
 class Progress:

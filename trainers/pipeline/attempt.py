@@ -7,6 +7,7 @@ from typing import Any
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import check_scorable, select_training
+from trainers.distributed.console import print_line
 from trainers.models.processor import (
     check_label_lengths,
     context_and_labels,
@@ -14,7 +15,7 @@ from trainers.models.processor import (
     load_processor,
     settle_processor,
 )
-from trainers.pipeline.engine import Engine, print_line
+from trainers.pipeline.engine import Engine
 from trainers.pipeline.splits import check_storage, prepare_splits
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter

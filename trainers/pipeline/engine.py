@@ -1,6 +1,5 @@
 """Where preparing, training and scoring run: the interface, and this process; on Ray, see `ray_engine`."""
 
-import os
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -58,9 +57,3 @@ class LocalEngine:
         """Runs this process's rank."""
         with naming_memory():
             evaluate_here(order)
-
-
-def print_line(line: str) -> None:
-    """Prints a line at once, through pipes too; under torchrun, once for all ranks."""
-    if os.environ.get("RANK", "0") == "0":
-        print(line, flush=True)

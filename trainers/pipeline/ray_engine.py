@@ -12,6 +12,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
 from trainers.distributed.board import STOPPABLE, WAITING
+from trainers.distributed.console import print_line
 from trainers.distributed.ray_connection import (
     POLL_S,
     check_capacity,
@@ -24,7 +25,6 @@ from trainers.distributed.ray_connection import (
 from trainers.distributed.session import LONGEST_WAIT
 from trainers.distributed.signals import STOP
 from trainers.errors import StoppedError
-from trainers.pipeline.engine import print_line
 from trainers.pipeline.ray_configs import run_config, scaling_config
 from trainers.pipeline.root_cause import error_behind, is_preemption, is_silence
 from trainers.run_folder.attempt_status import Phase, StatusWriter

@@ -9,7 +9,8 @@ from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, prepare
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources import SPLITS, Source, open_sources
-from trainers.pipeline.engine import Engine, print_line
+from trainers.distributed.console import print_line
+from trainers.pipeline.engine import Engine
 from trainers.storage import open_storage
 
 

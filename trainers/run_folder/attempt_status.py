@@ -6,7 +6,6 @@ attempts/<k>/logs/driver.log               what the driver printed, once the ser
 """
 
 import json
-import os
 import re
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any, Self
 
 from trainers.config.locations import cache_url_of
 from trainers.config.schema import TrainConfig
+from trainers.distributed.console import is_main_process
 from trainers.errors import FencedError, Interruption, RayscribeError, StorageError
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
@@ -191,7 +191,7 @@ class FinalStatus:
         if isinstance(error, Interruption):
             error.left = self._left()
         # Another attempt may have this attempt's number by now.
-        if isinstance(error, FencedError) or os.environ.get("RANK", "0") != "0":
+        if isinstance(error, FencedError) or not is_main_process():
             return
         detail = self.headline if error is None else str(error) or type(error).__name__
         if isinstance(error, Interruption):
