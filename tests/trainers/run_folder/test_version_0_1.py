@@ -7,6 +7,7 @@ the same experiment, undisturbed.
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,11 @@ def test_a_finished_run_that_is_asked_for_again_gives_its_result(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_continues_to_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_an_interrupted_run_continues_to_the_weights_of_an_undisturbed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The id of its runs is always the same: what another process of this test has staged must not be taken over.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     undisturbed = RunFolder(open_storage(fit(config_of(tmp_path, "undisturbed"), LocalEngine()).folder))
     interrupted = copy_of(tmp_path, "interrupted")
     _fill_in_files(interrupted, undisturbed)
