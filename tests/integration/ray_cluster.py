@@ -12,7 +12,10 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from jobs.cli.demo import free_ports
+from tests.integration import worker_setup
 from tests.integration.driver_process import RayHead
+from tests.integration.worker_server import worker_server
+from tests.integration.worker_setup import SOCKET_VARIABLE
 from tests.s3 import AWS_VARIABLES
 
 
@@ -35,8 +38,11 @@ def ray_cluster(**head: Any) -> Iterator[tuple[Cluster, RayHead]]:
         # path may have 107 bytes only.
         with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp", ignore_cleanup_errors=True) as folder:
             node.setenv("RAY_TMPDIR", folder)
-            cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": True, **ports, **head})
-            try:
-                yield cluster, RayHead(cluster.address, f"http://{cluster.webui_url}")
-            finally:
-                cluster.shutdown()
+            with worker_server(Path(folder)) as workers:
+                node.setenv(SOCKET_VARIABLE, str(workers))
+                arguments = {"include_dashboard": True, "setup_worker_path": worker_setup.__file__, **ports, **head}
+                cluster = Cluster(initialize_head=True, head_node_args=arguments)
+                try:
+                    yield cluster, RayHead(cluster.address, f"http://{cluster.webui_url}")
+                finally:
+                    cluster.shutdown()
