@@ -1,4 +1,4 @@
-"""The `rayscribe` command. It loads no torch: what trains is loaded when it is asked for."""
+"""The `rayscribe` command. It does not import torch; the training code is imported when a command needs it."""
 
 from jobs.cli.app import main
 

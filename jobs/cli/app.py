@@ -1,4 +1,4 @@
-"""The `rayscribe` command, put together."""
+"""Assembles the `rayscribe` command."""
 
 import sys
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from jobs.cli import runs, serve, submit, train
 from trainers.errors import RayscribeError
 
 app = typer.Typer(
-    help="Fine-tunes speech recognizers on a Ray cluster: prepared once, scored exactly, resumed bit for bit.",
+    help="Fine-tune speech recognizers on a Ray cluster.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-HERE, JOBS, SERVICE = "Here", "Jobs", "Service"
+LOCAL, JOBS, SERVICE = "Local", "Jobs", "Service"
 for command, name, panel in (
-    (train.train, "train", HERE),
-    (train.prepare, "prepare", HERE),
-    (train.evaluate, "evaluate", HERE),
+    (train.train, "train", LOCAL),
+    (train.prepare, "prepare", LOCAL),
+    (train.evaluate, "evaluate", LOCAL),
     (submit.preflight, "preflight", JOBS),
     (submit.submit, "submit", JOBS),
     (runs.list_runs, "list", JOBS),
@@ -37,10 +37,10 @@ app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command, and gives back its exit code; one message for what can go wrong.
+    """Runs one command and returns its exit code; expected errors are printed as one message.
 
     Args:
-        arguments: Its words. None: the process's own.
+        arguments: Command-line arguments. None: those of the process.
     """
     try:
         app(arguments, prog_name="rayscribe")

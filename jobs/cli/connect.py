@@ -1,4 +1,4 @@
-"""Where a command finds its runs: a service over HTTP, or the ledger of this user on this machine."""
+"""Opens what a command works on: a service over HTTP, or the local ledger of this user."""
 
 import math
 import os
@@ -16,10 +16,10 @@ from jobs.paths import home
 from jobs.service.interface import Operations
 
 POLL_S = 1.0
-# Tries that are further apart than this belong to two silences.
-SILENCE_S = 30.0
-# One that never answered is given up before that.
-SAID_AFTER_S = 2.5
+# Retries that are further apart than this belong to two outages.
+OUTAGE_GAP_S = 30.0
+# A service that never responded is given up before that.
+NOTICE_AFTER_S = 2.5
 SERVICE_VARIABLE = "RAYSCRIBE_SERVICE"
 
 ServiceOption = Annotated[
@@ -28,85 +28,85 @@ ServiceOption = Annotated[
         "--service",
         envvar=SERVICE_VARIABLE,
         metavar="URL",
-        help="A running `rayscribe serve`. Default: none; the ledger is a file of yours, and commands drive the runs.",
+        help="URL of a running `rayscribe serve`. Default: none, a local ledger whose runs advance while commands run.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, as docs/jobs.md describes it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; docs/jobs.md describes it.")]
 
 
 @dataclass(frozen=True)
 class Session:
-    """The operations, and how runs get on while a command waits.
+    """The operations, and how a command refreshes runs and waits for them.
 
     Attributes:
-        operations: Takes what is asked.
-        packages: Where packages are made before they are handed over.
-        look: Brings things up to date where no service does.
-        drive: Waits until a condition holds, driving the runs meanwhile where no service does.
-        alone: Whether nobody drives the runs once this command has ended.
+        operations: The service, local or over HTTP.
+        packages: Folder in which packages are built before they are uploaded.
+        refresh: Updates the runs once; does nothing with a service, which does so itself.
+        wait_until: Waits until a condition holds; without a service it runs the controller meanwhile.
+        standalone: Whether there is no service, so that runs do not advance once this command has ended.
     """
 
     operations: Operations
     packages: Path
-    look: Callable[[], None]
-    drive: Callable[[Callable[[], bool]], None]
-    alone: bool
+    refresh: Callable[[], None]
+    wait_until: Callable[[Callable[[], bool]], None]
+    standalone: bool
 
 
 @contextmanager
 def opened(service: str | None) -> Iterator[Session]:
-    """Opens the operations for the length of the block.
+    """Opens a session for the duration of the block.
 
     Raises:
-        ServiceError: it does not answer.
+        ServiceError: the service does not respond.
     """
     if service:
         from jobs.api.client import Client  # noqa: PLC0415
 
-        with Client(service, sleep=_Patience(service).sleep) as client:
-            yield Session(client, home() / "outbox", lambda: None, _wait, alone=False)
+        with Client(service, sleep=_RetryNotice(service).sleep) as client:
+            yield Session(client, home() / "outbox", lambda: None, _poll_service, standalone=False)
         return
-    # Only now: Ray takes a second to load, and a service's client needs none of it.
+    # Imported here: Ray takes a second to import, and a service's client does not need it.
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     from jobs.service.standalone import open_local  # noqa: PLC0415
 
     with open_local() as local:
 
-        def look() -> None:
-            if not local.look():
-                typer.echo("a cluster or a storage does not answer; this is what was known before", err=True)
+        def refresh() -> None:
+            if not local.refresh():
+                typer.echo("a cluster or a storage does not respond; showing the last known state", err=True)
 
-        yield Session(local.service, local.packages.folder, look, local.drive, alone=True)
+        yield Session(local.service, local.packages.folder, refresh, local.run_until, standalone=True)
 
 
-class _Patience:
-    """Waits between two tries of a service that is silent, and says so once for each silence that lasts."""
+class _RetryNotice:
+    """Waits between retries of a service that does not respond, and prints one notice per outage."""
 
     def __init__(self, service: str):
-        self._service, self._tried_s, self._waited_s, self._said = service, -math.inf, 0.0, False
+        self._service, self._last_retry_s, self._waited_s, self._noticed = service, -math.inf, 0.0, False
 
     def sleep(self, seconds: float) -> None:
         """Waits."""
-        if time.monotonic() - self._tried_s > SILENCE_S:
-            self._waited_s, self._said = 0.0, False
-        if self._waited_s > SAID_AFTER_S and not self._said:
-            typer.echo(f"the service {self._service} does not answer just now; trying again", err=True)
-            self._said = True
+        if time.monotonic() - self._last_retry_s > OUTAGE_GAP_S:
+            self._waited_s, self._noticed = 0.0, False
+        if self._waited_s > NOTICE_AFTER_S and not self._noticed:
+            typer.echo(f"the service {self._service} does not respond; retrying", err=True)
+            self._noticed = True
         time.sleep(seconds)
         self._waited_s += seconds
-        self._tried_s = time.monotonic()
+        self._last_retry_s = time.monotonic()
 
 
-def _wait(until: Callable[[], bool]) -> None:
-    """Waits for a service, over its restarts however long they take: it has answered before."""
-    lost = False
+def _poll_service(until: Callable[[], bool]) -> None:
+    """Polls a service until a condition holds, across its restarts, however long they take."""
+    unavailable = False
     while True:
         try:
             if until():
                 return
-            lost = False
+            unavailable = False
         except ServiceError as error:
-            if not lost:
-                typer.echo(f"{error}; waiting for it", err=True)
-            lost = True
+            if not unavailable:
+                typer.echo(f"{error}; waiting for the service", err=True)
+            unavailable = True
         time.sleep(POLL_S)

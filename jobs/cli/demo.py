@@ -1,4 +1,4 @@
-"""`make demo`: starts Ray on this machine, submits the smallest recipe as a job, and shows it to its end."""
+"""`make demo`: starts Ray on this machine, submits the smallest recipe as a job, and follows it to its end."""
 
 import contextlib
 import os
@@ -19,9 +19,9 @@ STOP_S = 30
 
 
 def main() -> int:
-    """Runs the demo; the exit code is the job's own."""
+    """Runs the demo; returns the job's exit code."""
     repository = Path(__file__).resolve().parents[2]
-    # A token of its own, known to this process and to the Ray that it starts; read when Ray is imported.
+    # A new token, known to this process and to the Ray that it starts; Ray reads it when it is imported.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     runs = repository / "runs"
     os.environ |= {"RAYSCRIBE_HOME": str(runs / ".rayscribe")}
@@ -39,13 +39,13 @@ def main() -> int:
 
 @contextlib.contextmanager
 def started_ray() -> Iterator[str]:
-    """A Ray head on loopback, on ports of its own, ended with the block.
+    """Starts a Ray head on free loopback ports, and stops it at the end of the block.
 
     Yields:
         URL of its dashboard.
     """
     binaries = Path(sys.executable).parent
-    # The job's `python` is the one that runs this.
+    # The job uses the same `python` as this process.
     environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "RAY_USAGE_STATS_ENABLED": "0"}
     names = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -69,7 +69,7 @@ def started_ray() -> Iterator[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Finds ports that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for item in sockets:

@@ -1,4 +1,4 @@
-"""Following a run: its states and its logs as they come, over retries and lost connections, to its end."""
+"""Follows a run to its end: its states and its logs, across retries and lost connections."""
 
 import sys
 import time
@@ -13,12 +13,12 @@ from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run
 from trainers.errors import StorageError
 
 Show = Callable[[LogLine], None]
-# Logs that cannot be read are waited for, as long as the run lives, and this long afterwards.
-PATIENCE_S = 120.0
+# How long logs that cannot be read are waited for after the run has ended; until then there is no limit.
+LOG_TIMEOUT_S = 120.0
 
 
 class Follower:
-    """Shows what is new of one run."""
+    """Prints the new states and log lines of one run."""
 
     def __init__(
         self,
@@ -30,66 +30,66 @@ class Follower:
         show: Show | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Begins before the first line.
+        """Starts at the first line.
 
         Args:
-            session: Where the run is.
+            session: Session that has the run.
             run_id: Its name.
             source: `driver`, `rank-<n>`, or None for all.
             attempt: Only this attempt. None: the newest, then those after it.
-            show: Takes each line. None: prints it, with who printed it where all are shown.
-            clock: Seconds from any origin.
+            show: Called with each line. None: prints it, with its source where all sources are shown.
+            clock: Monotonic clock, in seconds.
         """
-        self._session, self._run_id, self._source, self._only = session, run_id, source, attempt
+        self._session, self._run_id, self._source, self._only_attempt = session, run_id, source, attempt
         self._show, self._clock = show or (print_line if source is None else print_text), clock
         self._attempt = attempt
         self._cursor: str | None = None
-        self._teller = Teller()
-        self._silent_since_s: float | None = None
+        self._status = StatusPrinter()
+        self._unreadable_since_s: float | None = None
         self._drained = False
 
     def run_to_end(self, *, states: bool) -> Run:
-        """Follows until the run has ended and its last line is shown.
+        """Follows until the run has ended and its last line has been shown.
 
         Args:
-            states: Whether changes of state are told, on standard error.
+            states: Whether changes of state are printed, on standard error.
 
         Raises:
             NotFoundError: there is no such run.
         """
         self._session.operations.run(self._run_id)
-        self._session.drive(lambda: self._step(states))
+        self._session.wait_until(lambda: self._step(states))
         return self._session.operations.run(self._run_id)
 
     def show_new(self) -> None:
-        """Shows what has been printed so far, and says so where that is nothing."""
+        """Shows the output so far; prints a notice if there is none."""
         found = False
         while self._page().lines:
             found = True
         if not found:
-            who = self._source or "the driver or a worker"
-            typer.echo(f"nothing of {who} in attempt {self._attempt} of {self._run_id}", err=True)
+            source = self._source or "the driver or a worker"
+            typer.echo(f"no output of {source} in attempt {self._attempt} of {self._run_id}", err=True)
 
     def _step(self, states: bool) -> bool:
         run = self._session.operations.run(self._run_id)
         if states:
-            self._teller.tell(run)
-        over = run.state.ended or self._only is not None
+            self._status.print_changes(run)
+        finished = run.state.ended or self._only_attempt is not None
         try:
             self._show_logs(run)
         except (ClusterError, StorageError) as error:
-            return self._without_logs(error) and over
-        self._silent_since_s = None
-        return self._drained and over
+            return self._log_timeout_passed(error) and finished
+        self._unreadable_since_s = None
+        return self._drained and finished
 
-    def _without_logs(self, error: Exception) -> bool:
-        """Whether logs that cannot be read now have been waited for long enough."""
-        if self._silent_since_s is None:
-            self._silent_since_s = self._clock()
-            typer.echo(f"logs: {error}; waiting for them", err=True)
-        if self._clock() - self._silent_since_s < PATIENCE_S:
+    def _log_timeout_passed(self, error: Exception) -> bool:
+        """Whether the logs, which cannot be read now, have been waited for long enough."""
+        if self._unreadable_since_s is None:
+            self._unreadable_since_s = self._clock()
+            typer.echo(f"logs: {error}; retrying", err=True)
+        if self._clock() - self._unreadable_since_s < LOG_TIMEOUT_S:
             return False
-        typer.echo(f"the rest of the logs was not to be had; later: rayscribe logs {self._run_id}", err=True)
+        typer.echo(f"the rest of the logs could not be read; try again later: rayscribe logs {self._run_id}", err=True)
         return True
 
     def _show_logs(self, run: Run) -> None:
@@ -100,7 +100,7 @@ class Follower:
             self._attempt = run.attempt
         while True:
             page = self._page()
-            if page.ended and self._only is None and page.attempt < run.attempt:
+            if page.ended and self._only_attempt is None and page.attempt < run.attempt:
                 self._attempt, self._cursor = page.attempt + 1, None
                 typer.echo(f"--- attempt {self._attempt}", err=True)
                 continue
@@ -119,41 +119,41 @@ class Follower:
         return page
 
 
-class Teller:
-    """Tells on standard error how a run gets on: each state once, what a waiting one waits for, what a stop does."""
+class StatusPrinter:
+    """Prints a run's changes of state on standard error, with what a waiting or stopping run waits for."""
 
     def __init__(self) -> None:
-        self._told: tuple[RunState, str] | None = None
+        self._printed: tuple[RunState, str] | None = None
 
-    def tell(self, run: Run) -> None:
-        """Tells what is new."""
-        words = ""  # steps and losses come with the log
+    def print_changes(self, run: Run) -> None:
+        """Prints the state if it, or the relevant part of its reason, has changed."""
+        detail = ""  # steps and losses are in the log
         if run.state.waiting or run.state.ended:
-            words = run.reason
+            detail = run.reason
         elif run.stop_requested_s is not None:
-            words = run.reason.partition(" · ")[0]
-        # Of a success the driver's last line says more.
-        if run.state != RunState.SUCCEEDED and (run.state, words) != self._told:
+            detail = run.reason.partition(" · ")[0]
+        # The driver's last line reports a success in more detail.
+        if run.state != RunState.SUCCEEDED and (run.state, detail) != self._printed:
             typer.echo(f"{run.id}: {run.state} · {run.reason}", err=True)
-            self._told = (run.state, words)
+            self._printed = (run.state, detail)
 
 
 def wait_for_end(session: Session, run_id: str) -> Run:
-    """Waits until a run has ended, and tells meanwhile how it gets on.
+    """Waits until a run has ended, and prints its changes of state meanwhile.
 
     Raises:
         NotFoundError: there is no such run.
     """
-    teller = Teller()
+    status = StatusPrinter()
 
     def ended() -> bool:
         run = session.operations.run(run_id)
         if not run.state.ended:
-            teller.tell(run)
+            status.print_changes(run)
         return run.state.ended
 
     session.operations.run(run_id)
-    session.drive(ended)
+    session.wait_until(ended)
     return session.operations.run(run_id)
 
 
@@ -168,20 +168,20 @@ def print_text(line: LogLine) -> None:
 
 
 def print_json(line: LogLine) -> None:
-    """One JSON document a line, with `source` and `text`."""
+    """One JSON document per line, with `source` and `text`."""
     typer.echo(line.model_dump_json())
 
 
-def tell_line(line: LogLine) -> None:
-    """As `print_line`, on standard error, where standard output is for JSON."""
+def print_line_to_stderr(line: LogLine) -> None:
+    """As `print_line`, on standard error; used where standard output is JSON."""
     typer.echo(f"[{line.source}] {line.text}", err=True)
 
 
 def exit_code_of(run: Run) -> int:
-    """What a command that waited for a run gives back: the entrypoint's own exit code."""
+    """The exit code of a command that waited for a run: that of its entrypoint."""
     if run.state == RunState.SUCCEEDED:
         return 0
     if run.exit_code is not None and run.exit_code != 0:
-        # A process that a signal ended has a negative one; shells write 128 + signal.
+        # A process ended by a signal has a negative code; shells report 128 + signal.
         return run.exit_code if run.exit_code > 0 else 128 - run.exit_code
     return STOPPED_EXIT_CODE if run.state == RunState.STOPPED else 1

@@ -1,4 +1,4 @@
-"""How runs, attempts, events and hours look on a terminal, and as JSON."""
+"""Prints runs, attempts, events and usage as text, and as JSON."""
 
 import json
 import time
@@ -22,12 +22,12 @@ def as_json(content: Any) -> None:
 
 
 def as_yaml(content: Any) -> None:
-    """Prints one YAML document, in the order of its keys."""
+    """Prints one YAML document, its keys in their given order."""
     typer.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000), nl=False)
 
 
 def runs_table(runs: Sequence[Run]) -> None:
-    """One line a run."""
+    """Prints one line per run."""
     now_s = time.time()
     rows = [
         (
@@ -45,13 +45,13 @@ def runs_table(runs: Sequence[Run]) -> None:
 
 
 def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
-    """What is known of one run."""
+    """Prints one run and its attempts."""
     typer.echo(f"{run.id}: {run.state} · {run.reason}")
     total = ", ".join(f"{value:g} {name}" for name, value in run.gang.total.items())
     lines = {
         "submitted": f"{clock(run.submitted_s)} by {run.user}, queue {run.queue}, priority {run.priority}",
         "cluster": run.address,
-        "gang": f"{run.gang.num_workers} workers, {total} in all",
+        "gang": f"{run.gang.num_workers} workers, {total} in total",
         "run folder": run.run_folder,
     }
     if run.depends_on:
@@ -68,28 +68,28 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
 
 def attempt_line(attempt: Attempt) -> str:
     """`attempt 2: NODE_LOST after 3 min 20 s, from checkpoint-…`."""
-    begin = f"from {attempt.resume_from}" if attempt.resume_from else "from the beginning"
+    start = f"from {attempt.resume_from}" if attempt.resume_from else "from scratch"
     took = format_duration(attempt.duration_s(time.time()))
     live = "being submitted" if attempt.state == AttemptState.SUBMITTING else "with Ray"
     end = f"{attempt.cause} after {took}" if attempt.cause else f"{live}, {took} so far"
     code = f", exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
     message = f" · {_short(attempt.message)}" if attempt.message else ""
-    return f"attempt {attempt.number}: {end}{code}, {begin}{message}"
+    return f"attempt {attempt.number}: {end}{code}, {start}{message}"
 
 
 def event_line(event: Event) -> str:
-    """`2026-11-20 21:16:03  QUEUED → SETTING_UP  attempt 1 starts from the beginning`."""
+    """`2026-11-20 21:16:03Z  QUEUED → SETTING_UP  attempt 1 starts from scratch`."""
     move = event.state.value if event.before in (None, event.state) else f"{event.before} → {event.state}"
     return f"{clock(event.at_s)}  {move:<36}  {event.text}"
 
 
 def clock(at_s: float) -> str:
-    """A time of this machine's clock, to the second, UTC."""
+    """Formats a time to the second, in UTC."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def usage_table(by: str, rows: Iterable[Any]) -> None:
-    """One line a key."""
+    """Prints one line per key."""
     _table(
         (by.upper(), "ATTEMPTS", "HOURS", "CPU-HOURS", "GPU-HOURS"),
         [

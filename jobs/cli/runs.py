@@ -1,4 +1,4 @@
-"""rayscribe list, status, logs, stop, wait, events, usage: looking at runs, and ending them."""
+"""rayscribe list, status, logs, stop, wait, events, usage: inspect runs and stop them."""
 
 import time
 from typing import Annotated
@@ -12,7 +12,7 @@ from jobs.lifecycle import RunState
 from jobs.model import RunFilter, UsageBy
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")]
-SECONDS_A_DAY = 86_400.0
+SECONDS_PER_DAY = 86_400.0
 PAGE = 500
 FIRST_SUBMIT = "rayscribe submit jobs/specs/whisper_micro.yaml --address http://…:8265"
 
@@ -24,17 +24,17 @@ def list_runs(
     queue: Annotated[str | None, typer.Option(help="Only runs of this queue.")] = None,
     user: Annotated[str | None, typer.Option(help="Only runs of this user.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="At most this many, the newest first.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Go on where the page before ended.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="At most this many, newest first.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Start where the previous page ended.")] = None,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """List runs, the newest first, each with its state and one line of reason.
+    """List runs, newest first, with state and reason.
 
     Example: rayscribe list --state TRAINING --state QUEUED --tag serbian
     """
     with opened(service) as session:
-        session.look()
+        session.refresh()
         page = session.operations.runs(RunFilter(state, queue, user, tag), limit=limit, cursor=cursor)
     if json_output:
         as_json(page)
@@ -50,12 +50,12 @@ def list_runs(
 
 
 def status(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
-    """Say where a run is and why, with its attempts.
+    """Show a run's state, its reason, and its attempts.
 
     Example: rayscribe status whisper-sr
     """
     with opened(service) as session:
-        session.look()
+        session.refresh()
         run, attempts = session.operations.run(run_id), session.operations.attempts(run_id)
     if json_output:
         as_json({"run": run, "attempts": attempts})
@@ -65,15 +65,19 @@ def status(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
 
 def logs(
     run_id: RunName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends, over retries.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt. Default: the newest.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until the run has ended, across retries.")
+    ] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt. Default: the newest.")] = None,
     source: Annotated[
-        str | None, typer.Option(metavar="driver|rank-N", help="Of the driver or of one worker. Default: all.")
+        str | None, typer.Option(metavar="driver|rank-N", help="Only the driver or one worker. Default: all.")
     ] = None,
     service: ServiceOption = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
 ) -> None:
-    """Show what the driver and the workers printed, live or after the cluster has gone.
+    """Print the logs of the driver and the workers.
+
+    They can be read while the run is active, and after its cluster is gone.
 
     Example: rayscribe logs whisper-sr -f
     Example: rayscribe logs whisper-sr --attempt 1 --source rank-0
@@ -84,7 +88,7 @@ def logs(
         try:
             if follow:
                 raise typer.Exit(exit_code_of(follower.run_to_end(states=False)))
-            session.look()
+            session.refresh()
             follower.show_new()
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
@@ -92,30 +96,34 @@ def logs(
 
 def stop(
     run_id: RunName,
-    to_end: Annotated[bool, typer.Option("--wait", help="Wait until it has left its last checkpoint.")] = False,
+    until_ended: Annotated[bool, typer.Option("--wait", help="Wait until the run has ended.")] = False,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Stop a run in whatever state it is; one that trains leaves a last checkpoint first.
+    """Stop a run, in any state.
+
+    A run that is training saves a last checkpoint first.
 
     Example: rayscribe stop whisper-sr --wait
     """
     with opened(service) as session:
         before = session.operations.run(run_id)
         run = session.operations.stop(run_id)
-        # Alone, nobody else carries the stop to Ray.
-        if to_end or (session.alone and not run.state.ended):
+        # Without a service, only this command passes the stop on to Ray.
+        if until_ended or (session.standalone and not run.state.ended):
             run = wait_for_end(session, run_id)
     if json_output:
         as_json(run)
     elif before.state.ended:
-        typer.echo(f"{run.id}: had ended already: {run.state} · {run.reason}")
+        typer.echo(f"{run.id}: has already ended: {run.state} · {run.reason}")
     else:
         typer.echo(f"{run.id}: {run.state} · {run.reason}")
 
 
 def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
-    """Wait for a run's end, and give back the exit code of its entrypoint; 143 for a stopped one.
+    """Wait until a run has ended, and exit with its exit code.
+
+    The exit code is that of the run's entrypoint, or 143 if the run was stopped.
 
     Example: rayscribe wait whisper-sr && rayscribe submit next.yaml
     """
@@ -123,7 +131,7 @@ def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption
         try:
             run = wait_for_end(session, run_id)
         except KeyboardInterrupt:
-            typer.echo(f"\n{run_id} goes on; wait again: rayscribe wait {run_id}", err=True)
+            typer.echo(f"\n{run_id} was not stopped; wait again: rayscribe wait {run_id}", err=True)
             raise typer.Exit(130) from None
     if json_output:
         as_json(run)
@@ -133,12 +141,12 @@ def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption
 
 
 def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
-    """Tell the run's story: every change of state, with time and reason.
+    """List a run's changes of state, with time and reason.
 
     Example: rayscribe events whisper-sr
     """
     with opened(service) as session:
-        session.look()
+        session.refresh()
         found = session.operations.events(run_id, limit=PAGE)
         while more := session.operations.events(run_id, after=found[-1].number if found else 0, limit=PAGE):
             found += more
@@ -150,19 +158,21 @@ def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
 
 
 def usage(
-    by: Annotated[UsageBy, typer.Option(help="What to sum over.")] = "user",
-    days: Annotated[float | None, typer.Option(min=0, help="Of the last so many days. Default: of all time.")] = None,
-    run_id: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of this run only.")] = None,
+    by: Annotated[UsageBy, typer.Option(help="What to group by.")] = "user",
+    days: Annotated[float | None, typer.Option(min=0, help="Only the last so many days. Default: all time.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only this run.")] = None,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Sum up GPU-hours and CPU-hours by run, attempt, user, queue or tag.
+    """Report GPU-hours and CPU-hours.
+
+    Sums are grouped by run, attempt, user, queue or tag.
 
     Example: rayscribe usage --by tag --days 30
     """
-    since_s = time.time() - days * SECONDS_A_DAY if days is not None else None
+    since_s = time.time() - days * SECONDS_PER_DAY if days is not None else None
     with opened(service) as session:
-        session.look()
+        session.refresh()
         rows = session.operations.usage(by, since_s=since_s, run_id=run_id)
     if json_output:
         as_json(rows)

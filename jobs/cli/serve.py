@@ -1,4 +1,4 @@
-"""rayscribe serve, token: the service, and who may talk to it."""
+"""rayscribe serve, token: run the service and manage its users' tokens."""
 
 import math
 import time
@@ -22,7 +22,7 @@ DatabaseOption = Annotated[
         envvar="RAYSCRIBE_DATABASE", metavar="URL", help="sqlite:////path/ledger.db or postgresql://… Default: a file."
     ),
 ]
-tokens = typer.Typer(help="Tokens of the service's users.", no_args_is_help=True, rich_markup_mode=None)
+tokens = typer.Typer(help="Manage the tokens of the service's users.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def serve(
@@ -35,17 +35,19 @@ def serve(
             envvar="RAY_API_SERVER_ADDRESS", help="URL of a cluster's dashboard; repeatable, the first is the default."
         ),
     ] = None,
-    queues: Annotated[Path | None, typer.Option(metavar="FILE", help="queues.yaml with the caps of queues.")] = None,
+    queues: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="queues.yaml with the limits of the queues.")
+    ] = None,
     grows_to: Annotated[
         list[str],
         typer.Option(
             metavar="NAME=NUMBER[@URL]",
-            help="What a cluster's autoscaler may grow it to, the first one's without @URL; repeatable.",
+            help="Resources that a cluster's autoscaler can grow it to; without @URL, the first cluster's. Repeatable.",
         ),
     ] = [],  # noqa: B006
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token; on loopback only.")] = False,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Require no token; on loopback only.")] = False,
 ) -> None:
-    """Run the service: a queue that outlives terminals, with an API over HTTP.
+    """Run the service: a durable queue with an HTTP API.
 
     Example: rayscribe serve --address http://127.0.0.1:8265 --queues queues.yaml
     Example: rayscribe serve --database postgresql://rayscribe@db/rayscribe --host 0.0.0.0 --grows-to GPU=16
@@ -73,7 +75,7 @@ def growth_of(texts: Sequence[str], addresses: Sequence[str]) -> dict[str, dict[
     """Reads `GPU=16` and `GPU=16@http://b:8265`, by address.
 
     Raises:
-        ConfigError: one is not written so, or names a cluster that is not served.
+        ConfigError: one has another form, or names a cluster that is not served.
     """
     served = [address.rstrip("/") for address in addresses]
     growth: dict[str, dict[str, float]] = {}
@@ -81,24 +83,24 @@ def growth_of(texts: Sequence[str], addresses: Sequence[str]) -> dict[str, dict[
         amount, _, url = text.partition("@")
         name, _, value = (part.strip() for part in amount.partition("="))
         try:
-            most = float(value)
+            maximum = float(value)
         except ValueError:
-            most = math.nan
-        if not name or not 0 <= most < math.inf:
+            maximum = math.nan
+        if not name or not 0 <= maximum < math.inf:
             raise ConfigError(f"--grows-to {text}: write it as NAME=NUMBER or NAME=NUMBER@URL, e.g. --grows-to GPU=16")
-        where = url.rstrip("/") or served[0]
-        if where not in served:
+        target = url.rstrip("/") or served[0]
+        if target not in served:
             raise ConfigError(f"--grows-to {text}: {url} is not one of the clusters {', '.join(served)} (--address)")
-        growth.setdefault(where, {})[name] = most
+        growth.setdefault(target, {})[name] = maximum
     return growth
 
 
 @tokens.command("add")
 def add_token(
-    name: Annotated[str, typer.Argument(help="Who it is for; runs submitted with it are this user's.")],
+    name: Annotated[str, typer.Argument(help="Name of the user; runs submitted with the token are this user's.")],
     database: DatabaseOption = None,
 ) -> None:
-    """Make a token and show it, this once.
+    """Create a token and print it, once.
 
     Example: rayscribe token add ana
     """
@@ -112,7 +114,7 @@ def add_token(
 
 @tokens.command("list")
 def list_tokens(database: DatabaseOption = None, json_output: JsonOption = False) -> None:
-    """List whose tokens there are; never the tokens themselves.
+    """List users with a token; tokens are not shown.
 
     Example: rayscribe token list
     """
@@ -125,14 +127,14 @@ def list_tokens(database: DatabaseOption = None, json_output: JsonOption = False
         as_json(found)
         return
     for item in found:
-        typer.echo(f"{item.name}  made {clock(item.created_s)}")
+        typer.echo(f"{item.name}  created {clock(item.created_s)}")
 
 
 @tokens.command("revoke")
 def revoke_token(
-    name: Annotated[str, typer.Argument(help="Whose token ends to be one.")], database: DatabaseOption = None
+    name: Annotated[str, typer.Argument(help="User whose tokens are revoked.")], database: DatabaseOption = None
 ) -> None:
-    """End a user's tokens, at once.
+    """Revoke all tokens of a user, with immediate effect.
 
     Example: rayscribe token revoke ana
     """

@@ -1,4 +1,4 @@
-"""rayscribe submit, resume, preflight: from a recipe to a run in the queue."""
+"""rayscribe submit, resume, preflight: check a recipe and queue it as a run."""
 
 import os
 import uuid
@@ -11,7 +11,7 @@ import typer
 
 from jobs.addresses import is_loopback_url
 from jobs.cli.connect import JsonOption, ServiceOption, Session, opened
-from jobs.cli.follow import Follower, Teller, exit_code_of, print_text, tell_line
+from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line_to_stderr, print_text
 from jobs.cli.output import as_json, as_yaml
 from jobs.cli.train import Overrides, Spec
 from jobs.errors import NotFoundError, PreflightError
@@ -28,52 +28,59 @@ if TYPE_CHECKING:
 
 AddressOption = Annotated[
     str | None,
-    typer.Option(help="URL of the cluster's dashboard, e.g. http://127.0.0.1:8265. Default: the service's own."),
+    typer.Option(
+        help="URL of the cluster's dashboard, e.g. http://127.0.0.1:8265. Default: the service's first cluster."
+    ),
 ]
 FollowOption = Annotated[
-    bool, typer.Option("--follow", "-f", help="Show states and logs until the end; give its exit code back.")
+    bool, typer.Option("--follow", "-f", help="Show states and logs until the run has ended; exit with its exit code.")
 ]
-UNNAMED_ADDRESS = "<the service's own>"
+UNNAMED_ADDRESS = "<the service's default>"
 SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "skipped": "-"}
 
 
-def submit(  # noqa: PLR0913, PLR0917 -- a command has as many as it has options
+def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
     spec: Spec,
     overrides: Overrides = [],  # noqa: B006
-    priority: Annotated[int | None, typer.Option(help="Larger goes first within the queue; short for --set.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Larger starts first within the queue; short for --set job.priority=….")
+    ] = None,
     address: AddressOption = None,
     follow: FollowOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the whole request, and ask for nothing.")] = False,
-    skip_preflight: Annotated[bool, typer.Option("--no-preflight", help="Submit without the checks.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the complete request without submitting it.")
+    ] = False,
+    skip_preflight: Annotated[bool, typer.Option("--no-preflight", help="Skip the checks.")] = False,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Check a recipe, freeze its code, and queue it; --follow stays with it.
+    """Check a recipe, package its code, and queue it as a run.
 
-    Without a service this command drives the run: to its end with --follow, otherwise until Ray has its first attempt.
+    Without a service, a run only advances while a command runs: with --follow to its end, otherwise until Ray has
+    accepted its first attempt.
 
     Example: rayscribe submit jobs/specs/whisper_digits.yaml --set training.max_steps=200 --priority 10 --follow
     """
-    # Only now: leaving out what Ray leaves out takes Ray's own code, which other commands need not load.
+    # Imported here: packaging uses Ray's own exclusion rules, and other commands do not need to import Ray.
     from jobs.submission.assemble import gather, pack_bundle, run_request_of  # noqa: PLC0415
 
-    def is_here(named: str | None) -> bool:
-        # A dry run asks nobody, so the service's own cluster is not known to it.
-        return _is_here(named, service, ask=not dry_run)
+    def is_local(named: str | None) -> bool:
+        # A dry run sends no request, so it does not know the service's default cluster.
+        return _is_local(named, service, ask=not dry_run)
 
-    found = load_spec(spec, _sets(overrides, priority, address), now=datetime.now(UTC), is_here=is_here)
+    found = load_spec(spec, _all_overrides(overrides, priority, address), now=datetime.now(UTC), is_local=is_local)
     bundle = gather(found, Path.cwd())
     if dry_run:
         _dry_run(found, bundle, service, json_output)
         return
     if not skip_preflight:
-        _check(found, bundle.root)
+        _preflight(found, bundle.root)
     with opened(service) as session:
         package = pack_bundle(bundle, session.packages)
         if not session.operations.has_package(package.sha256):
             session.operations.put_package(package.sha256, package.path)
         run = session.operations.submit(run_request_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
-        _stay(session, run, follow, json_output)
+        _report(session, run, follow, json_output)
 
 
 def resume(
@@ -81,14 +88,16 @@ def resume(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="CHECKPOINT", help="Begin a new run from this checkpoint: a name in RUN, or a folder."
+            "--from", metavar="CHECKPOINT", help="Start a new run from this checkpoint: a name in RUN, or a folder."
         ),
     ] = None,
     follow: FollowOption = False,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Continue a run from its last whole checkpoint; with --from, begin a new run from another one.
+    """Continue a failed or stopped run from its last complete checkpoint.
+
+    With --from, start a new run from another checkpoint.
 
     Example: rayscribe resume whisper-sr --follow
     Example: rayscribe resume whisper-sr --from checkpoint-4000-a1-3f9c2e
@@ -97,24 +106,25 @@ def resume(
         if checkpoint is None:
             run = session.operations.resume(run_id)
         else:
-            begun = session.operations.run(run_id)
-            _refuse_unknown_checkpoint(begun, checkpoint)
-            run_request = branch(begun, checkpoint, lambda name: _is_taken(session, name))
+            source_run = session.operations.run(run_id)
+            _check_checkpoint(source_run, checkpoint)
+            run_request = branch(source_run, checkpoint, lambda name: _run_exists(session, name))
             run = session.operations.submit(run_request, idempotency_key=uuid.uuid4().hex)
-        _stay(session, run, follow, json_output)
+        _report(session, run, follow, json_output)
 
 
 def preflight(
     spec: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC]", help="Recipe. Without one: this machine and the cluster.")
+        Path | None,
+        typer.Argument(metavar="[SPEC]", help="Recipe. Without one, only this machine and the cluster are checked."),
     ] = None,
     overrides: Overrides = [],  # noqa: B006
     address: AddressOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Look for all faults that can be found before a job runs: config, data, model, storage, package, cluster.
+    """Find errors before a job runs.
 
-    Exit code 26 where there is a fault.
+    Checks config, data, model, storage, package and cluster. Exits with code 26 if a check finds an error.
 
     Example: rayscribe preflight jobs/specs/whisper_digits.yaml --address http://127.0.0.1:8265
     """
@@ -123,12 +133,12 @@ def preflight(
     else:
         from jobs.submission.assemble import gather  # noqa: PLC0415
 
-        # Without an address, what is checked is this machine.
+        # Without an address, this machine is checked.
         found = load_spec(
             spec,
-            _sets(overrides, None, address),
+            _all_overrides(overrides, None, address),
             now=datetime.now(UTC),
-            is_here=lambda named: _is_here(named, None, ask=False),
+            is_local=lambda named: _is_local(named, None, ask=False),
         )
         findings = _findings(found, gather(found, Path.cwd()).root, found.job.address, deep=True)
     if json_output:
@@ -136,18 +146,18 @@ def preflight(
     else:
         for finding in findings:
             typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}")
-    _refuse_errors(findings)
+    _raise_on_errors(findings)
 
 
 def _known_address(named: str | None, service: str | None) -> str | None:
-    """The cluster that a recipe names, or this machine's default where no service has one of its own."""
+    """The cluster that a recipe names, or without a service the default of this machine."""
     return named or (None if service else os.environ.get("RAY_API_SERVER_ADDRESS"))
 
 
-def _is_here(named: str | None, service: str | None, *, ask: bool) -> bool:
-    """Whether the cluster is on this machine; a service's loopback is this machine's only if the service is here.
+def _is_local(named: str | None, service: str | None, *, ask: bool) -> bool:
+    """Whether the cluster is on this machine; a service's loopback address counts only if the service is local.
 
-    Where nobody is to be asked, a cluster that is not named is taken to be here.
+    If `ask` is false, a cluster that is not named counts as local.
     """
     if service and not is_loopback_url(service):
         return False
@@ -162,13 +172,13 @@ def _is_here(named: str | None, service: str | None, *, ask: bool) -> bool:
     return address is not None and is_loopback_url(address)
 
 
-def _sets(overrides: list[str], priority: int | None, address: str | None) -> list[str]:
-    sets = list(overrides)
+def _all_overrides(overrides: list[str], priority: int | None, address: str | None) -> list[str]:
+    merged = list(overrides)
     if priority is not None:
-        sets.append(f"job.priority={priority}")
+        merged.append(f"job.priority={priority}")
     if address is not None:
-        sets.append(f"job.address={address}")
-    return sets
+        merged.append(f"job.address={address}")
+    return merged
 
 
 def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: bool) -> None:
@@ -184,8 +194,8 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
         user=user_here(),
         resume=RunFolders(timeout_s=60.0).resume_text,
     )
-    made = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
-    content = {**request.content(), "package": made}
+    built = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
+    content = {**request.content(), "package": built}
     if json_output:
         as_json(content)
     else:
@@ -196,47 +206,47 @@ def _address_of(job: JobPart, service: str | None) -> str:
     return _known_address(job.address, service) or UNNAMED_ADDRESS
 
 
-def _stay(session: Session, run: Run, follow: bool, json_output: bool) -> None:
-    """Stays with a run for as long as was asked for."""
+def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None:
+    """Prints the submitted run; follows it, or waits for its first attempt without a service."""
     if not json_output:
         typer.echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
     try:
         if follow:
-            show = tell_line if json_output else print_text
+            show = print_line_to_stderr if json_output else print_text
             run = Follower(session, run.id, source="driver", show=show).run_to_end(states=True)
-        elif session.alone:
+        elif session.standalone:
             run = _first_attempt(session, run.id)
     except KeyboardInterrupt:
-        hint = " (nobody drives it while no command of yours runs)" if session.alone else ""
+        hint = " (it only advances while a command runs)" if session.standalone else ""
         typer.echo(
-            f"\n{run.id} stays in the ledger: rayscribe wait {run.id}{hint}, or rayscribe stop {run.id}", err=True
+            f"\n{run.id} remains in the ledger: rayscribe wait {run.id}{hint}, or rayscribe stop {run.id}", err=True
         )
         raise typer.Exit(130) from None
     if json_output:
         as_json(run)
     elif not follow:
         typer.echo(f"{run.id}: {run.state} · {run.reason}")
-        if session.alone and not run.state.ended:
-            typer.echo(f"without a service nobody drives it on but you: rayscribe wait {run.id}")
+        if session.standalone and not run.state.ended:
+            typer.echo(f"without a service, it only advances while a command runs: rayscribe wait {run.id}")
     if follow or run.state.ended:
         raise typer.Exit(exit_code_of(run))
 
 
 def _first_attempt(session: Session, run_id: str) -> Run:
-    teller = Teller()
+    status = StatusPrinter()
 
     def submitted() -> bool:
         run = session.operations.run(run_id)
-        teller.tell(run)
+        status.print_changes(run)
         attempts = session.operations.attempts(run_id)
         return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None)
 
-    session.drive(submitted)
+    session.wait_until(submitted)
     return session.operations.run(run_id)
 
 
-def _refuse_unknown_checkpoint(run: Run, checkpoint: str) -> None:
-    """Where the run folder is seen from here; otherwise the nodes find out."""
+def _check_checkpoint(run: Run, checkpoint: str) -> None:
+    """Checks the name where the run folder can be read from this machine; otherwise the nodes do."""
     from jobs.service.run_folders import RunFolders  # noqa: PLC0415
 
     names = RunFolders().checkpoints(run)
@@ -244,7 +254,7 @@ def _refuse_unknown_checkpoint(run: Run, checkpoint: str) -> None:
         raise NotFoundError(f"run {run.id} has no checkpoint {checkpoint}: it has {', '.join(names)}")
 
 
-def _is_taken(session: Session, name: str) -> bool:
+def _run_exists(session: Session, name: str) -> bool:
     try:
         session.operations.run(name)
     except NotFoundError:
@@ -258,22 +268,22 @@ def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, d
     known = _known_address(address, None)
     if known is None:
         return run_preflight(spec, root=root, clusters=None, address=None, deep=deep)
-    # Only now: Ray's client takes seconds to load.
+    # Imported here: Ray's client takes seconds to import.
     from jobs.clusters.registry import Clusters  # noqa: PLC0415
 
     return run_preflight(spec, root=root, clusters=Clusters(), address=known, deep=deep)
 
 
-def _check(spec: JobSpec, root: Path) -> None:
+def _preflight(spec: JobSpec, root: Path) -> None:
     findings = _findings(spec, root, spec.job.address, deep=False)
     for finding in findings:
         if finding.level in ("warning", "error"):
             typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}", err=True)
-    _refuse_errors(findings)
+    _raise_on_errors(findings)
 
 
-def _refuse_errors(findings: "list[Finding]") -> None:
+def _raise_on_errors(findings: "list[Finding]") -> None:
     errors = sum(finding.level == "error" for finding in findings)
     if errors:
         count = "1 error" if errors == 1 else f"{errors} errors"
-        raise PreflightError(f"preflight found {count}; fix what is marked {SIGNS['error']}, or use --no-preflight")
+        raise PreflightError(f"preflight found {count}; fix those marked {SIGNS['error']}, or use --no-preflight")

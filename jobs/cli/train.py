@@ -1,4 +1,4 @@
-"""The commands that run in this process: train, prepare, evaluate."""
+"""The commands that run without a queue: train, prepare, evaluate."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +13,15 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. training.max_steps=200; repeatable."),
 ]
 Address = Annotated[
-    str | None, typer.Option(help="Address of a Ray cluster. Default: RAY_ADDRESS, or a Ray that is started here.")
+    str | None, typer.Option(help="Address of a Ray cluster. Default: RAY_ADDRESS, or start Ray on this machine.")
 ]
 WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Run in this process, without Ray.")]
 
 
 def train(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
-    """Prepare, train, score and export here; the same command continues an interrupted run.
+    """Prepare, train, evaluate and export, without a queue.
+
+    Run the same command again to continue an interrupted run.
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
@@ -27,7 +29,9 @@ def train(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray
 
 
 def prepare(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
-    """Decode and store all splits, or find them stored, and print the counts.
+    """Decode and store all splits, and print the counts.
+
+    Splits that are already stored are reused.
 
     Example: rayscribe prepare my.yaml --set data.train=s3://bucket/train.csv
     """
@@ -42,7 +46,7 @@ def evaluate(
     address: Address = None,
     no_ray: WithoutRay = False,
 ) -> None:
-    """Score a finished model on a split, into a folder of its own.
+    """Score a trained model on a split, into a new folder.
 
     Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv
     """

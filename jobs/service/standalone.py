@@ -1,4 +1,4 @@
-"""Without a service: a ledger file of one's own, which whatever command runs drives while it runs."""
+"""Runs without a service: a local ledger, and a controller that works while a command runs."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,36 +16,36 @@ from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
 
-# One that was killed is followed by the next command at once on the same machine, otherwise after this long.
+# After a kill, the next command takes the lease at once on the same machine, otherwise after this long.
 LEASE_S = 5.0
 POLL_S = 0.5
-# Who only looks does not wait longer for a cluster that hangs; the round is cut off with the command, as by a kill.
-LOOK_S = 10.0
-# Nor for its size, beside that.
-SIZE_S = 5.0
+# A command that only shows runs waits no longer for a cluster that hangs; its end cuts the round off, as a kill does.
+REFRESH_TIMEOUT_S = 10.0
+# The same for the cluster's size.
+CAPACITY_TIMEOUT_S = 5.0
 
 
 class Local:
     """A service and a controller in this process."""
 
     def __init__(self, service: Service, controller: Controller, packages: PackageStore):
-        """Takes both halves."""
+        """Combines both."""
         self.service, self._controller, self.packages = service, controller, packages
 
-    def look(self) -> bool:
-        """Brings the ledger up to date, unless another process is doing so.
+    def refresh(self) -> bool:
+        """Updates the ledger by one round of the controller, unless another process holds the lease.
 
         Returns:
-            False where a cluster or a storage has not answered soon; what is there then is from an earlier look.
+            False if a cluster or a storage did not respond in time, so that the ledger has the last known state.
         """
         try:
-            call_with_timeout(self._round, LOOK_S)
+            call_with_timeout(self._round, REFRESH_TIMEOUT_S)
         except CallTimeoutError:
             return False
         return True
 
-    def drive(self, until: Callable[[], bool]) -> None:
-        """Drives all runs of the ledger until the condition holds."""
+    def run_until(self, until: Callable[[], bool]) -> None:
+        """Runs the controller until the condition holds."""
         while True:
             self._round()
             if until():
@@ -61,7 +61,7 @@ class Local:
 def open_local(
     database: str | None = None, *, grows_to: Mapping[str, Mapping[str, float]] | None = None
 ) -> Iterator[Local]:
-    """Opens the ledger of this user on this machine, for the length of the block.
+    """Opens the ledger of this user on this machine, for the duration of the block.
 
     Args:
         database: URL of the ledger. None: see `paths.default_database`.
@@ -76,7 +76,7 @@ def open_local(
     clusters = Clusters(grows_to)
     lease = ledger.lease(process_name(), ttl_s=LEASE_S, is_dead=process_has_ended)
     service = Service(
-        ledger, CachingClusters(grows_to, wait_s=SIZE_S), packages, queues, user=user_here(), addresses=None
+        ledger, CachingClusters(grows_to, wait_s=CAPACITY_TIMEOUT_S), packages, queues, user=user_here(), addresses=None
     )
     try:
         yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)

@@ -118,7 +118,7 @@ def load_spec(
     *,
     environment: Mapping[str, str] | None = None,
     now: datetime,
-    is_here: Callable[[str | None], bool] = lambda address: False,
+    is_local: Callable[[str | None], bool] = lambda address: False,
 ) -> JobSpec:
     """Resolves a recipe and its overrides into the one config that is submitted.
 
@@ -130,7 +130,7 @@ def load_spec(
         sets: `key=value` overrides.
         environment: Variables of this machine. None: the process's own.
         now: The time that a generated run name carries.
-        is_here: Whether the cluster of this address (None: the recipe names none) is on this machine, so that `~` and
+        is_local: Whether the cluster of this address (None: the recipe names none) is on this machine, so that `~` and
             the default storage path mean this user's home folder. Called only where that matters.
 
     Raises:
@@ -141,7 +141,7 @@ def load_spec(
     config, problems = validated(RunConfig, content)
     refuse([*missing, *written_secrets(content), *written_secrets(sets, ("overrides",)), *problems], str(path))
     assert config is not None
-    if _names_home(config) and is_here(config.job.address):
+    if _names_home(config) and is_local(config.job.address):
         config = _with_home(config)
     refuse(unresolved_paths(config, variables_of(config.job)), str(path))
     return JobSpec(with_run_name(config, path, now), path, tuple(sets))

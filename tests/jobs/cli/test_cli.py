@@ -1,4 +1,4 @@
-"""The `rayscribe` command, as somebody meets it who has never used it."""
+"""The `rayscribe` command: its help, output, errors and exit codes."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     for name in ("RAYSCRIBE_SERVICE", "RAYSCRIBE_DATABASE", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'home/ledger.db'}")
-    # Nothing listens there.
+    # No server listens there.
     ledger.requests.add_run(sample_run(address="http://127.0.0.1:9", tags=["serbian"]), text="submitted by ana")
     ended = ledger.requests.add_run(
         sample_run(id="old", uid="1" * 32, address="http://127.0.0.1:9"), text="submitted by ana"
@@ -44,22 +44,22 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     return ledger
 
 
-def run(*words: str) -> Result:
+def run(*arguments: str) -> Result:
     """Runs a command in this process."""
-    return CliRunner().invoke(app, list(words))
+    return CliRunner().invoke(app, list(arguments))
 
 
-def failing(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+def run_failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """Runs a command that fails, and gives its exit code and its one message."""
-    code = main(words)
+    code = main(arguments)
     return code, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "token"])
 def test_each_command_s_help_says_what_it_does_and_has_an_example(name: str) -> None:
-    answer = run(name, "--help")
-    assert answer.exit_code == 0
-    text = " ".join(answer.output.split())
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    text = " ".join(result.output.split())
     assert f"Example: rayscribe {name}" in text
     for option in re.findall(r"--[a-z][a-z-]+", text.split("Example:")[1].split("Arguments:")[0].split("Options:")[0]):
         assert text.count(option) > 1, f"the example's {option} is an option"
@@ -82,14 +82,14 @@ def test_a_list_has_a_line_for_each_run_with_its_reason(ledger: Ledger) -> None:
 def test_a_list_does_not_wait_for_a_cluster_that_hangs(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(standalone, "LOOK_S", 0.3)
-    monkeypatch.setattr(standalone, "SIZE_S", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        address = f"http://127.0.0.1:{mute.getsockname()[1]}"
+    monkeypatch.setattr(standalone, "REFRESH_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(standalone, "CAPACITY_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         ledger.requests.add_run(sample_run(id="hangs", uid="2" * 32, address=address), text="submitted by ana")
         assert main(["list"]) == 0
         shown = capsys.readouterr()
-    assert "a cluster or a storage does not answer; this is what was known before" in shown.err
+    assert "a cluster or a storage does not respond; showing the last known state" in shown.err
     assert any(line.startswith("hangs") and "QUEUED" in line for line in shown.out.splitlines())
 
 
@@ -108,10 +108,10 @@ def test_json_has_the_fields_of_the_models(ledger: Ledger) -> None:
 
 
 def test_a_waiting_run_is_stopped_at_once_and_its_exit_code_comes_through_wait(ledger: Ledger) -> None:
-    answer = run("stop", "sr")
-    assert answer.exit_code == 0
-    assert answer.output.startswith("sr: STOPPED · stopped by ")
-    assert run("stop", "sr").output.startswith("sr: had ended already")
+    result = run("stop", "sr")
+    assert result.exit_code == 0
+    assert result.output.startswith("sr: STOPPED · stopped by ")
+    assert run("stop", "sr").output.startswith("sr: has already ended")
     assert run("wait", "sr").exit_code == 143
 
 
@@ -122,7 +122,7 @@ def test_a_stopped_run_is_queued_again(ledger: Ledger, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["status", "srr"], 21, "no run is named srr: did you mean sr?"),
         (["status", "nothing-like-it"], 21, "no run is named nothing-like-it: `rayscribe list` shows all"),
@@ -139,24 +139,24 @@ def test_a_stopped_run_is_queued_again(ledger: Ledger, monkeypatch: pytest.Monke
     ],
 )
 def test_errors_name_the_thing_and_the_fix_and_have_their_own_exit_code(
-    ledger: Ledger, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, expected: str
 ) -> None:
-    given, message = failing(capsys, *words)
+    given, message = run_failing(capsys, *arguments)
     assert (given, message.startswith("error: ")) == (code, True), message
-    assert said in message
+    assert expected in message
     assert "Traceback" not in message
 
 
-def test_no_task_py_and_no_cluster_are_told_before_anything_is_asked(
+def test_a_missing_task_py_and_a_missing_cluster_are_reported_before_any_request(
     ledger: Ledger, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tmp_path / "sr.yaml"
     recipe.write_text(yaml.safe_dump(CONTENT | {"run": {"name": "new", "storage_path": str(tmp_path / "runs")}}))
     monkeypatch.chdir(tmp_path)
-    code, message = failing(capsys, "submit", str(recipe))
+    code, message = run_failing(capsys, "submit", str(recipe))
     assert (code, "no task.py in" in message) == (2, True)
     (tmp_path / "task.py").write_text("")
-    code, message = failing(capsys, "submit", str(recipe), "--no-preflight")
+    code, message = run_failing(capsys, "submit", str(recipe), "--no-preflight")
     assert (code, "no Ray cluster is named: give --address" in message) == (2, True)
     assert {item.id for item in ledger.runs().runs} == {"sr", "old"}
 
@@ -168,8 +168,8 @@ def test_the_shell_completes_commands_and_states() -> None:
         "COMP_WORDS": "rayscribe st",
         "COMP_CWORD": "1",
     }
-    answer = subprocess.run(COMMAND, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
-    assert set(answer.stdout.split()) == {"status", "stop"}
+    result = subprocess.run(COMMAND, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    assert set(result.stdout.split()) == {"status", "stop"}
     shown = subprocess.run(
         [*COMMAND, "--show-completion", "bash"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )

@@ -1,6 +1,6 @@
-"""`rayscribe submit --dry-run`: the whole request as text, held by golden files.
+"""`rayscribe submit --dry-run`: the whole request as text, compared with golden files.
 
-`REGENERATE_GOLDEN=1 pytest tests/jobs/cli/test_dry_run.py` writes them anew; read the difference before you commit it.
+`REGENERATE_GOLDEN=1 pytest tests/jobs/cli/test_dry_run.py` rewrites them; review the difference before you commit it.
 """
 
 import json
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_request_is_printed_whole(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_request_is_printed_completely(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, arguments = CASES[name]
     root = tmp_path / "repository"
     (root / "specs").mkdir(parents=True)
@@ -56,11 +56,11 @@ def test_the_request_is_printed_whole(name: str, tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(root)
-    answer = CliRunner().invoke(app, ["submit", "specs/sr.yaml", "--dry-run", *arguments])
-    assert answer.exit_code == 0, answer.output
-    assert "never-to-be-printed" not in answer.output
+    result = CliRunner().invoke(app, ["submit", "specs/sr.yaml", "--dry-run", *arguments])
+    assert result.exit_code == 0, result.output
+    assert "never-to-be-printed" not in result.output
     assert not (tmp_path / "home").exists(), "nothing is written"
-    printed = answer.stdout.replace(str(tmp_path), "/tmp/here")
+    printed = result.stdout.replace(str(tmp_path), "/tmp/here")
     sha256 = yaml.safe_load(printed)["runtime_env"]["working_dir"].removeprefix("<packages>/").removesuffix(".zip")
     printed = printed.replace(sha256, "<sha256>")
     printed = re.sub(r"zip_bytes: \d+", "zip_bytes: <depends on zlib>", printed)
@@ -74,8 +74,8 @@ def test_a_program_reads_the_same_as_json(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "task.py").write_text("print('trains')\n")
     (tmp_path / "sr.yaml").write_text(yaml.safe_dump(CONTENT))
     monkeypatch.chdir(tmp_path)
-    answers = [CliRunner().invoke(app, ["submit", "sr.yaml", "--dry-run", *more]) for more in ([], ["--json"])]
-    assert json.loads(answers[1].stdout) == yaml.safe_load(answers[0].stdout)
+    results = [CliRunner().invoke(app, ["submit", "sr.yaml", "--dry-run", *more]) for more in ([], ["--json"])]
+    assert json.loads(results[1].stdout) == yaml.safe_load(results[0].stdout)
 
 
 @pytest.mark.parametrize("service", [[], ["--service", "http://127.0.0.1:9"]])

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from jobs.cli import connect as sessions
+from jobs.cli import connect as connections
 from jobs.cli.connect import Session
-from jobs.cli.follow import PATIENCE_S, Follower, exit_code_of
+from jobs.cli.follow import LOG_TIMEOUT_S, Follower, exit_code_of
 from jobs.errors import ServiceError
 from jobs.lifecycle import RunState
 from jobs.model import LogLine, LogPage, Run
@@ -16,8 +16,8 @@ from tests.jobs.sample import sample_run
 from trainers.errors import StorageError
 
 
-class Story:
-    """A operations door behind which one run lives; each look brings it on by one."""
+class FakeOperations:
+    """Operations with one run; each read moves it one step on."""
 
     def __init__(self, runs: Sequence[Run | Exception], logs: Mapping[int, Sequence[LogPage | Exception]]):
         self.runs = list(runs)
@@ -47,32 +47,32 @@ def page(attempt: int, *texts: str, ended: bool = False) -> LogPage:
     return LogPage(attempt=attempt, lines=lines, cursor="c", ended=ended)
 
 
-def follow(story: Story, clock: Callable[[], float] = lambda: 0.0) -> list[str]:
-    session = Session(cast(Any, story), Path(), lambda: None, sessions._wait, alone=False)
+def follow(operations: FakeOperations, clock: Callable[[], float] = lambda: 0.0) -> list[str]:
+    session = Session(cast(Any, operations), Path(), lambda: None, connections._poll_service, standalone=False)
     shown: list[str] = []
     Follower(session, "sr", source=None, show=lambda line: shown.append(line.text), clock=clock).run_to_end(states=True)
     return shown
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "POLL_S", 0.0)
+def no_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "POLL_S", 0.0)
 
 
 def test_a_service_that_restarts_is_waited_for_without_gap_or_repeat(capsys: pytest.CaptureFixture[str]) -> None:
     live, over = sample_run(state=RunState.TRAINING, attempt=1), sample_run(state=RunState.SUCCEEDED, attempt=2)
-    gone = ServiceError("the service does not answer")
+    gone = ServiceError("the service does not respond")
     logs: dict[int, list[LogPage | Exception]] = {
         1: [page(1, "one"), gone, gone, page(1), page(1, "two", ended=True)],
         2: [page(2, "three"), page(2, ended=True)],
     }
-    assert follow(Story([live, live, gone, live, live, over], logs)) == ["one", "two", "three"]
-    assert "waiting for it" in capsys.readouterr().err
+    assert follow(FakeOperations([live, live, gone, live, live, over], logs)) == ["one", "two", "three"]
+    assert "waiting for the service" in capsys.readouterr().err
 
 
 def test_a_service_that_never_answered_is_not_waited_for() -> None:
     with pytest.raises(ServiceError):
-        follow(Story([ServiceError("nobody there")], {}))
+        follow(FakeOperations([ServiceError("no server")], {}))
 
 
 def test_logs_that_cannot_be_read_are_waited_for_and_given_up_after_the_run_s_end(
@@ -80,19 +80,21 @@ def test_logs_that_cannot_be_read_are_waited_for_and_given_up_after_the_run_s_en
 ) -> None:
     live, over = sample_run(state=RunState.TRAINING, attempt=1), sample_run(state=RunState.FAILED, attempt=1)
     now_s = iter(range(0, 100_000, 30))
-    broken = StorageError("s3://bucket: no answer")
-    assert follow(Story([live] * 20 + [over], {1: [page(1, "one"), page(1), broken]}), lambda: next(now_s)) == ["one"]
-    said = capsys.readouterr().err
-    assert said.count("logs: s3://bucket: no answer; waiting for them") == 1
-    assert "later: rayscribe logs sr" in said
-    assert next(now_s) > PATIENCE_S
+    broken = StorageError("s3://bucket: no response")
+    assert follow(
+        FakeOperations([live] * 20 + [over], {1: [page(1, "one"), page(1), broken]}), lambda: next(now_s)
+    ) == ["one"]
+    printed = capsys.readouterr().err
+    assert printed.count("logs: s3://bucket: no response; retrying") == 1
+    assert "try again later: rayscribe logs sr" in printed
+    assert next(now_s) > LOG_TIMEOUT_S
 
 
-def test_where_nothing_was_printed_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    story = Story([sample_run(state=RunState.FAILED, attempt=1)], {1: [page(1, ended=True)]})
-    session = Session(cast(Any, story), Path(), lambda: None, sessions._wait, alone=False)
+def test_a_log_without_output_prints_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
+    operations = FakeOperations([sample_run(state=RunState.FAILED, attempt=1)], {1: [page(1, ended=True)]})
+    session = Session(cast(Any, operations), Path(), lambda: None, connections._poll_service, standalone=False)
     Follower(session, "sr", source="rank-9", attempt=1).show_new()
-    assert capsys.readouterr().err == "nothing of rank-9 in attempt 1 of sr\n"
+    assert capsys.readouterr().err == "no output of rank-9 in attempt 1 of sr\n"
 
 
 @pytest.mark.parametrize(

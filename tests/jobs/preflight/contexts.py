@@ -110,7 +110,7 @@ def spec_in(root: Path, changes: Mapping[str, Any] | None = None, **job: Any) ->
     path = root / "recipe.yaml"
     changes = {"run.name": "mine", "run.storage_path": "s3://bucket/runs", **(changes or {})}
     path.write_text(yaml.safe_dump({**content(changes), "job": job}))
-    return load_spec(path, [], now=NOW, is_here=lambda address: True)
+    return load_spec(path, [], now=NOW, is_local=lambda address: True)
 
 
 def context_of(
