@@ -120,14 +120,14 @@ def http_page() -> str:
         uploads=FOLDER,
         holds_lease=lambda: False,
     )
-    described = make_app(backend, open_as="docs").openapi()
+    described = make_app(backend, anonymous_user="docs").openapi()
     lines = [NOTICE, "# The HTTP API", "", described["info"]["description"].strip(), ""]
-    lines += ["| endpoint | what | answers |", "| --- | --- | --- |"]
+    lines += ["| endpoint | what | responses |", "| --- | --- | --- |"]
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             codes = ", ".join(sorted(operation["responses"]))
             lines.append(f"| `{method.upper()} {path}` | {_cell(operation.get('summary', ''))} | {codes} |")
-    lines += ["", "Bodies, fields and examples are in the service's own `/openapi.json`."]
+    lines += ["", "Bodies, fields and examples are in the service's `/openapi.json`."]
     return "\n".join(lines) + "\n"
 
 

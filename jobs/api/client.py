@@ -1,4 +1,4 @@
-"""The service over HTTP, with the methods, the records and the errors that it has itself."""
+"""A client of the HTTP API, with the same methods, records and errors as the service itself."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.api.connection import PATIENCE_S, READ_S, Call, Connection
+from jobs.api.connection import READ_TIMEOUT_S, RETRY_TIMEOUT_S, Call, Connection
 from jobs.api.protocol import CLUSTERS, HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
 from jobs.errors import NotFoundError
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
@@ -21,10 +21,10 @@ from jobs.paths import home
 from jobs.submission.run_request import RunRequest
 from trainers.errors import ConfigError
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
-# The service checks every byte of a package before it answers.
-UPLOAD_READ_S = 300.0
+# The service checks every byte of a package before it responds.
+UPLOAD_READ_TIMEOUT_S = 300.0
 CHUNK_BYTES = 1 << 20
 
 _RUN = TypeAdapter(Run)
@@ -37,9 +37,9 @@ _ANY = TypeAdapter(dict[str, Any])
 
 
 class Client:
-    """A service somewhere. What may be asked twice without harm is asked again while the service restarts.
+    """An HTTP client of the service. Calls that are safe to repeat are retried while the service restarts.
 
-    Every method raises ServiceError where the service does not answer, and AuthError where it takes no token of ours.
+    Every method raises ServiceError if the service does not respond, and AuthError if it does not accept the token.
     """
 
     def __init__(
@@ -47,24 +47,26 @@ class Client:
         url: str,
         token: str | None = None,
         *,
-        patience_s: float = PATIENCE_S,
-        read_s: float = READ_S,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Connects to nothing yet.
+        """Opens no connection yet.
 
         Args:
             url: The service, e.g. http://127.0.0.1:8470.
-            token: Who asks. None: see `find_token`.
-            patience_s: How long a service that has answered before is waited for.
-            read_s: How long an answer may take.
-            sleep: Waits between two tries. Seconds.
+            token: The user's token. None: see `find_token`.
+            retry_timeout_s: How long calls are retried if the service has responded before. Seconds.
+            read_timeout_s: Timeout of a response. Seconds.
+            sleep: Waits between two retries. Seconds.
 
         Raises:
-            ConfigError: the URL is none, or the token's file cannot be read.
+            ConfigError: the URL is not valid, or the token's file cannot be read.
         """
         token = token if token is not None else find_token()
-        self._service = Connection(url, token, patience_s=patience_s, read_s=read_s, sleep=sleep)
+        self._service = Connection(
+            url, token, retry_timeout_s=retry_timeout_s, read_timeout_s=read_timeout_s, sleep=sleep
+        )
 
     def __enter__(self) -> "Client":
         """See `close`."""
@@ -77,7 +79,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the connections."""
+        """Closes the connections."""
         self._service.close()
 
     def clusters(self) -> list[str]:
@@ -85,26 +87,32 @@ class Client:
         return [item["address"] for item in self._get(_ANY, CLUSTERS)["clusters"]]
 
     def has_package(self, sha256: str) -> bool:
-        """Whether a package need not be uploaded again."""
-        return self._service.ask(Call("HEAD", _package_path(sha256), allowed=(404,))).status_code == 200
+        """Whether the service has this package."""
+        return self._service.call(Call("HEAD", _package_path(sha256), allowed=(404,))).status_code == 200
 
     def put_package(self, sha256: str, path: Path) -> None:
         """Uploads a package.
 
         Raises:
-            ConfigError: the service refuses it.
+            ConfigError: the service rejects it.
         """
         headers = {"Content-Length": str(path.stat().st_size), "Content-Type": "application/octet-stream"}
-        upload = Call("PUT", _package_path(sha256), headers=headers, body=lambda: _chunks(path), read_s=UPLOAD_READ_S)
-        self._service.ask(upload)
+        upload = Call(
+            "PUT",
+            _package_path(sha256),
+            headers=headers,
+            body=lambda: _chunks(path),
+            read_timeout_s=UPLOAD_READ_TIMEOUT_S,
+        )
+        self._service.call(upload)
 
     def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
-        """Queues a run, once however often the connection is lost on the way; see `Service.submit`."""
+        """Queues one run, however often the connection is lost meanwhile; see `Service.submit`."""
         headers = {IDEMPOTENCY_KEY: idempotency_key if idempotency_key is not None else uuid.uuid4().hex}
-        return self._ask(_RUN, Call("POST", RUNS, headers=headers, json=_as_json(run_request)))
+        return self._call(_RUN, Call("POST", RUNS, headers=headers, json=_as_json(run_request)))
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """A page of runs, the newest first."""
+        """A page of runs, newest first."""
         query = {"queue": wanted.queue, "user": wanted.user, "tag": wanted.tag, "limit": limit, "cursor": cursor}
         return self._get(_PAGE, RUNS, {**query, "state": [state.value for state in wanted.states]})
 
@@ -113,81 +121,81 @@ class Client:
         return self._get(_RUN, _run_path(run_id))
 
     def attempts(self, run_id: str) -> list[Attempt]:
-        """Its attempts, the first first."""
+        """The run's attempts, oldest first."""
         return self._get(_ATTEMPTS, _run_path(run_id, "attempts"))
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """What happened to it, after the event of this number."""
+        """The run's events after the one with this number."""
         return self._get(_EVENTS, _run_path(run_id, "events"), {"after": after, "limit": limit})
 
     def stop(self, run_id: str) -> Run:
-        """Asks for a stop; see `Service.stop`."""
-        return self._ask(_RUN, Call("POST", _run_path(run_id, "stop")))
+        """Requests a stop; see `Service.stop`."""
+        return self._call(_RUN, Call("POST", _run_path(run_id, "stop")))
 
     def resume(self, run_id: str) -> Run:
         """Queues a failed or stopped run again; see `Service.resume`."""
-        # Not repeated once it was sent: where the first one had arrived, the second would be refused.
-        return self._ask(_RUN, Call("POST", _run_path(run_id, "resume"), repeatable=False))
+        # Not retried once it was sent: if the first request had arrived, the second would be rejected.
+        return self._call(_RUN, Call("POST", _run_path(run_id, "resume"), repeatable=False))
 
     def logs(
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
     ) -> LogPage:
-        """What an attempt printed since the cursor; see `Service.logs`."""
+        """The log lines of an attempt since the cursor; see `Service.logs`."""
         query = {"attempt": attempt, "source": source, "cursor": cursor}
         return self._get(_LOGS, _run_path(run_id, "logs"), query)
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
-        """GPU-hours and CPU-hours; attempts that live count up to now."""
+        """GPU-hours and CPU-hours; active attempts count up to now."""
         return self._get(_USAGE, USAGE, {"by": by, "since_s": since_s, "run_id": run_id})
 
     def queues(self) -> dict[str, Any]:
-        """The service's queues, with their caps and the number of their runs; see `GET /v1/queues`."""
+        """The service's queues, with their limits and numbers of runs; see `GET /v1/queues`."""
         return self._get(_ANY, QUEUES)
 
     def health(self) -> dict[str, Any]:
-        """What the service says of itself: `status`, `holds_lease`, `version`."""
+        """The health of the service: `status`, `holds_lease`, `version`."""
         return self._get(_ANY, HEALTH)
 
-    def _get(self, shape: TypeAdapter[Answer], path: str, query: Mapping[str, Any] | None = None) -> Answer:
-        return self._ask(shape, Call("GET", path, query=query or {}))
+    def _get(self, shape: TypeAdapter[Result], path: str, query: Mapping[str, Any] | None = None) -> Result:
+        return self._call(shape, Call("GET", path, query=query or {}))
 
-    def _ask(self, shape: TypeAdapter[Answer], call: Call) -> Answer:
-        answer = self._service.ask(call)
+    def _call(self, shape: TypeAdapter[Result], call: Call) -> Result:
+        response = self._service.call(call)
         try:
-            return shape.validate_json(answer.content)
+            return shape.validate_json(response.content)
         except ValidationError as error:
-            raise self._service.stranger(f"{error.error_count()} fields are not as expected") from None
+            raise self._service.unexpected_response(f"{error.error_count()} fields are not as expected") from None
 
 
 def find_token() -> str | None:
     """The token of this user: RAYSCRIBE_TOKEN, the file that RAYSCRIBE_TOKEN_FILE names, or `token` in `home()`.
 
     Returns:
-        None where there is none; a service that runs with `--no-auth` needs none.
+        None if there is none; a service that runs with `--no-auth` needs none.
 
     Raises:
         ConfigError: the file cannot be read, or holds something else.
     """
     token = os.environ.get("RAYSCRIBE_TOKEN", "").strip()
     if token:
-        return _checked(token, "RAYSCRIBE_TOKEN")
+        return _validated(token, "RAYSCRIBE_TOKEN")
     named = os.environ.get("RAYSCRIBE_TOKEN_FILE")
     path = Path(named).expanduser() if named else home() / "token"
     try:
-        return _checked(path.read_text(encoding="utf-8").strip(), str(path))
+        return _validated(path.read_text(encoding="utf-8").strip(), str(path))
     except FileNotFoundError:
         if named is None:
             return None
-        raise ConfigError(f"RAYSCRIBE_TOKEN_FILE: {path} is not there: name the file that holds your token") from None
+        raise ConfigError(f"RAYSCRIBE_TOKEN_FILE: {path} was not found: name the file that holds your token") from None
     except OSError as error:
         raise ConfigError(f"{path}: the token in it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} holds no token: it is not text") from None
 
 
-def _checked(token: str, where: str) -> str:
+def _validated(token: str, where: str) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"{where} holds no token: one is a single word that begins with rsk_")
+        raise ConfigError(f"{where} holds no token: a token is a single word that begins with rsk_")
     return token
 
 
@@ -197,19 +205,19 @@ def _as_json(run_request: RunRequest) -> Any:
         json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
     except ValueError:
         raise ConfigError(
-            "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: correct it"
+            "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: fix it"
         ) from None
     return content
 
 
 def _run_path(run_id: str, *more: str) -> str:
-    if not run_id or run_id in (".", "..") or "/" in run_id:  # these would name another path
+    if not run_id or run_id in (".", "..") or "/" in run_id:  # these would be another path
         raise NotFoundError(f"no run is named {run_id!r}: `rayscribe list` shows all")
     return "/".join([RUNS, quote(run_id, safe=""), *more])
 
 
 def _package_path(sha256: str) -> str:
-    if re.fullmatch(r"[0-9a-f]{64}", sha256) is None:  # the service would say so, but not to a HEAD
+    if re.fullmatch(r"[0-9a-f]{64}", sha256) is None:  # the response to a HEAD request has no message
         raise ConfigError(f"package {sha256[:80]!r} is no SHA-256: 64 hexadecimal digits")
     return f"{PACKAGES}/{sha256}"
 

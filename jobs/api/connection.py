@@ -1,4 +1,4 @@
-"""One service, asked over HTTP: timeouts, trying again while it is silent, and its errors as they were raised there."""
+"""HTTP calls to one service: timeouts, retries while it is unavailable, and its errors raised again here."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,17 +14,17 @@ from jobs.api.protocol import ErrorBody
 from jobs.errors import AuthError, ServiceError
 from trainers.errors import ConfigError
 
-CONNECT_S = 5.0
-# The service itself waits half a minute for a cluster, or for its database.
-READ_S = 90.0
-# A service that has answered before is waited for, over a restart. One that never did is probably not there.
-PATIENCE_S = 60.0
-FIRST_PATIENCE_S = 2.0
-FIRST_DELAY_S, MOST_DELAY_S = 0.1, 5.0
-# A proxy's words for a service that does not answer it just now, and our own for a database that does not answer us.
-SILENT = (502, 503, 504)
-# The request has not left this machine, so that sending it again cannot do anything twice.
-UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+CONNECT_TIMEOUT_S = 5.0
+# The service itself waits up to half a minute for a cluster or its database.
+READ_TIMEOUT_S = 90.0
+# Calls are retried across a restart of the service. If it never responded, the URL is probably wrong.
+RETRY_TIMEOUT_S = 60.0
+FIRST_RETRY_TIMEOUT_S = 2.0
+FIRST_DELAY_S, MAX_DELAY_S = 0.1, 5.0
+# From a proxy while the service is unavailable, and from the service while its database is.
+UNAVAILABLE = (502, 503, 504)
+# The request was not sent, so sending it again is safe.
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Call:
     """A request.
 
     Attributes:
-        method: HTTP's.
-        path: Below the service's URL.
-        query: Names and values; None leaves one out.
-        headers: Beside the token.
-        json: Body.
-        body: Begins the body anew for each try.
-        read_s: How long the answer may take. None: as usual.
-        repeatable: Whether doing it twice is doing it once.
-        allowed: Statuses that are answers and not errors.
+        method: HTTP method.
+        path: Relative to the service's URL.
+        query: Query parameters; those that are None are left out.
+        headers: Headers, in addition to the token's.
+        json: JSON body.
+        body: Opens the body, once for each try.
+        read_timeout_s: Timeout of the response. None: that of the connection. Seconds.
+        repeatable: Whether the call is idempotent.
+        allowed: Statuses that are not errors, besides 2xx.
     """
 
     method: str
@@ -49,81 +49,83 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     json: Any = None
     body: Callable[[], Iterator[bytes]] | None = None
-    read_s: float | None = None
+    read_timeout_s: float | None = None
     repeatable: bool = True
     allowed: Collection[int] = ()
 
 
 class Connection:
-    """Asks one service. Threads may share it."""
+    """Calls one service. Threads may share it."""
 
     def __init__(
         self,
         url: str,
         token: str | None,
         *,
-        patience_s: float = PATIENCE_S,
-        read_s: float = READ_S,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Connects to nothing yet.
+        """Opens no connection yet.
 
         Args:
             url: The service, e.g. http://127.0.0.1:8470.
-            token: Who asks. None: nobody.
-            patience_s: How long a service that has answered before is waited for.
-            read_s: How long an answer may take.
-            sleep: Waits between two tries. Seconds.
+            token: The user's token. None: requests are sent without one.
+            retry_timeout_s: How long calls are retried if the service has responded before. Seconds.
+            read_timeout_s: Timeout of a response. Seconds.
+            sleep: Waits between two retries. Seconds.
 
         Raises:
-            ConfigError: the URL is none.
+            ConfigError: the URL is not valid.
         """
         host = _parts_of(url).hostname or ""
         self.url = url.rstrip("/")
-        self._patience_s, self._read_s, self._sleep = patience_s, read_s, sleep
-        self._answered = False
+        self._retry_timeout_s, self._read_timeout_s, self._sleep = retry_timeout_s, read_timeout_s, sleep
+        self._has_responded = False
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            # A proxy of the company does not know this machine's own loopback.
+            # An HTTP proxy cannot reach this machine's loopback.
             trust_env=not is_loopback(host),
         )
 
     def close(self) -> None:
-        """Lets go of all sockets."""
+        """Closes the connections."""
         self._http.close()
 
-    def ask(self, call: Call) -> httpx.Response:
-        """Asks, again while the service is silent and that does no harm.
+    def call(self, call: Call) -> httpx.Response:
+        """Sends a request, with retries while the service is unavailable and the call is repeatable.
 
         Raises:
-            RayscribeError: what the service answered with.
-            ServiceError: it did not answer, or is not a Rayscribe service.
+            RayscribeError: the error that the service responded with.
+            ServiceError: it did not respond, or is not a Rayscribe service.
         """
-        end_s = time.monotonic() + (self._patience_s if self._answered else min(self._patience_s, FIRST_PATIENCE_S))
+        end_s = time.monotonic() + (
+            self._retry_timeout_s if self._has_responded else min(self._retry_timeout_s, FIRST_RETRY_TIMEOUT_S)
+        )
         delay_s = FIRST_DELAY_S
         while True:
             try:
-                answer = self._http.send(self._request(call))
+                response = self._http.send(self._request(call))
             except httpx.TransportError as error:
-                trouble: Exception = self._silent(error)
-                again = call.repeatable or isinstance(error, UNSENT)
+                failure: Exception = self._unavailable(error)
+                retry = call.repeatable or isinstance(error, NOT_SENT)
             else:
-                if answer.is_success or answer.status_code in call.allowed:
-                    self._answered = True
-                    return answer
-                trouble = self._error_of(answer)
-                again = call.repeatable and answer.status_code in SILENT and isinstance(trouble, ServiceError)
-            if not again or time.monotonic() + delay_s > end_s:
-                raise trouble
+                if response.is_success or response.status_code in call.allowed:
+                    self._has_responded = True
+                    return response
+                failure = self._error_of(response)
+                retry = call.repeatable and response.status_code in UNAVAILABLE and isinstance(failure, ServiceError)
+            if not retry or time.monotonic() + delay_s > end_s:
+                raise failure
             self._sleep(delay_s)
-            delay_s = min(2 * delay_s, MOST_DELAY_S)
+            delay_s = min(2 * delay_s, MAX_DELAY_S)
 
-    def stranger(self, what: str) -> ServiceError:
-        """The error for an answer that is not one of ours."""
+    def unexpected_response(self, what: str) -> ServiceError:
+        """The error for a response that is not one of this API."""
         return ServiceError(
-            f"{self.url} does not answer as this version's Rayscribe service does ({what}): check the URL, what "
-            "stands between, and that both versions are the same"
+            f"{self.url} does not respond like a Rayscribe service of this version ({what}): check the URL, any "
+            "proxy in between, and that both versions are the same"
         )
 
     def _request(self, call: Call) -> httpx.Request:
@@ -134,27 +136,27 @@ class Connection:
             headers=dict(call.headers),
             json=call.json,
             content=call.body() if call.body is not None else None,
-            timeout=httpx.Timeout(call.read_s or self._read_s, connect=CONNECT_S),
+            timeout=httpx.Timeout(call.read_timeout_s or self._read_timeout_s, connect=CONNECT_TIMEOUT_S),
         )
 
-    def _silent(self, error: httpx.TransportError) -> ServiceError:
-        said = str(error) or type(error).__name__
+    def _unavailable(self, error: httpx.TransportError) -> ServiceError:
+        cause = str(error) or type(error).__name__
         return ServiceError(
-            f"the service {self.url} does not answer ({said}): check the URL (--service, RAYSCRIBE_SERVICE) and that "
+            f"the service {self.url} does not respond ({cause}): check the URL (--service, RAYSCRIBE_SERVICE) and that "
             "`rayscribe serve` runs there"
         )
 
-    def _error_of(self, answer: httpx.Response) -> Exception:
+    def _error_of(self, response: httpx.Response) -> Exception:
         try:
-            return ErrorBody.model_validate_json(answer.content).rebuilt()
+            return ErrorBody.model_validate_json(response.content).to_error()
         except ValidationError:
             pass
-        if answer.status_code == 401:  # to a HEAD, which has no body
+        if response.status_code == 401:  # to a HEAD request, which has no body
             return AuthError(
-                f"{self.url} does not take the token: check RAYSCRIBE_TOKEN, RAYSCRIBE_TOKEN_FILE, or ask "
-                "who runs the service for one"
+                f"{self.url} does not accept the token: check RAYSCRIBE_TOKEN and RAYSCRIBE_TOKEN_FILE, or ask the "
+                "service's administrator for one"
             )
-        return self.stranger(f"status {answer.status_code}")
+        return self.unexpected_response(f"status {response.status_code}")
 
 
 def _parts_of(url: str) -> SplitResult:

@@ -1,6 +1,6 @@
-"""What service and client say to each other beside the records of jobs.model: the shape of errors, names, limits.
+"""What service and client share, besides the records of jobs.model: the format of errors, paths, headers, limits.
 
-One shape for every error, whoever raised it, so that a client has one thing to understand:
+Every error has one format:
 
     {"error": {"type": "NotFoundError", "message": "no run is named whisper-sr: …", "exit_code": 21}}
 """
@@ -25,24 +25,24 @@ RUNS, PACKAGES, CLUSTERS = "/v1/runs", "/v1/packages", "/v1/clusters"
 USAGE, QUEUES = "/v1/usage", "/v1/queues"
 HEALTH, METRICS, OPENAPI = "/healthz", "/metrics", "/openapi.json"
 
-MOST_RUNS = 500
-MOST_EVENTS = 1000
+MAX_RUNS = 500
+MAX_EVENTS = 1000
 # The config of a run, its overrides and names; recipes are a few thousand bytes.
-MOST_JSON_BYTES = 1_000_000
-# An offset for every worker's log, in base64; a cursor travels in the URL, of which uvicorn takes 64 KiB.
-MOST_CURSOR = 32_000
+MAX_JSON_BYTES = 1_000_000
+# An offset for every worker's log, in base64; it is part of the URL, which uvicorn limits to 64 KiB.
+MAX_CURSOR = 32_000
 
 
 class TooLargeError(ConfigError):
-    """A body is larger than the service takes."""
+    """A request body is larger than the limit."""
 
 
 class TooSlowError(ServiceError):
-    """A body did not come in time."""
+    """A request body did not arrive in time."""
 
 
-# The nearest class in the error's own line of ancestors decides. 422: the request itself cannot be; sent again, it
-# would be refused again. 502: it is the cluster, or the run's storage, that does not answer. 503: it is we.
+# The first class in the error's MRO decides. 422: the request is not valid, so a retry would fail too. 502: the cluster
+# or the run's storage does not respond. 503: the service, or its database, does not.
 STATUS: dict[type[RayscribeError], int] = {
     RayscribeError: 500,
     ConfigError: 422,
@@ -58,7 +58,7 @@ STATUS: dict[type[RayscribeError], int] = {
     TooSlowError: 408,
     AuthError: 401,
 }
-# Errors of other modules are those modules' own business; they travel as the nearest of these.
+# Errors of other modules are internal; they are sent as their nearest base class from these modules.
 _PUBLIC = ("jobs.errors", "trainers.errors")
 
 
@@ -67,8 +67,8 @@ class ErrorDetail(Record):
 
     Attributes:
         type: Name of the error, for a program: ConfigError, NotFoundError, ConflictError, …
-        message: For a person; names the thing, the value and the fix.
-        exit_code: What `rayscribe` ends with for this error.
+        message: For a person; names the object, the value and the fix.
+        exit_code: Exit code of `rayscribe` for this error.
     """
 
     type: str
@@ -77,30 +77,30 @@ class ErrorDetail(Record):
 
 
 class ErrorBody(Record):
-    """The body of every answer that is not the one asked for."""
+    """The body of every response that is an error."""
 
     error: ErrorDetail
 
     @classmethod
-    def of(cls, error: RayscribeError) -> "ErrorBody":
-        """The error as it travels."""
+    def from_error(cls, error: RayscribeError) -> "ErrorBody":
+        """Converts an error to the body of a response."""
         kind = next(each for each in type(error).__mro__ if each.__module__ in _PUBLIC)
         return cls(error=ErrorDetail(type=kind.__name__, message=str(error), exit_code=error.exit_code))
 
-    def rebuilt(self) -> RayscribeError:
-        """The error as it was raised; one that this version does not know keeps message and exit code."""
-        known = {each.__name__: each for each in _tree(RayscribeError)}
-        made = known.get(self.error.type, JobsError)(self.error.message)
-        made.exit_code = self.error.exit_code
-        return made
+    def to_error(self) -> RayscribeError:
+        """Converts the body back to the error; one that this version does not know keeps message and exit code."""
+        known = {each.__name__: each for each in _subclasses(RayscribeError)}
+        error = known.get(self.error.type, JobsError)(self.error.message)
+        error.exit_code = self.error.exit_code
+        return error
 
 
 def status_of(error: RayscribeError) -> int:
-    """The HTTP status that an error is answered with."""
+    """The HTTP status of the response to an error."""
     return next(STATUS[each] for each in type(error).__mro__ if each in STATUS)
 
 
-def _tree(root: type[RayscribeError]) -> Iterator[type[RayscribeError]]:
+def _subclasses(root: type[RayscribeError]) -> Iterator[type[RayscribeError]]:
     yield root
     for child in root.__subclasses__():
-        yield from _tree(child)
+        yield from _subclasses(child)

@@ -80,7 +80,7 @@ class Lease:
         Call it several times within the time to live.
 
         Raises:
-            ServiceError: the database does not answer; whether the lease is held is then not known.
+            ServiceError: the database does not respond; whether the lease is held is then not known.
         """
         now_s = self._clock()
         if self._epoch is not None and self._renew(self._epoch):

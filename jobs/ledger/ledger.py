@@ -25,7 +25,7 @@ _MOST_ATTEMPTS = 2**31 - 1
 class Ledger:
     """Runs, attempts, events, the lease and tokens. Threads may share it; processes open their own.
 
-    Any method raises ServiceError while the database does not answer, and works again once it does.
+    Any method raises ServiceError while the database does not respond, and works again once it does.
 
     Attributes:
         url: The database, passwords masked.

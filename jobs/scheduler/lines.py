@@ -111,7 +111,7 @@ class Lines:
         if part is not None and part.per_user.max_running == 0:
             return f"queue {run.queue} is paused for every user (per_user.max_running: 0)"
         if capacity is None:
-            return f"waits for the cluster at {run.address}, which does not answer"
+            return f"waits for the cluster at {run.address}, which does not respond"
         return infeasible_reason(
             run.need, run.per_worker, run.num_workers, run.queue, self._queues, capacity, run.address
         )

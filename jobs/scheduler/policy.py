@@ -13,7 +13,7 @@ The rules, in plain words:
    the narrower ones have room for it: one that its user's limit holds back keeps nothing of the queue or the cluster,
    where others may take what it could not have used.
 4. **Who cannot start anyway stands in nobody's way**: who waits for another run, for the time of its retry, for a
-   cluster that does not answer, in a queue that is paused, or for more than there can be now.
+   cluster that does not respond, in a queue that is paused, or for more than there can be now.
 
 What follows from them, and is tested:
 

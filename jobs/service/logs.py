@@ -59,7 +59,7 @@ def read_logs(
 
     Raises:
         ConfigError: the cursor or the source is not one of ours.
-        StorageError: the run folder does not answer, and nobody else has the logs.
+        StorageError: the run folder does not respond, and nobody else has the logs.
         ClusterError: neither the cluster of a live attempt nor the run folder answers.
     """
     if source is not None and _SOURCE.fullmatch(source) is None:

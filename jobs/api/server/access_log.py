@@ -1,7 +1,7 @@
-"""The outermost layer: a line of log for every request, and an answer even where our own code fails.
+"""The outermost middleware: an access log, security headers, and a response to unexpected exceptions.
 
-The log says method, path, status, time and user. It has no query string, no header and no body, so that what a user
-sends by mistake stays out of it.
+The log has method, path, status, time and user of each request. It has no query string, header or body, which may hold
+secrets.
 """
 
 import logging
@@ -12,15 +12,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobs.api.protocol import HEALTH, METRICS, REQUEST_ID
-from jobs.api.server.error_responses import answer, answer_unknown
+from jobs.api.server.error_responses import error_response, internal_error_response
 from trainers.errors import RayscribeError
 
 log = logging.getLogger(__name__)
 
-# Asked every few seconds for ever; they would hide everything else.
-QUIET = (HEALTH, METRICS)
-MOST_PATH = 200
-# Nothing that the API says is for a browser to keep, to sniff or to show inside another page.
+# Requested every few seconds; they would hide everything else.
+DEBUG_PATHS = (HEALTH, METRICS)
+MAX_PATH_LENGTH = 200
+# A browser must not cache, sniff or embed responses of the API.
 HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -28,11 +28,11 @@ HEADERS = (
 )
 
 
-class Guard:
-    """ASGI layer around everything else."""
+class AccessLogMiddleware:
+    """ASGI middleware around all others."""
 
     def __init__(self, app: ASGIApp):
-        """Takes the app inside."""
+        """Wraps an app."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,36 +40,36 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began_s, request_id, status = time.monotonic(), uuid.uuid4().hex[:16], 0
+        start_s, request_id, status = time.monotonic(), uuid.uuid4().hex[:16], 0
         scope.setdefault("state", {})
 
-        async def told(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                # The app's own headers, those of a page for example, go before ours.
-                given = {name for name, _ in message["headers"]}
-                ours = [item for item in HEADERS if item[0] not in given]
-                message["headers"] = [*message["headers"], *ours, (REQUEST_ID.lower().encode(), request_id.encode())]
+                # Headers that the app has set take precedence.
+                present = {name for name, _ in message["headers"]}
+                added = [item for item in HEADERS if item[0] not in present]
+                message["headers"] = [*message["headers"], *added, (REQUEST_ID.lower().encode(), request_id.encode())]
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
             status = status or 499
-        except RayscribeError as error:  # raised in a layer, outside of the app's own handlers
-            await answer(error)(scope, receive, told)
+        except RayscribeError as error:  # raised in a middleware, outside the app's own handlers
+            await error_response(error)(scope, receive, send_with_headers)
         except Exception as error:
-            failed = answer_unknown(error, request_id)
+            failure = internal_error_response(error, request_id)
             if status == 0:
-                await failed(scope, receive, told)
-            # Otherwise half an answer is out; uvicorn closes the connection, and the client sees that it is cut off.
-        _tell(scope, status, time.monotonic() - began_s)
+                await failure(scope, receive, send_with_headers)
+            # Otherwise part of a response was sent; uvicorn closes the connection, and the client sees that.
+        _log_request(scope, status, time.monotonic() - start_s)
 
 
-def _tell(scope: Scope, status: int, took_s: float) -> None:
-    # As it came, percent-encoded: no line breaks, no query string.
-    path = scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "backslashreplace")[:MOST_PATH]
-    level = logging.DEBUG if path in QUIET and status < 400 else logging.INFO
+def _log_request(scope: Scope, status: int, took_s: float) -> None:
+    # As received, percent-encoded: no line breaks, no query string.
+    path = scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "backslashreplace")[:MAX_PATH_LENGTH]
+    level = logging.DEBUG if path in DEBUG_PATHS and status < 400 else logging.INFO
     user = scope["state"].get("user", "-")
     log.log(level, "%s %s %d %.0f ms %s", scope["method"], path, status, took_s * 1000, user)

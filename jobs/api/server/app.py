@@ -1,4 +1,4 @@
-"""The FastAPI app: layers, routes, and what the OpenAPI description says of the whole."""
+"""The FastAPI app: middleware, routes and the general part of the OpenAPI description."""
 
 import time
 from collections.abc import Callable
@@ -10,26 +10,26 @@ from fastapi.security import HTTPBearer
 from fastapi.telemetry import TelemetryConfig
 
 from jobs.api.protocol import OPENAPI
-from jobs.api.server.access_log import Guard
-from jobs.api.server.auth import LoopbackGate, TokenGate
-from jobs.api.server.body_limit import BodyLimit
+from jobs.api.server.access_log import AccessLogMiddleware
+from jobs.api.server.auth import LoopbackMiddleware, TokenMiddleware
+from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.dependencies import Backend
-from jobs.api.server.error_responses import handle_failures
+from jobs.api.server.error_responses import add_error_handlers
 from jobs.api.server.prometheus import LedgerCollector, registry_of
 from jobs.api.server.routes import package_routes, run_routes, service_routes
 
 ABOUT = """
-Rayscribe fine-tunes speech recognizers on Ray clusters; this service is the queue in front of them.
+The Rayscribe service queues runs and executes them on Ray clusters.
 
-Times are seconds since 1970, UTC. Every answer that is not the one asked for has one shape, `ErrorBody`. All tokens may
-read, stop and resume all runs; every change is an event that says whose token made it.
+Times are seconds since 1970, UTC. All error responses have the format `ErrorBody`. Any token may read, stop and resume
+any run; each change is recorded as an event with the user who made it.
 """
 TOKEN = HTTPBearer(
     auto_error=False,
     scheme_name="token",
     description="`Authorization: Bearer rsk_…`; not needed where the service runs with --no-auth.",
 )
-# What the framework would hand to OpenTelemetry quotes requests: queries, and the texts of exceptions.
+# Telemetry would include parts of requests: query strings and the texts of exceptions.
 NO_TELEMETRY: TelemetryConfig = {
     "tracing": False,
     "metrics": False,
@@ -39,13 +39,13 @@ NO_TELEMETRY: TelemetryConfig = {
 }
 
 
-def make_app(backend: Backend, *, open_as: str | None = None, clock: Callable[[], float] = time.time) -> FastAPI:
-    """Makes the app.
+def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Callable[[], float] = time.time) -> FastAPI:
+    """Creates the app.
 
     Args:
-        backend: What the endpoints work with.
-        open_as: Asks for no tokens, and takes everybody for this user; only for a service on a loopback address. None:
-            everybody needs a token of the ledger.
+        backend: The service and what else the endpoints use.
+        anonymous_user: Requests need no token and are made as this user; only for a service on loopback. None: requests
+            need a token of the ledger.
         clock: Seconds since 1970.
     """
     app = FastAPI(
@@ -67,19 +67,19 @@ def make_app(backend: Backend, *, open_as: str | None = None, clock: Callable[[]
             backend.holds_lease,
         )
     )
-    handle_failures(app)
-    guarded = APIRouter(dependencies=[Security(TOKEN)])
+    add_error_handlers(app)
+    authenticated = APIRouter(dependencies=[Security(TOKEN)])
     for module in (run_routes, package_routes, service_routes):
-        guarded.include_router(module.router)
-    app.include_router(guarded)
+        authenticated.include_router(module.router)
+    app.include_router(authenticated)
     app.include_router(service_routes.public_router)
-    # The last one added is the outermost.
-    app.add_middleware(BodyLimit)
-    if open_as is None:
-        app.add_middleware(TokenGate, user_of=backend.ledger.tokens.user_of)
+    # The middleware added last is the outermost.
+    app.add_middleware(BodyLimitMiddleware)
+    if anonymous_user is None:
+        app.add_middleware(TokenMiddleware, user_of=backend.ledger.tokens.user_of)
     else:
-        app.add_middleware(LoopbackGate, user=open_as)
-    app.add_middleware(Guard)
+        app.add_middleware(LoopbackMiddleware, user=anonymous_user)
+    app.add_middleware(AccessLogMiddleware)
     return app
 
 

@@ -1,12 +1,12 @@
-"""Who may ask: a bearer token for everything; or, on loopback and when told so, anybody on this machine.
+"""Authentication: bearer tokens, or with --no-auth, on loopback only, every program on this machine.
 
-Two things are public. `/healthz` says whether the service answers, for a load balancer. `/openapi.json` is the same for
-every installation of a version, and holds nothing of this one; generators of clients read it without a token. There is
-no /docs, because that page would load a script from elsewhere into the place where people paste their tokens.
+Two endpoints are public. `/healthz` is for load balancers. `/openapi.json` is the same for every installation of a
+version, and generators of clients read it without a token. There is no /docs, because that page would load third-party
+scripts where users enter their tokens.
 
-Without tokens, being on this machine is the only proof. A browser on this machine lends it to any page that it shows,
-so requests that come from a page are told apart: by the Origin that browsers send with them, by Sec-Fetch-Site, and by
-the Host, which is a foreign name where a page has had its own name resolved to 127.0.0.1 (DNS rebinding).
+Without tokens, access is limited to programs on this machine. A browser on this machine sends requests for any page
+that it shows, so requests of web pages are rejected: by the Origin and Sec-Fetch-Site headers that browsers send, and
+by the Host header, which has another name if a page had its own name resolved to 127.0.0.1 (DNS rebinding).
 """
 
 from collections.abc import Callable
@@ -18,30 +18,30 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobs.addresses import is_loopback
 from jobs.api.protocol import HEALTH, OPENAPI
-from jobs.api.server.error_responses import answer
+from jobs.api.server.error_responses import error_response
 from jobs.errors import AuthError
 from trainers.errors import ConfigError
 
 PUBLIC = (HEALTH, OPENAPI)
 SCHEME = "Bearer"
-MOST_TOKEN = 200
-READING = ("GET", "HEAD")
+MAX_TOKEN_LENGTH = 200
+READ_METHODS = ("GET", "HEAD")
 
 NO_TOKEN = (
-    "no token: send `Authorization: Bearer rsk_…`; `rayscribe` takes it from RAYSCRIBE_TOKEN, from the file that "
-    "RAYSCRIBE_TOKEN_FILE names, or from ~/.rayscribe/token. Who runs the service can make one"
+    "no token: send `Authorization: Bearer rsk_…`; `rayscribe` reads it from RAYSCRIBE_TOKEN, from the file that "
+    "RAYSCRIBE_TOKEN_FILE names, or from ~/.rayscribe/token. The service's administrator can create one"
 )
 UNKNOWN_TOKEN = (
-    "this token is not one of this service: it was revoked, or is another service's; check RAYSCRIBE_TOKEN, "
-    "RAYSCRIBE_TOKEN_FILE and ~/.rayscribe/token, or ask who runs the service for a new one"
+    "unknown token: it was revoked, or belongs to another service; check RAYSCRIBE_TOKEN, RAYSCRIBE_TOKEN_FILE and "
+    "~/.rayscribe/token, or ask the service's administrator for a new one"
 )
 
 
-class TokenGate:
-    """Lets in who has a token, and says whose it is (`state.user`)."""
+class TokenMiddleware:
+    """Accepts requests with a known token, and sets its user (`state.user`)."""
 
     def __init__(self, app: ASGIApp, user_of: Callable[[str], str | None]):
-        """Takes the app inside, and what knows whose a token is."""
+        """Wraps an app; `user_of` looks up the user of a token."""
         self._app, self._user_of = app, user_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +52,7 @@ class TokenGate:
             if scheme.lower() != SCHEME.lower() or not token:
                 await _unauthorized(NO_TOKEN, SCHEME)(scope, receive, send)
                 return
-            user = await run_in_threadpool(self._user_of, token) if len(token) <= MOST_TOKEN else None
+            user = await run_in_threadpool(self._user_of, token) if len(token) <= MAX_TOKEN_LENGTH else None
             if user is None:
                 await _unauthorized(UNKNOWN_TOKEN, f'{SCHEME} error="invalid_token"')(scope, receive, send)
                 return
@@ -60,43 +60,43 @@ class TokenGate:
         await self._app(scope, receive, send)
 
 
-class LoopbackGate:
-    """Lets in every program on this machine, and no page of a browser; all are one user."""
+class LoopbackMiddleware:
+    """Accepts requests of programs on this machine, but not of web pages; all have one user."""
 
     def __init__(self, app: ASGIApp, user: str):
-        """Takes the app inside, and who everybody is."""
+        """Wraps an app; all requests are made as `user`."""
         self._app, self._user = app, user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] == "http":
-            refusal = refusal_of(scope["method"], Headers(scope=scope))
-            if refusal is not None:
-                await answer(AuthError(refusal), 403)(scope, receive, send)
+            rejection = rejection_reason(scope["method"], Headers(scope=scope))
+            if rejection is not None:
+                await error_response(AuthError(rejection), 403)(scope, receive, send)
                 return
             scope["state"]["user"] = self._user
         await self._app(scope, receive, send)
 
 
-def refusal_of(method: str, headers: Headers) -> str | None:
-    """Why a request does not come from a program on this machine; None where it may."""
+def rejection_reason(method: str, headers: Headers) -> str | None:
+    """Why a request may not come from a program on this machine; None if it may."""
     host = headers.get("host", "")
     if not is_loopback(_name_of(host)):
         return (
-            "the request names another host than this machine's loopback: ask http://127.0.0.1 or http://localhost, or "
+            "the request's Host is not this machine's loopback: use http://127.0.0.1 or http://localhost, or "
             "run the service without --no-auth"
         )
     origin = headers.get("origin")
     if origin is not None and origin.lower() != f"http://{host.lower()}":
-        return "the request comes from a page of another site: without tokens (--no-auth), pages may not ask"
+        return "the request comes from a page of another site, which is not allowed without tokens (--no-auth)"
     site = headers.get("sec-fetch-site", "none")
-    if method not in READING and site not in ("none", "same-origin"):
-        return "the request comes from a page of another site: without tokens (--no-auth), pages may not ask"
+    if method not in READ_METHODS and site not in ("none", "same-origin"):
+        return "the request comes from a page of another site, which is not allowed without tokens (--no-auth)"
     return None
 
 
-def refuse_open(host: str) -> None:
-    """Makes sure that a service without tokens is not reachable from elsewhere.
+def check_loopback(host: str) -> None:
+    """Checks that a service without tokens is only reachable from this machine.
 
     Args:
         host: The address that it would be bound to.
@@ -106,7 +106,7 @@ def refuse_open(host: str) -> None:
     """
     if not is_loopback(host):
         raise ConfigError(
-            f"--no-auth with --host {host}: everybody who reaches that address could run code on the cluster; "
+            f"--no-auth with --host {host}: anybody who can reach that address could run code on the cluster; "
             "bind to 127.0.0.1, or leave --no-auth out and give out tokens"
         )
 
@@ -120,4 +120,4 @@ def _name_of(host: str) -> str:
 
 
 def _unauthorized(message: str, challenge: str) -> ASGIApp:
-    return answer(AuthError(message), 401, {"WWW-Authenticate": challenge})
+    return error_response(AuthError(message), 401, {"WWW-Authenticate": challenge})

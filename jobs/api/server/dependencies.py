@@ -1,4 +1,4 @@
-"""What the endpoints work with, and how each finds it and the user who asks."""
+"""The backend, and the dependencies by which endpoints get it and the service."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from jobs.service.operations import Service
 
 @dataclass(frozen=True)
 class Backend:
-    """Everything behind the API.
+    """What the endpoints use.
 
     Attributes:
-        service: The verbs.
-        ledger: For tokens, counts and hours.
-        queues: Caps, to be shown.
-        uploads: Folder for packages that are still coming in; on the same disk as the store of packages.
-        holds_lease: Whether this service drives the runs now.
+        service: The operations.
+        ledger: For tokens, counts and usage.
+        queues: The queues' limits.
+        uploads: Folder for incomplete uploads of packages; on the same disk as the package store.
+        holds_lease: Whether this service holds the ledger's lease now.
     """
 
     service: Service
@@ -36,10 +36,10 @@ def backend_of(request: Request) -> Backend:
     return cast(Backend, request.app.state.backend)
 
 
-def operations_of(request: Request, backend: Annotated[Backend, Depends(backend_of)]) -> Service:
-    """The verbs, asked by the user whom the gate has let in."""
+def service_of(request: Request, backend: Annotated[Backend, Depends(backend_of)]) -> Service:
+    """The service, as the user of the request."""
     return backend.service.as_user(request.state.user)
 
 
-Behind = Annotated[Backend, Depends(backend_of)]
-Asked = Annotated[Service, Depends(operations_of)]
+BackendDep = Annotated[Backend, Depends(backend_of)]
+ServiceDep = Annotated[Service, Depends(service_of)]

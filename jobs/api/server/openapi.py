@@ -1,4 +1,4 @@
-"""What the OpenAPI description says beside the records: examples, and the errors that an endpoint may answer with."""
+"""Examples and error responses for the OpenAPI description."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ EVENT: dict[str, Any] = {
     "state": "SETTING_UP",
     "before": "QUEUED",
     "cause": "admitted",
-    "text": "attempt 1 starts from the beginning",
+    "text": "attempt 1 starts from scratch",
 }
 PAGE = {"runs": [RUN], "next_cursor": "WzE3NjcyMjU2MDAuMCwgIndoaXNwZXItc3IiXQ"}
 LOGS = {
@@ -85,28 +85,38 @@ USAGE = {"key": "ana", "attempts": 12, "wall_hours": 31.5, "cpu_hours": 283.5, "
 RUN_REQUEST = {name: RUN[name] for name in ("config", "package")}
 
 ERRORS: dict[int, tuple[str, str, str, int]] = {
-    400: ("The body is not readable.", "ConfigError", "There was an error parsing the body", 2),
-    401: ("No token was sent, or an unknown one.", "AuthError", "no token: send `Authorization: Bearer rsk_…`", 25),
-    403: ("Without tokens: not a request from this machine.", "AuthError", "the request comes from a page of …", 25),
-    404: ("Nothing has this name.", "NotFoundError", "no run is named whisper-sr: did you mean whisper-hr?", 21),
-    408: ("The body did not come in time.", "ServiceError", "the request's body did not come within 30 s", 24),
-    409: ("The state that things are in does not allow it.", "ConflictError", "run whisper-sr is TRAINING; only …", 22),
+    400: ("The body cannot be parsed.", "ConfigError", "There was an error parsing the body", 2),
+    401: ("The token is missing or unknown.", "AuthError", "no token: send `Authorization: Bearer rsk_…`", 25),
+    403: (
+        "Without tokens: the request is not from this machine.",
+        "AuthError",
+        "the request comes from a page of …",
+        25,
+    ),
+    404: ("Not found.", "NotFoundError", "no run is named whisper-sr: did you mean whisper-hr?", 21),
+    408: ("The body did not arrive in time.", "ServiceError", "the request's body did not arrive within 30 s", 24),
+    409: ("The request conflicts with the current state.", "ConflictError", "run whisper-sr is TRAINING; only …", 22),
     413: ("The body is too large.", "ConfigError", "the request's body is larger than 1000000 bytes", 2),
-    422: ("The request itself cannot be.", "ConfigError", "query.limit: Input should be less than or equal to 500", 2),
-    500: ("A fault of the service; its log has the place.", "ServiceError", "the service failed; its log …", 24),
-    502: ("A Ray cluster, or the storage of a run, does not answer.", "ClusterError", "http://ray-head:8265: …", 23),
-    503: ("The ledger's database does not answer.", "ServiceError", "the ledger … does not answer", 24),
+    422: ("The request is not valid.", "ConfigError", "query.limit: Input should be less than or equal to 500", 2),
+    500: (
+        "Internal error; the service's log has the traceback.",
+        "ServiceError",
+        "internal error; the service's log …",
+        24,
+    ),
+    502: ("A Ray cluster, or the storage of a run, does not respond.", "ClusterError", "http://ray-head:8265: …", 23),
+    503: ("The ledger's database does not respond.", "ServiceError", "the ledger … does not respond", 24),
 }
 ALWAYS = (401, 403, 500, 503)
 
 
 def example(value: Any, description: str) -> dict[str, Any]:
-    """The description of an answer."""
+    """The description of a response, with an example."""
     return {"description": description, "content": {"application/json": {"example": value}}}
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The descriptions of these errors, and of those that every endpoint may answer with."""
+    """The descriptions of these errors, and of those that any endpoint may respond with."""
     return {status: _error(status) for status in sorted({*statuses, *ALWAYS})}
 
 

@@ -1,4 +1,4 @@
-"""rayscribe serve: one process that answers over HTTP and, while it holds the ledger's lease, drives the runs."""
+"""rayscribe serve: one process with the HTTP API and, while it holds the ledger's lease, the controller."""
 
 import logging
 import os
@@ -15,10 +15,10 @@ import uvicorn
 
 from jobs.addresses import is_loopback
 from jobs.api.server.app import make_app
-from jobs.api.server.auth import refuse_open
+from jobs.api.server.auth import check_loopback
 from jobs.api.server.dependencies import Backend
-from jobs.api.server.first_token import give_first_token
-from jobs.api.server.uploads import remove_stale
+from jobs.api.server.first_token import create_first_token
+from jobs.api.server.uploads import remove_stale_uploads
 from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Lease, Ledger
@@ -33,35 +33,35 @@ from trainers.errors import ConfigError
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 8470
-# Ray's own: where `ray start --head` on this machine puts its dashboard.
+# The dashboard of `ray start --head` on this machine.
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-# Requests that are being answered when the service is told to end may take this long.
-GRACE_S = 5
-# So may the round that the controller is in; together they stay below the ten seconds that a container is given. A
-# longer round, such as a large upload to Ray, is taken up by the next service when the lease has run out.
-ROUND_S = 4.0
-# Connections that wait to be taken.
+# How long active requests may take when the service shuts down.
+SHUTDOWN_TIMEOUT_S = 5
+# The same for the controller's current round; together they stay below the ten seconds that a container is given. A
+# longer round, such as a large upload to Ray, is continued by the next service when the lease has expired.
+ROUND_TIMEOUT_S = 4.0
+# Connections that wait to be accepted.
 BACKLOG = 1024
-# Threads that have nothing to do end at once.
+# Idle threads end soon.
 IDLE_S = 0.5
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a service runs.
+    """Settings of a service.
 
     Attributes:
         database: URL of the ledger. None: see `paths.default_database`.
         host: Address to listen on.
         port: Port to listen on. 0: any that is free.
-        no_auth: Ask for no tokens; on a loopback address only.
+        no_auth: Require no tokens; on a loopback address only.
         addresses: Dashboards of the Ray clusters that runs may name; the first is for runs that name none. Empty:
             RAY_API_SERVER_ADDRESS, or the one of this machine.
-        queues_file: YAML with the queues' caps. None: RAYSCRIBE_QUEUES, or queues.yaml in `home()` where it is there.
-        grows_to: What each cluster's autoscaler may make of it, by address, e.g. {"http://head:8265": {"GPU": 16}}.
-        packages: Folder of the runs' code. None: packages in `home()`.
+        queues_file: YAML with the queues' limits. None: RAYSCRIBE_QUEUES, or queues.yaml in `home()` if it exists.
+        grows_to: What each cluster's autoscaler can grow it to, by address, e.g. {"http://head:8265": {"GPU": 16}}.
+        packages: Folder of the package store. None: packages in `home()`.
         poll_s: Pause between two rounds of the controller. Seconds.
-        lease_s: Another service takes over after so long a silence. Seconds.
+        lease_s: Another service takes over when the lease was not renewed for this long. Seconds.
     """
 
     database: str | None = None
@@ -77,20 +77,20 @@ class ServeSettings:
 
 
 def serve(settings: ServeSettings) -> None:
-    """Serves until SIGTERM or SIGINT; then ends what is being answered, and leaves the lease to the next.
+    """Serves until SIGTERM or SIGINT; then completes active requests and releases the lease.
 
     Raises:
-        ConfigError: the settings cannot be; nothing was started.
+        ConfigError: the settings are not valid; nothing was started.
         ServiceError: the ledger cannot be opened.
     """
     _log_to_stderr()
     with ExitStack() as stack:
-        listener = stack.enter_context(_bound(settings))
+        listener = stack.enter_context(_listening(settings))
         queues = find_queues(settings.queues_file)
         ledger = Ledger.open(settings.database or default_database())
         stack.callback(ledger.close)
         packages = PackageStore(settings.packages or home() / "packages")
-        remove_stale(packages.folder)
+        remove_stale_uploads(packages.folder)
         lease = ledger.lease(process_name(), ttl_s=settings.lease_s, is_dead=process_has_ended)
         grows_to = {address.rstrip("/"): growth for address, growth in settings.grows_to.items()}
         service = Service(
@@ -102,44 +102,44 @@ def serve(settings: ServeSettings) -> None:
             addresses=_addresses(settings),
         )
         backend = Backend(service, ledger, queues, packages.folder, lambda: lease.held)
-        server, stop = _server(backend, open_as=user_here() if settings.no_auth else None), threading.Event()
+        server, stop = _server(backend, anonymous_user=user_here() if settings.no_auth else None), threading.Event()
         _listen_to_signals(server, stop)
         if not settings.no_auth:
-            _say(give_first_token(ledger, home() / "token", user_here(), time.time()))
+            _print(create_first_token(ledger, home() / "token", user_here(), time.time()))
         lease.try_hold()
-        _say(_summary(settings, listener, ledger, lease))
+        _print(_summary(settings, listener, ledger, lease))
         clusters = Clusters(grows_to)
         controller = Controller(ledger, clusters, packages, queues, lease=lease)
-        with _driving(controller, stop, settings.poll_s):
+        with _running_controller(controller, stop, settings.poll_s):
             server.run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn raises them again when it has ended, which would end us before we have."""
+    """Does not handle signals: uvicorn raises them again after its shutdown, which would end this process too early."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def _server(backend: Backend, *, open_as: str | None) -> _Server:
+def _server(backend: Backend, *, anonymous_user: str | None) -> _Server:
     config = uvicorn.Config(
-        make_app(backend, open_as=open_as),
-        access_log=False,  # it has query strings; the API writes its own
+        make_app(backend, anonymous_user=anonymous_user),
+        access_log=False,  # it has query strings; see access_log
         log_config=None,
         server_header=False,
-        proxy_headers=False,  # nothing depends on where a request comes from
-        timeout_graceful_shutdown=GRACE_S,
+        proxy_headers=False,  # nothing depends on the client's address
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         ws="none",
     )
     return _Server(config)
 
 
 @contextmanager
-def _driving(controller: Controller, stop: threading.Event, poll_s: float) -> Iterator[None]:
-    """Runs the controller in a thread for the length of the block.
+def _running_controller(controller: Controller, stop: threading.Event, poll_s: float) -> Iterator[None]:
+    """Runs the controller in a thread during the block.
 
-    It gives the lease back itself, at the end of its last round.
+    The controller releases the lease itself, at the end of its last round.
     """
     thread = threading.Thread(target=controller.run, args=(stop,), kwargs={"poll_s": poll_s}, daemon=True)
     thread.start()
@@ -147,9 +147,9 @@ def _driving(controller: Controller, stop: threading.Event, poll_s: float) -> It
         yield
     finally:
         stop.set()
-        thread.join(ROUND_S)
+        thread.join(ROUND_TIMEOUT_S)
         if thread.is_alive():
-            log.warning("the controller is in a long round; another service takes over when the lease has run out")
+            log.warning("the controller is in a long round; another service takes over when the lease has expired")
 
 
 def _listen_to_signals(server: _Server, stop: threading.Event) -> None:
@@ -162,20 +162,20 @@ def _listen_to_signals(server: _Server, stop: threading.Event) -> None:
 
 
 @contextmanager
-def _bound(settings: ServeSettings) -> Iterator[socket.socket]:
-    """Takes the port before anything else happens, so that one that is taken is said at once."""
+def _listening(settings: ServeSettings) -> Iterator[socket.socket]:
+    """Opens the port first, so that a port that is in use is reported at once."""
     if settings.no_auth:
-        refuse_open(settings.host)
+        check_loopback(settings.host)
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
         raise ConfigError(
-            f"--host {settings.host} --port {settings.port}: {error.strerror}; another service may have it: "
-            "stop that one, or give another --port"
+            f"--host {settings.host} --port {settings.port}: {error.strerror}; another service may use it: "
+            "stop that service, or choose another --port"
         ) from None
     with listener:
         if settings.no_auth:
-            refuse_open(str(listener.getsockname()[0]))
+            check_loopback(str(listener.getsockname()[0]))
         yield listener
 
 
@@ -183,12 +183,12 @@ def listen(host: str, port: int) -> socket.socket:
     """Opens a port.
 
     Raises:
-        OSError: it cannot be.
+        OSError: it cannot be opened.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
-    # With its protocol named, unlike socket.create_server: asyncio turns Nagle's algorithm off only then, which would
-    # hold each small answer back for 40 ms.
+    # With an explicit protocol, unlike socket.create_server: only then asyncio turns off Nagle's algorithm, which would
+    # delay each small response by 40 ms.
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -208,15 +208,15 @@ def _addresses(settings: ServeSettings) -> list[str]:
 def _summary(settings: ServeSettings, listener: socket.socket, ledger: Ledger, lease: Lease) -> str:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    drives = "drives the runs" if lease.epoch is not None else "answers; another service drives the runs"
-    who = "no tokens asked for" if settings.no_auth else "tokens asked for"
-    open_ = "" if is_loopback(host) else " · in plain text: put TLS in front of it"
+    role = "active: holds the lease" if lease.epoch is not None else "standby: another service holds the lease"
+    access = "without authentication" if settings.no_auth else "with token authentication"
+    warning = "" if is_loopback(host) else " · unencrypted: put a TLS proxy in front of it"
     clusters = ", ".join(_addresses(settings))
-    where = f"http://{shown}:{port} · {who}{open_}"
-    return f"Rayscribe serves {where} · database {ledger.url} · clusters {clusters} · {drives}"
+    endpoint = f"http://{shown}:{port} · {access}{warning}"
+    return f"Rayscribe serves {endpoint} · database {ledger.url} · clusters {clusters} · {role}"
 
 
-def _say(line: str | None) -> None:
+def _print(line: str | None) -> None:
     if line is not None:
         print(line, flush=True)
 

@@ -1,6 +1,6 @@
-"""Metrics for Prometheus, read from the ledger when they are asked for: a service that restarts loses none.
+"""Metrics for Prometheus, read from the ledger on each scrape, so that a restart of the service loses none.
 
-Two services on one ledger say the same, so dashboards take `max by (queue, …)` over instances, not the sum.
+Two services on one ledger report the same, so dashboards take `max by (queue, …)` over instances, not the sum.
 """
 
 import threading
@@ -16,8 +16,8 @@ from jobs.lifecycle import RunState
 from jobs.scheduler.limits import QueuesConfig
 
 Counts = dict[tuple[str, RunState], int]
-# Several scrapers at once cost one look.
-FRESH_S = 2.0
+# Several scrapers at once cost one query.
+CACHE_TTL_S = 2.0
 
 
 class LedgerCollector(Collector):
@@ -25,40 +25,40 @@ class LedgerCollector(Collector):
 
     def __init__(
         self,
-        look: Callable[[], tuple[Counts, AttemptTotals]],
+        read: Callable[[], tuple[Counts, AttemptTotals]],
         queues: QueuesConfig,
         holds_lease: Callable[[], bool],
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Looks at nothing yet.
+        """Reads nothing yet.
 
         Args:
-            look: Reads runs by queue and state, and what the attempts come to.
-            queues: Those that are shown though they are empty.
-            holds_lease: Whether this service drives the runs.
-            clock: Seconds from any origin.
+            read: Reads the counts of runs by queue and state, and the totals of attempts.
+            queues: Queues that are reported even if they are empty.
+            holds_lease: Whether this service holds the ledger's lease.
+            clock: Monotonic clock, in seconds.
         """
-        self._look, self._queues, self._holds_lease, self._clock = look, queues, holds_lease, clock
+        self._read, self._queues, self._holds_lease, self._clock = read, queues, holds_lease, clock
         self._lock = threading.Lock()
-        self._seen: tuple[float, tuple[Counts, AttemptTotals]] | None = None
+        self._cached: tuple[float, tuple[Counts, AttemptTotals]] | None = None
 
     def describe(self) -> list[Metric]:
-        """Says nothing beforehand, so that registering needs no database."""
+        """Returns nothing, so that registering needs no database."""
         return []
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as of now."""
         with self._lock:
             now_s = self._clock()
-            if self._seen is None or now_s - self._seen[0] > FRESH_S:
-                self._seen = (now_s, self._look())
-            counts, figures = self._seen[1]
+            if self._cached is None or now_s - self._cached[0] > CACHE_TTL_S:
+                self._cached = (now_s, self._read())
+            counts, figures = self._cached[1]
         names = sorted({*self._queues.queues, *(queue for queue, _ in counts)})
         yield from _of_runs(counts, names)
         yield from _of_attempts(figures)
         yield GaugeMetricFamily(
-            "rayscribe_holds_lease", "Whether this service drives the runs.", value=float(self._holds_lease())
+            "rayscribe_holds_lease", "Whether this service holds the ledger's lease.", value=float(self._holds_lease())
         )
 
 

@@ -1,4 +1,4 @@
-"""A file that comes in over HTTP: streamed to disk, bounded in size and in silence, gone again whatever happens."""
+"""Uploads over HTTP: streamed to a temporary file, with limits on size and idle time."""
 
 import asyncio
 import tempfile
@@ -14,69 +14,69 @@ from starlette.requests import Request
 from jobs.api.protocol import TooLargeError, TooSlowError
 
 PREFIX = ".upload-"
-# A client that sends nothing for so long has gone.
-SILENCE_S = 60.0
-# Left by a service that was killed: no upload takes a day.
+# A client that sends nothing for this long is taken for disconnected.
+IDLE_TIMEOUT_S = 60.0
+# Left by a service that was killed; no upload takes a day.
 STALE_S = 24 * 3600.0
 
 
 @asynccontextmanager
-async def received(
-    request: Request, folder: Path, *, most_bytes: int, silence_s: float = SILENCE_S
+async def receive_upload(
+    request: Request, folder: Path, *, max_bytes: int, idle_timeout_s: float = IDLE_TIMEOUT_S
 ) -> AsyncIterator[Path]:
-    """Receives a request's body into a file that lives as long as the block.
+    """Receives a request's body in a file that is removed at the end of the block.
 
     Args:
-        request: The request; nothing of its body was read.
-        folder: Where the file goes; made where it is missing.
-        most_bytes: The most that is taken.
-        silence_s: Given up when nothing comes for so long.
+        request: The request, whose body was not read yet.
+        folder: Folder of the file; created if it is missing.
+        max_bytes: Largest size.
+        idle_timeout_s: The upload is aborted after this long without data.
 
     Raises:
         TooLargeError: the body is larger.
-        TooSlowError: nothing came for so long.
-        ClientDisconnect: the client has gone before the end.
+        TooSlowError: no data arrived for this long.
+        ClientDisconnect: the client disconnected before the end.
     """
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > most_bytes:
-        raise _too_large(most_bytes)
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
     file = await run_in_threadpool(_open, folder)
     try:
         with file:
-            await _copy(request, file, most_bytes, silence_s)
+            await _copy(request, file, max_bytes, idle_timeout_s)
         yield Path(file.name)
     finally:
         await run_in_threadpool(Path(file.name).unlink, missing_ok=True)
 
 
-def remove_stale(folder: Path) -> None:
-    """Removes what services left that were killed in the middle of an upload."""
+def remove_stale_uploads(folder: Path) -> None:
+    """Removes uploads left by services that were killed."""
     for path in folder.glob(f"{PREFIX}*"):
         try:
             if time.time() - path.stat().st_mtime > STALE_S:
                 path.unlink()
-        except FileNotFoundError:  # another service was quicker
+        except FileNotFoundError:  # another service has removed it
             continue
 
 
-async def _copy(request: Request, file: IO[bytes], most_bytes: int, silence_s: float) -> None:
+async def _copy(request: Request, file: IO[bytes], max_bytes: int, idle_timeout_s: float) -> None:
     chunks = request.stream().__aiter__()
     size = 0
     while True:
         try:
-            chunk = await asyncio.wait_for(anext(chunks), silence_s)
+            chunk = await asyncio.wait_for(anext(chunks), idle_timeout_s)
         except StopAsyncIteration:
             break
         except TimeoutError:
-            raise TooSlowError(f"the upload stopped: nothing came for {silence_s:.0f} s; upload it again") from None
+            raise TooSlowError(f"the upload was aborted: no data for {idle_timeout_s:.0f} s; upload it again") from None
         size += len(chunk)
-        if size > most_bytes:
-            raise _too_large(most_bytes)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
         await run_in_threadpool(file.write, chunk)
 
 
-def _too_large(most_bytes: int) -> TooLargeError:
-    return TooLargeError(f"the package is larger than {most_bytes} bytes, the most that is taken: see .rayignore")
+def _too_large(max_bytes: int) -> TooLargeError:
+    return TooLargeError(f"the package is larger than {max_bytes} bytes, the limit: see .rayignore")
 
 
 def _open(folder: Path) -> IO[bytes]:

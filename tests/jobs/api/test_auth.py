@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 
 from jobs.addresses import is_loopback
 from jobs.api.server.app import make_app
-from jobs.api.server.auth import refusal_of, refuse_open
+from jobs.api.server.auth import check_loopback, rejection_reason
 from tests.jobs.api.house import House, served
 from trainers.errors import ConfigError
 
@@ -49,7 +49,10 @@ def test_a_body_is_not_read_for_a_stranger(stranger: httpx.Client) -> None:
 
 
 def test_without_tokens_a_program_on_this_machine_is_the_service_s_user(house: House) -> None:
-    with served(make_app(house.backend, open_as="owner")) as url, httpx.Client(base_url=url, timeout=30) as local:
+    with (
+        served(make_app(house.backend, anonymous_user="owner")) as url,
+        httpx.Client(base_url=url, timeout=30) as local,
+    ):
         assert local.get("/v1/runs").status_code == 200
         assert local.post("/v1/runs/run-queued/stop").status_code == 200
         assert house.ledger.events("run-queued")[-1].text.startswith("owner requested")
@@ -65,9 +68,10 @@ def test_without_tokens_a_program_on_this_machine_is_the_service_s_user(house: H
     "host", ["127.0.0.1:8470", "localhost", "localhost:1", "[::1]:8470", "127.8.9.1", "LOCALHOST:80"]
 )
 def test_a_request_to_loopback_may_be_from_here(host: str) -> None:
-    assert refusal_of("POST", Headers({"host": host})) is None
+    assert rejection_reason("POST", Headers({"host": host})) is None
     assert (
-        refusal_of("POST", Headers({"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"})) is None
+        rejection_reason("POST", Headers({"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}))
+        is None
     )
 
 
@@ -90,11 +94,11 @@ def test_a_request_to_loopback_may_be_from_here(host: str) -> None:
     ],
 )
 def test_a_request_that_a_page_may_have_sent_is_refused(headers: dict[str, str]) -> None:
-    assert refusal_of("POST", Headers(headers)) is not None
+    assert rejection_reason("POST", Headers(headers)) is not None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "", "2130706433"])
 def test_no_tokens_are_possible_on_loopback_only(host: str) -> None:
     assert not is_loopback(host)
     with pytest.raises(ConfigError, match="--no-auth"):
-        refuse_open(host)
+        check_loopback(host)

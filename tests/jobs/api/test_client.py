@@ -34,7 +34,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 @pytest.fixture
 def client(house: House) -> Iterator[Client]:
-    with served(make_app(house.backend)) as url, Client(url, house.token, patience_s=0.0) as client:
+    with served(make_app(house.backend)) as url, Client(url, house.token, retry_timeout_s=0.0) as client:
         yield client
 
 
@@ -191,14 +191,17 @@ def answering(answers: list[bytes]) -> Iterator[str]:
 def test_another_server_is_told_from_a_service() -> None:
     with answering([ENDS, ENDS.replace(b"200 OK", b"404 Not Found")]) as url, Client(url, "rsk_x") as client:
         for _ in range(2):
-            with pytest.raises(ServiceError, match="does not answer as this version's Rayscribe service"):
+            with pytest.raises(ServiceError, match="does not respond like a Rayscribe service of this version"):
                 client.run("a")
 
 
 def test_a_service_that_does_not_answer_in_time_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
-        with Client(url, "rsk_x", read_s=0.1, patience_s=0.0) as client, pytest.raises(ServiceError, match="timed out"):
+        with (
+            Client(url, "rsk_x", read_timeout_s=0.1, retry_timeout_s=0.0) as client,
+            pytest.raises(ServiceError, match="timed out"),
+        ):
             client.runs()
 
 
@@ -271,7 +274,7 @@ def test_a_service_that_restarts_in_the_middle_is_waited_for(house: House, tmp_p
 
 
 def test_a_database_that_comes_back_is_waited_for() -> None:
-    error = b'{"error": {"type": "ServiceError", "message": "the ledger does not answer", "exit_code": 24}}'
+    error = b'{"error": {"type": "ServiceError", "message": "the ledger does not respond", "exit_code": 24}}'
     silent = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n%s" % (len(error), error)
     proxy = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad"
     good = b'HTTP/1.1 200 OK\r\nContent-Length: 34\r\n\r\n{"runs": [],   "next_cursor": null}'

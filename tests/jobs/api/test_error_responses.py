@@ -10,11 +10,11 @@ import pytest
 from fastapi import FastAPI, Request
 
 from jobs.api.protocol import STATUS, ErrorBody, status_of
-from jobs.api.server.access_log import Guard
+from jobs.api.server.access_log import AccessLogMiddleware
 from jobs.api.server.app import make_app
-from jobs.api.server.body_limit import BodyLimit
+from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.dependencies import Backend
-from jobs.api.server.error_responses import handle_failures
+from jobs.api.server.error_responses import add_error_handlers
 from jobs.errors import AuthError, ClusterError, JobsError, NotFoundError, RefusedError, ServiceError
 from jobs.ledger import Changed
 from jobs.model import Run
@@ -123,14 +123,14 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(reader: h
 
 def test_a_body_that_does_not_come_is_given_up() -> None:
     app = FastAPI()
-    handle_failures(app)
+    add_error_handlers(app)
 
     @app.post("/")
     async def take(request: Request) -> int:
         return len(await request.body())
 
-    app.add_middleware(BodyLimit, deadline_s=0.3)
-    app.add_middleware(Guard)
+    app.add_middleware(BodyLimitMiddleware, timeout_s=0.3)
+    app.add_middleware(AccessLogMiddleware)
     with served(app) as url, socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), 30) as slow:
         slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this")
         answer = b"".join(iter(lambda: slow.recv(65536), b""))
@@ -188,16 +188,16 @@ def test_a_database_that_is_gone_answers_503_and_names_no_file_of_the_service(ho
 )
 def test_an_error_travels_and_is_raised_again_as_it_was(error: RayscribeError, status: int, kind: str) -> None:
     assert status_of(error) == status
-    body = ErrorBody.model_validate_json(ErrorBody.of(error).model_dump_json())
+    body = ErrorBody.model_validate_json(ErrorBody.from_error(error).model_dump_json())
     assert body.error.type == kind
-    again = body.rebuilt()
+    again = body.to_error()
     assert type(again).__name__ == kind
     assert isinstance(error, type(again))
     assert (str(again), again.exit_code) == (str(error), error.exit_code)
 
 
 def test_an_error_of_a_newer_service_keeps_its_message_and_exit_code() -> None:
-    newer = ErrorBody.model_validate({"error": {"type": "FutureError", "message": "m", "exit_code": 42}}).rebuilt()
+    newer = ErrorBody.model_validate({"error": {"type": "FutureError", "message": "m", "exit_code": 42}}).to_error()
     assert isinstance(newer, JobsError)
     assert (str(newer), newer.exit_code) == ("m", 42)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.api.server.first_token import give_first_token
+from jobs.api.server.first_token import create_first_token
 from jobs.ledger import Ledger
 from trainers.errors import ConfigError
 
@@ -20,7 +20,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def test_it_opens_the_door_and_only_its_owner_reads_it(ledger: Ledger, tmp_path: Path) -> None:
     path = tmp_path / "home" / "token"
-    line = give_first_token(ledger, path, "ana", 1.0)
+    line = create_first_token(ledger, path, "ana", 1.0)
     token = path.read_text().strip()
     assert ledger.tokens.user_of(token) == "ana"
     assert line is not None
@@ -33,16 +33,16 @@ def test_it_opens_the_door_and_only_its_owner_reads_it(ledger: Ledger, tmp_path:
 
 def test_a_ledger_with_tokens_gets_no_other(ledger: Ledger, tmp_path: Path) -> None:
     ledger.tokens.add("bo", 1.0)
-    line = give_first_token(ledger, tmp_path / "token", "ana", 1.0)
-    assert line == "tokens are there for bo; `rayscribe token add ana` makes yours, for RAYSCRIBE_TOKEN"
+    line = create_first_token(ledger, tmp_path / "token", "ana", 1.0)
+    assert line == "there are tokens for bo; create yours with `rayscribe token add ana` and set RAYSCRIBE_TOKEN"
     assert not (tmp_path / "token").exists()
-    assert give_first_token(ledger, tmp_path / "token", "bo", 1.0) is None
+    assert create_first_token(ledger, tmp_path / "token", "bo", 1.0) is None
 
 
 def test_the_token_of_another_service_is_kept_beside_it(ledger: Ledger, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("rsk_other\n")
-    line = give_first_token(ledger, path, "ana", 1.0)
+    line = create_first_token(ledger, path, "ana", 1.0)
     assert line is not None
     assert "token.before" in line
     assert (tmp_path / "token.before").read_text() == "rsk_other\n"
@@ -52,5 +52,5 @@ def test_the_token_of_another_service_is_kept_beside_it(ledger: Ledger, tmp_path
 def test_no_token_is_made_where_none_can_be_kept(ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="RAYSCRIBE_HOME"):
-        give_first_token(ledger, tmp_path / "file" / "token", "ana", 1.0)
+        create_first_token(ledger, tmp_path / "file" / "token", "ana", 1.0)
     assert ledger.tokens.all() == []

@@ -13,9 +13,9 @@ from tests.jobs.api.serve_process import serve_process
 MIB = 1024**2
 WARM_UP, REQUESTS = 1_000, 3_000
 # What the allocator may keep after thousands of requests; a leak of a kilobyte a request is found.
-MOST_GROWTH_BYTES = 2 * MIB
+MAX_GROWTH_BYTES = 2 * MIB
 UPLOAD_BYTES = 95 * MIB
-MOST_FOR_UPLOAD_BYTES = 24 * MIB
+MAX_FOR_UPLOAD_BYTES = 24 * MIB
 
 
 def requests(http: httpx.Client, package: str) -> Iterator[httpx.Response]:
@@ -58,7 +58,7 @@ def test_memory_grows_neither_with_requests_nor_with_the_size_of_uploads(tmp_pat
             before = process.memory_info().rss
             assert all(next(asked).status_code < 500 for _ in range(REQUESTS))
             after = process.memory_info().rss
-            assert after - before < MOST_GROWTH_BYTES, f"{before / MIB:.1f} MiB, then {after / MIB:.1f} MiB"
+            assert after - before < MAX_GROWTH_BYTES, f"{before / MIB:.1f} MiB, then {after / MIB:.1f} MiB"
 
             large = tmp_path / "large"
             with large.open("wb") as file:
@@ -67,7 +67,7 @@ def test_memory_grows_neither_with_requests_nor_with_the_size_of_uploads(tmp_pat
                 answer = http.put(f"/v1/packages/{'0' * 64}", content=file)
             assert answer.status_code == 422
             peak = _peak_bytes(service.pid)
-            assert peak - after < MOST_FOR_UPLOAD_BYTES, f"{after / MIB:.1f} MiB, at the peak {peak / MIB:.1f} MiB"
+            assert peak - after < MAX_FOR_UPLOAD_BYTES, f"{after / MIB:.1f} MiB, at the peak {peak / MIB:.1f} MiB"
 
 
 def _peak_bytes(pid: int) -> int:

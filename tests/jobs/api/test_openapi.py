@@ -15,7 +15,7 @@ from tests.settings import examples
 
 # All checks but one: which texts are a cursor, or a whole config, no JSON schema can say.
 UNSAYABLE = "positive_data_acceptance"
-MOST_S = 45
+MAX_S = 45
 # Clients are generated with these names.
 OPERATIONS = {
     "submit_run": ("POST", "/v1/runs"),
@@ -47,8 +47,8 @@ def test_every_operation_keeps_to_its_description(house_and_url: tuple[House, st
     house, url = house_and_url
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", url + OPENAPI, "--checks", "all"]
     command += ["--exclude-checks", UNSAYABLE, "--header", f"Authorization: Bearer {house.token}"]
-    command += ["--max-examples", str(examples(40)), "--max-time", str(MOST_S), "--seed", "1", "--continue-on-failure"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=4 * MOST_S, check=False)
+    command += ["--max-examples", str(examples(40)), "--max-time", str(MAX_S), "--seed", "1", "--continue-on-failure"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=4 * MAX_S, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr
     assert f"Tested: {len(OPERATIONS)}" in done.stdout
 

@@ -108,15 +108,15 @@ def test_counters_never_go_back_while_time_goes_on(empty_house: House) -> None:
     assert hours[0] < hours[-1]
 
 
-def test_several_scrapers_at_once_cost_one_look() -> None:
+def test_several_scrapers_at_once_cost_one_query() -> None:
     looks, times = 0, iter((0.0, 0.5, 1.0, 60.0))
 
-    def look() -> tuple[Counts, AttemptTotals]:
+    def read() -> tuple[Counts, AttemptTotals]:
         nonlocal looks
         looks += 1
         return {}, AttemptTotals({}, {}, {}, {})
 
-    registry = registry_of(LedgerCollector(look, QUEUES, lambda: True, clock=lambda: next(times)))
+    registry = registry_of(LedgerCollector(read, QUEUES, lambda: True, clock=lambda: next(times)))
     told = []
     for _ in range(4):
         assert list(registry.collect())

@@ -46,12 +46,12 @@ def test_it_says_where_it_serves_and_the_command_line_s_client_just_works(tmp_pa
     with serve_process(tmp_path, database) as service:
         url = service.url
         made, summary = service.lines
-        assert made.startswith("made the first token")
+        assert made.startswith("created the first token")
         assert token_of(tmp_path) not in made
         assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
         assert f"database {database}" in summary
         assert NO_CLUSTER in summary
-        assert summary.endswith("drives the runs")
+        assert summary.endswith("active: holds the lease")
         with Client(url, token_of(tmp_path)) as client:
             client.submit(run_request(client, tmp_path, "first"))
             assert client.run("first").user == getpass.getuser()
@@ -90,7 +90,7 @@ def test_of_two_services_both_answer_and_one_acts_and_the_other_takes_over(tmp_p
     with serve_process(tmp_path, database) as first:
         assert first.url
         with serve_process(tmp_path, database) as second, Client(second.url, token_of(tmp_path)) as client:
-            assert second.lines[-1].endswith("another service drives the runs")
+            assert second.lines[-1].endswith("standby: another service holds the lease")
             assert len(second.lines) == 1
             assert client.health()["holds_lease"] is False
             assert client.runs().runs == []
@@ -102,15 +102,15 @@ def test_of_two_services_both_answer_and_one_acts_and_the_other_takes_over(tmp_p
 def test_without_tokens_only_this_machine_is_served(tmp_path: Path, database: str) -> None:
     with serve_process(tmp_path, database, no_auth=True) as service:
         assert httpx.get(f"{service.url}/v1/runs", timeout=30).status_code == 200
-        assert "no tokens asked for" in service.lines[-1]
+        assert "without authentication" in service.lines[-1]
         assert not (tmp_path / "token").exists()
         assert httpx.get(f"{service.url}/v1/runs", headers={"Host": "evil.example"}, timeout=30).status_code == 403
     with pytest.raises(ConfigError, match=r"bind to 127\.0\.0\.1"):
         serve(ServeSettings(database=database, host="0.0.0.0", port=0, no_auth=True))
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_made(tmp_path: Path, database: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="give another --port"):
+def test_a_port_that_is_in_use_is_reported_before_anything_is_created(tmp_path: Path, database: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="choose another --port"):
         serve(ServeSettings(database=database, port=taken.getsockname()[1]))
     assert not (tmp_path / "ledger.db").exists()
 
@@ -129,7 +129,7 @@ def test_a_cluster_that_hangs_neither_delays_answers_nor_the_end(tmp_path: Path,
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"http://127.0.0.1:{mute.getsockname()[1]}"
         with serve_process(tmp_path, database, addresses=[address]) as service:
-            with Client(service.url, token_of(tmp_path), read_s=10) as client:
+            with Client(service.url, token_of(tmp_path), read_timeout_s=10) as client:
                 client.submit(run_request(client, tmp_path, "waits"))
                 assert client.run("waits").state == RunState.QUEUED
             assert service.end() == 0

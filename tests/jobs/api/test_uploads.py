@@ -11,13 +11,13 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from jobs.api.server.access_log import Guard
-from jobs.api.server.error_responses import handle_failures
-from jobs.api.server.uploads import PREFIX, STALE_S, received, remove_stale
+from jobs.api.server.access_log import AccessLogMiddleware
+from jobs.api.server.error_responses import add_error_handlers
+from jobs.api.server.uploads import PREFIX, STALE_S, receive_upload, remove_stale_uploads
 from tests.jobs.api.house import House, make_package, served
 from tests.jobs.ledger.making import wait_until
 
-MOST_BYTES = 1000
+MAX_BYTES = 1000
 
 
 def left_in(folder: Path) -> list[str]:
@@ -52,17 +52,17 @@ def test_a_name_that_is_no_hash_names_no_file(reader: httpx.Client, name: str) -
     assert reader.head(f"/v1/packages/{name}").status_code in (404, 422)
 
 
-def app_that_takes(folder: Path, *, silence_s: float = 30.0) -> FastAPI:
+def app_that_takes(folder: Path, *, idle_timeout_s: float = 30.0) -> FastAPI:
     """The same way in, with bounds that a test can reach."""
     app = FastAPI()
-    handle_failures(app)
+    add_error_handlers(app)
 
     @app.put("/")
     async def take(request: Request) -> int:
-        async with received(request, folder, most_bytes=MOST_BYTES, silence_s=silence_s) as upload:
+        async with receive_upload(request, folder, max_bytes=MAX_BYTES, idle_timeout_s=idle_timeout_s) as upload:
             return upload.stat().st_size
 
-    app.add_middleware(Guard)
+    app.add_middleware(AccessLogMiddleware)
     return app
 
 
@@ -73,8 +73,8 @@ def chunks(number: int) -> Iterator[bytes]:
 
 def test_an_upload_that_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path: Path) -> None:
     with served(app_that_takes(tmp_path / "in")) as url:
-        assert httpx.put(url, content=chunks(10), timeout=30).json() == MOST_BYTES
-        for content in (chunks(11), b"x" * (MOST_BYTES + 1)):
+        assert httpx.put(url, content=chunks(10), timeout=30).json() == MAX_BYTES
+        for content in (chunks(11), b"x" * (MAX_BYTES + 1)):
             answer = httpx.put(url, content=content, timeout=30)
             assert (answer.status_code, answer.json()["error"]["type"]) == (413, "ConfigError")
     assert left_in(tmp_path / "in") == []
@@ -96,7 +96,7 @@ def test_an_upload_whose_client_dies_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_an_upload_that_falls_silent_is_given_up(tmp_path: Path) -> None:
-    with served(app_that_takes(tmp_path, silence_s=0.3)) as url, begun_upload(url) as slow:
+    with served(app_that_takes(tmp_path, idle_timeout_s=0.3)) as url, begun_upload(url) as slow:
         answer = b"".join(iter(lambda: slow.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert left_in(tmp_path) == []
@@ -108,6 +108,6 @@ def test_what_a_killed_service_left_is_removed_and_what_is_coming_in_is_not(tmp_
         path.write_bytes(b"x")
     for path in (old, package):
         os.utime(path, (time.time() - STALE_S - 60,) * 2)
-    remove_stale(tmp_path)
-    remove_stale(tmp_path / "nothing")
+    remove_stale_uploads(tmp_path)
+    remove_stale_uploads(tmp_path / "nothing")
     assert left_in(tmp_path) == [new.name, package.name]

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class LedgerProcess:
-    """The near end. A deadline kills a process that does not answer."""
+    """The near end. A deadline kills a process that does not respond."""
 
     def __init__(self, url: str, holder: str, ttl_s: float):
         self._process = subprocess.Popen(
@@ -47,7 +47,7 @@ class LedgerProcess:
             line = self._process.stdout.readline()
         finally:
             timer.cancel()
-        assert line, "the process has ended, or did not answer in time"
+        assert line, "the process has ended, or did not respond in time"
         return json.loads(line)
 
     def ask(self, word: str) -> object:

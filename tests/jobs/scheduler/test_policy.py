@@ -331,7 +331,7 @@ class TestElsewhere:
         waiting = [run("there", 16, priority=1, address="http://gone:8265"), run("here", 16)]
         decision = decided(*waiting)
         assert decision.start == ("here",)
-        assert reason(decision, "there") == "waits for the cluster at http://gone:8265, which does not answer"
+        assert reason(decision, "there") == "waits for the cluster at http://gone:8265, which does not respond"
 
     def test_what_does_not_fit_even_an_empty_cluster_keeps_no_room(self) -> None:
         waiting = [run("large", 32, workers=16, priority=1), run("small", 16)]

@@ -243,7 +243,7 @@ def test_a_log_that_could_not_be_kept_at_an_attempt_s_end_is_kept_later(
     with monkeypatch.context() as broken:
 
         def refuses(*args: object) -> None:
-            raise StorageError("the storage does not answer")
+            raise StorageError("the storage does not respond")
 
         broken.setattr(RunFolders, "keep_driver_log", refuses)
         place.drive(controller)

@@ -1,1 +1,1 @@
-"""The endpoints, a file for each group."""
+"""The endpoints, one file per group."""

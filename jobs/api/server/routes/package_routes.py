@@ -7,8 +7,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from jobs.api.protocol import PACKAGES
 from jobs.api.server import openapi
-from jobs.api.server.dependencies import Asked, Behind
-from jobs.api.server.uploads import received
+from jobs.api.server.dependencies import BackendDep, ServiceDep
+from jobs.api.server.uploads import receive_upload
 from jobs.errors import NotFoundError
 from runtime_env.tree import LIMIT_BYTES
 
@@ -26,14 +26,14 @@ Sha256 = Annotated[
 
 @router.head(
     "/{sha256}",
-    summary="Ask whether a package is here",
+    summary="Check whether a package exists",
     response_class=Response,
-    responses={200: {"description": "It is here."}, **openapi.errors(404, 422)},
+    responses={200: {"description": "The package exists."}, **openapi.errors(404, 422)},
 )
-def has_package(sha256: Sha256, asked: Asked) -> Response:
-    """Answers 200 where the package need not be uploaded again, 404 where it must. Without a body, as HEAD is."""
-    if not asked.has_package(sha256):
-        raise NotFoundError(f"package {sha256} is not here: upload it first")
+def has_package(sha256: Sha256, service: ServiceDep) -> Response:
+    """Responds with 200 if the service has the package, and with 404 if it has to be uploaded."""
+    if not service.has_package(sha256):
+        raise NotFoundError(f"package {sha256} was not found: upload it first")
     return Response()
 
 
@@ -42,7 +42,7 @@ def has_package(sha256: Sha256, asked: Asked) -> Response:
     status_code=204,
     summary="Upload a package",
     response_class=Response,
-    responses={204: {"description": "It is here now."}, **openapi.errors(408, 413, 422)},
+    responses={204: {"description": "The package is stored."}, **openapi.errors(408, 413, 422)},
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -50,10 +50,10 @@ def has_package(sha256: Sha256, asked: Asked) -> Response:
         }
     },
 )
-async def put_package(sha256: Sha256, request: Request, asked: Asked, behind: Behind) -> None:
-    """Takes in a package: its bytes must have the SHA-256 of its name, and hold only what a package may.
+async def put_package(sha256: Sha256, request: Request, service: ServiceDep, backend: BackendDep) -> None:
+    """Stores a package. The body must have the SHA-256 of the path, and must be a valid package.
 
-    It streams to the service's disk. Uploading one that is here already changes nothing.
+    The body may be streamed. Uploading a package again changes nothing.
     """
-    async with received(request, behind.uploads, most_bytes=LIMIT_BYTES) as upload:
-        await run_in_threadpool(asked.put_package, sha256, upload)
+    async with receive_upload(request, backend.uploads, max_bytes=LIMIT_BYTES) as upload:
+        await run_in_threadpool(service.put_package, sha256, upload)

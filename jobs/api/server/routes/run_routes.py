@@ -1,4 +1,4 @@
-"""/v1/runs: submit, look, stop, resume, logs."""
+"""/v1/runs: submit, list, get, stop, resume, logs."""
 
 import math
 from typing import Annotated, Any
@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.api.protocol import IDEMPOTENCY_KEY, MOST_CURSOR, MOST_EVENTS, MOST_RUNS, RUNS
+from jobs.api.protocol import IDEMPOTENCY_KEY, MAX_CURSOR, MAX_EVENTS, MAX_RUNS, RUNS
 from jobs.api.server import openapi
-from jobs.api.server.dependencies import Asked
+from jobs.api.server.dependencies import ServiceDep
 from jobs.errors import NotFoundError
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter
@@ -19,80 +19,78 @@ from trainers.errors import ConfigError
 router = APIRouter(prefix=RUNS, tags=["runs"])
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
-# What a page hands out is base64 for URLs.
+# Cursors are URL-safe base64.
 CURSOR = r"^[A-Za-z0-9_=-]+$"
-MOST_NAME = 200
-# Of an attempt's and of an event's number, so that every database takes it.
-MOST_ATTEMPT, MOST_NUMBER = 1_000_000, 2**53
-# A config has three levels or four.
-MOST_DEPTH = 50
+MAX_NAME = 200
+# Largest number of an attempt and of an event, within the range of every database.
+MAX_ATTEMPT, MAX_NUMBER = 1_000_000, 2**53
+# A config has up to four levels.
+MAX_DEPTH = 50
 
 
 class QueryString(BaseModel):
-    """A query string; names that are not in it are refused, so that a mistyped filter does not list everything."""
+    """A query string; unknown parameters are rejected, so that a mistyped filter does not list everything."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-Filter = Annotated[str | None, Field(pattern=PRINTABLE, max_length=MOST_NAME)]
+Filter = Annotated[str | None, Field(pattern=PRINTABLE, max_length=MAX_NAME)]
 
 
 class RunsQuery(QueryString):
-    """Which runs are listed."""
+    """Filters and paging of runs."""
 
     state: list[RunState] = Field([], max_length=50, description="Only runs in this state; may be repeated.")
     queue: Filter = Field(None, description="Only runs of this queue.")
     user: Filter = Field(None, description="Only runs of this user.")
     tag: Filter = Field(None, description="Only runs with this tag.")
-    limit: int = Field(50, ge=1, le=MOST_RUNS, description="At most so many runs.")
-    cursor: str | None = Field(
-        None, pattern=CURSOR, max_length=1000, description="`next_cursor` of the page before; nothing else is a cursor."
-    )
+    limit: int = Field(50, ge=1, le=MAX_RUNS, description="Largest number of runs.")
+    cursor: str | None = Field(None, pattern=CURSOR, max_length=1000, description="`next_cursor` of the previous page.")
 
 
 class EventsQuery(QueryString):
-    """Which events are listed."""
+    """Paging of events."""
 
-    after: int = Field(0, ge=0, le=MOST_NUMBER, description="Only events with a larger number.")
-    limit: int = Field(MOST_EVENTS, ge=1, le=MOST_EVENTS, description="At most so many events.")
+    after: int = Field(0, ge=0, le=MAX_NUMBER, description="Only events with a larger number.")
+    limit: int = Field(MAX_EVENTS, ge=1, le=MAX_EVENTS, description="Largest number of events.")
 
 
 class LogsQuery(QueryString):
-    """Which logs are read."""
+    """Selection and paging of logs."""
 
-    attempt: int | None = Field(None, ge=1, le=MOST_ATTEMPT, description="Number of the attempt. Default: the newest.")
+    attempt: int | None = Field(None, ge=1, le=MAX_ATTEMPT, description="Number of the attempt. Default: the newest.")
     source: str | None = Field(
-        None, pattern=PRINTABLE, max_length=MOST_NAME, description="`driver` or `rank-<n>`. Default: all."
+        None, pattern=PRINTABLE, max_length=MAX_NAME, description="`driver` or `rank-<n>`. Default: all."
     )
     cursor: str | None = Field(
         None,
         pattern=CURSOR,
-        max_length=MOST_CURSOR,
-        description="`cursor` of the page before. Default: from the beginning.",
+        max_length=MAX_CURSOR,
+        description="`cursor` of the previous page. Default: start at the first line.",
     )
 
 
-def known_name(
+def valid_run_id(
     run_id: Annotated[
         str,
         Path(description="Name of the run.", examples=["whisper-sr"], json_schema_extra={"pattern": NAME}),
     ],
 ) -> str:
-    """A text that may be the name of a run; what cannot be one is not there, as any other that is not."""
-    if len(run_id) > MOST_NAME or not run_id.isprintable():
+    """Validates the name of a run; a text that cannot be one is not found."""
+    if len(run_id) > MAX_NAME or not run_id.isprintable():
         raise NotFoundError("no run has such a name: letters, digits, '.', '_' and '-', 100 at most")
     return run_id
 
 
-RunId = Annotated[str, Depends(known_name)]
+RunId = Annotated[str, Depends(valid_run_id)]
 Key = Annotated[
     str | None,
     Header(
         alias=IDEMPOTENCY_KEY,
         pattern=r"^[!-~]+$",
-        max_length=MOST_NAME,
-        description="Made up by the client, new for each new run. Sent again with the same request, it gives the run "
-        "that is there already, so that a request whose answer was lost can be repeated.",
+        max_length=MAX_NAME,
+        description="Chosen by the client, a new one for each new run. A repeated request with the same key returns "
+        "the existing run, so that a request whose response was lost can be repeated.",
     ),
 ]
 
@@ -110,13 +108,13 @@ Key = Annotated[
     },
     openapi_extra={"requestBody": {"content": {"application/json": {"example": openapi.RUN_REQUEST}}}},
 )
-def submit_run(run_request: RunRequest, asked: Asked, response: Response, key: Key = None) -> Run:
+def submit_run(run_request: RunRequest, service: ServiceDep, response: Response, key: Key = None) -> Run:
     """Queues a run of an uploaded package (see `PUT /v1/packages/{sha256}`). Its user is the one of the token.
 
-    The config is checked whole; one answer names every fault. A gang that can never fit is refused with the arithmetic.
+    The config is validated; one response lists all its errors. A gang that can never fit on the cluster is rejected.
     """
-    _refuse_unspeakable(run_request.config)
-    run = asked.submit(run_request, idempotency_key=key)
+    _reject_unstorable(run_request.config)
+    run = service.submit(run_request, idempotency_key=key)
     response.headers["Location"] = f"{RUNS}/{run.id}"
     return run
 
@@ -126,20 +124,20 @@ def submit_run(run_request: RunRequest, asked: Asked, response: Response, key: K
     summary="List runs",
     responses={200: openapi.example(openapi.PAGE, "A page."), **openapi.errors(422)},
 )
-def list_runs(query: Annotated[RunsQuery, Query()], asked: Asked) -> Page:
+def list_runs(query: Annotated[RunsQuery, Query()], service: ServiceDep) -> Page:
     """Lists the runs of all users, newest submitted first. `next_cursor` gives the next page; null: there is none."""
     wanted = RunFilter(query.state, query.queue, query.user, query.tag)
-    return asked.runs(wanted, limit=query.limit, cursor=query.cursor)
+    return service.runs(wanted, limit=query.limit, cursor=query.cursor)
 
 
 @router.get(
     "/{run_id}",
-    summary="Look at a run",
+    summary="Get a run",
     responses={200: openapi.example(openapi.RUN, "The run."), **openapi.errors(404, 422)},
 )
-def get_run(run_id: RunId, asked: Asked) -> Run:
-    """Gives a run with its state, one line of reason, and how far its newest attempt has come."""
-    return asked.run(run_id)
+def get_run(run_id: RunId, service: ServiceDep) -> Run:
+    """Returns a run with its state, the reason for it, and the progress of its newest attempt."""
+    return service.run(run_id)
 
 
 @router.get(
@@ -147,9 +145,9 @@ def get_run(run_id: RunId, asked: Asked) -> Run:
     summary="List a run's attempts",
     responses={200: openapi.example([openapi.ATTEMPT], "All attempts, oldest first."), **openapi.errors(404, 422)},
 )
-def list_attempts(run_id: RunId, asked: Asked) -> list[Attempt]:
-    """Lists the Ray jobs of a run: what each started from, held, and ended with."""
-    return asked.attempts(run_id)
+def list_attempts(run_id: RunId, service: ServiceDep) -> list[Attempt]:
+    """Lists the attempts of a run: where each started from, its resources, and how it ended."""
+    return service.attempts(run_id)
 
 
 @router.get(
@@ -157,22 +155,22 @@ def list_attempts(run_id: RunId, asked: Asked) -> list[Attempt]:
     summary="List a run's events",
     responses={200: openapi.example([openapi.EVENT], "Events, oldest first."), **openapi.errors(404, 422)},
 )
-def list_events(run_id: RunId, query: Annotated[EventsQuery, Query()], asked: Asked) -> list[Event]:
-    """Tells the run's story. For the next page send the last number as `after`; an empty list: nothing more yet."""
-    return asked.events(run_id, after=query.after, limit=query.limit)
+def list_events(run_id: RunId, query: Annotated[EventsQuery, Query()], service: ServiceDep) -> list[Event]:
+    """Lists a run's changes of state. For the next page, pass the last number as `after`."""
+    return service.events(run_id, after=query.after, limit=query.limit)
 
 
 @router.post(
     "/{run_id}/stop",
     summary="Stop a run",
-    responses={200: openapi.example(openapi.RUN, "The run as it is now."), **openapi.errors(404, 422)},
+    responses={200: openapi.example(openapi.RUN, "The run, with its new state."), **openapi.errors(404, 422)},
 )
-def stop_run(run_id: RunId, asked: Asked) -> Run:
-    """Asks for a run's end: a waiting one stops at once, one that trains leaves a last checkpoint first.
+def stop_run(run_id: RunId, service: ServiceDep) -> Run:
+    """Requests a stop: a waiting run stops at once, a run that is training saves a last checkpoint first.
 
-    Asking again, or of a run that has ended, changes nothing. Any token may stop any run; the event says whose did.
+    A repeated request, or one for a run that has ended, changes nothing. The event records the user.
     """
-    return asked.stop(run_id)
+    return service.stop(run_id)
 
 
 @router.post(
@@ -180,50 +178,50 @@ def stop_run(run_id: RunId, asked: Asked) -> Run:
     summary="Resume a run",
     responses={200: openapi.example(openapi.RUN, "The run, queued again."), **openapi.errors(404, 409, 422)},
 )
-def resume_run(run_id: RunId, asked: Asked) -> Run:
-    """Queues a failed or stopped run again; it continues from its last whole checkpoint.
+def resume_run(run_id: RunId, service: ServiceDep) -> Run:
+    """Queues a failed or stopped run again; it continues from its last complete checkpoint.
 
-    Any token may resume any run; the event says whose did. Repeated, it is refused, since the run is queued already.
+    The event records the user. A repeated request is rejected, since the run is already queued.
     """
-    return asked.resume(run_id)
+    return service.resume(run_id)
 
 
 @router.get(
     "/{run_id}/logs",
     summary="Read an attempt's logs",
-    responses={200: openapi.example(openapi.LOGS, "What is new."), **openapi.errors(404, 409, 422, 502)},
+    responses={200: openapi.example(openapi.LOGS, "The new lines."), **openapi.errors(404, 409, 422, 502)},
 )
-def read_run_logs(run_id: RunId, query: Annotated[LogsQuery, Query()], asked: Asked) -> LogPage:
-    """Gives what driver and workers printed since the cursor: live, and after the cluster has gone.
+def read_run_logs(run_id: RunId, query: Annotated[LogsQuery, Query()], service: ServiceDep) -> LogPage:
+    """Returns the output of driver and workers since the cursor; also after the cluster is gone.
 
-    `ended`: nothing more will come. Otherwise ask again with `cursor`; over any reconnect nothing is lost or repeated.
+    `ended`: there will be no more lines. Otherwise repeat the request with `cursor`; no line is lost or repeated.
     """
-    return asked.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor)
+    return service.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor)
 
 
-def _refuse_unspeakable(value: Any, depth: int = 0) -> None:
-    """Refuses what JSON can carry but no file name, database or answer can.
+def _reject_unstorable(value: Any, depth: int = 0) -> None:
+    """Rejects values that JSON allows but that file names, databases or responses cannot hold.
 
     Raises:
         ConfigError: half of a surrogate pair or a NUL in a text, NaN or an infinity, or too many levels.
     """
-    if depth > MOST_DEPTH:
-        raise ConfigError(f"the submission has more than {MOST_DEPTH} levels: a config has four")
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"the submission has more than {MAX_DEPTH} levels; a config has four")
     match value:
-        case str() if "\x00" in value or (not value.isascii() and _is_torn(value)):
+        case str() if "\x00" in value or (not value.isascii() and _has_lone_surrogate(value)):
             raise ConfigError("the submission has a NUL, or half of a surrogate pair, in a text: take it out")
         case float() if not math.isfinite(value):
             raise ConfigError("the submission has a number that is not finite: JSON has no NaN and no infinity")
         case dict():
             for name, item in value.items():
-                _refuse_unspeakable(name, depth + 1)
-                _refuse_unspeakable(item, depth + 1)
+                _reject_unstorable(name, depth + 1)
+                _reject_unstorable(item, depth + 1)
         case list():
             for item in value:
-                _refuse_unspeakable(item, depth + 1)
+                _reject_unstorable(item, depth + 1)
 
 
-def _is_torn(text: str) -> bool:
+def _has_lone_surrogate(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

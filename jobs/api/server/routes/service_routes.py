@@ -1,4 +1,4 @@
-"""What is asked of the service itself: hours used, queues, health, metrics."""
+"""Usage, queues, clusters, metrics and health of the service."""
 
 from importlib.metadata import version
 from typing import Annotated
@@ -9,8 +9,8 @@ from pydantic import Field
 
 from jobs.api.protocol import CLUSTERS, HEALTH, METRICS, QUEUES, USAGE
 from jobs.api.server import openapi
-from jobs.api.server.dependencies import Asked, Backend, Behind
-from jobs.api.server.routes.run_routes import MOST_NAME, PRINTABLE, QueryString
+from jobs.api.server.dependencies import Backend, BackendDep, ServiceDep
+from jobs.api.server.routes.run_routes import MAX_NAME, PRINTABLE, QueryString
 from jobs.lifecycle import RunState
 from jobs.model import Record, Usage, UsageBy
 from jobs.scheduler.limits import Limits
@@ -19,31 +19,31 @@ router = APIRouter(tags=["service"])
 public_router = APIRouter(tags=["service"])
 
 # The year 3000, and well within what every database takes.
-MOST_S = 32_503_680_000.0
-# A number of an event that is never reached; asking for what comes after it costs a look into an index.
+MAX_S = 32_503_680_000.0
+# Larger than any event's number, so that the query only reads an index.
 NEVER = 2**62
 
 
 class UsageQuery(QueryString):
-    """Which hours are summed up."""
+    """Grouping and filters of usage."""
 
-    by: UsageBy = Field("user", description="What to sum over. With `tag`, a run with two tags counts for both.")
+    by: UsageBy = Field("user", description="What to group by. With `tag`, a run with two tags counts for both.")
     since_s: float | None = Field(
-        None, ge=0, le=MOST_S, allow_inf_nan=False, description="Only what lies after this time. Seconds since 1970."
+        None, ge=0, le=MAX_S, allow_inf_nan=False, description="Only usage after this time. Seconds since 1970."
     )
-    run_id: str | None = Field(None, pattern=PRINTABLE, max_length=MOST_NAME, description="Only of this run.")
+    run_id: str | None = Field(None, pattern=PRINTABLE, max_length=MAX_NAME, description="Only this run.")
 
 
 class QueueView(Record):
-    """A queue and what is in it.
+    """A queue and its runs.
 
     Attributes:
         name: Its name.
-        limits: Caps of the whole queue. null: the queue is not configured any more, but has runs.
-        per_user: Caps of each user in it.
-        runs: Number of its runs by state; states without runs are left out.
-        waiting: How many wait to be admitted.
-        holding: How many hold their gang.
+        limits: Limits of the whole queue. null: the queue is no longer configured, but has runs.
+        per_user: Limits of each user in the queue.
+        runs: Number of runs by state; states without runs are left out.
+        waiting: Number of runs that wait to be admitted.
+        holding: Number of runs that hold their gang.
     """
 
     name: str
@@ -58,8 +58,8 @@ class QueuesView(Record):
     """All queues.
 
     Attributes:
-        patience_s: A run that has waited longer goes before all that have not.
-        queues: In order of names.
+        patience_s: Starvation timeout: a run that has waited longer goes first. Seconds.
+        queues: The queues, sorted by name.
     """
 
     patience_s: float
@@ -70,7 +70,7 @@ class ClusterView(Record):
     """A Ray cluster of the service.
 
     Attributes:
-        address: URL of its dashboard, as `job.address` names it.
+        address: URL of its dashboard, as in `job.address`.
     """
 
     address: str
@@ -80,19 +80,19 @@ class ClustersView(Record):
     """All clusters.
 
     Attributes:
-        clusters: The first is for runs that name none.
+        clusters: The first is the default.
     """
 
     clusters: list[ClusterView]
 
 
 class Health(Record):
-    """Whether the service works.
+    """Health of the service.
 
     Attributes:
-        status: `ok`: the ledger's database answers.
-        holds_lease: Whether this service drives the runs. Of several on one ledger one does; all answer.
-        version: Rayscribe's.
+        status: `ok`: the ledger's database responds.
+        holds_lease: Whether this service runs the controller; of several on one ledger, one does.
+        version: Rayscribe's version.
     """
 
     status: str
@@ -113,12 +113,12 @@ QUEUE = {
 
 @router.get(
     USAGE,
-    summary="Sum up GPU-hours and CPU-hours",
-    responses={200: openapi.example([openapi.USAGE], "Sums, in order of keys."), **openapi.errors(404, 422)},
+    summary="Get GPU-hours and CPU-hours",
+    responses={200: openapi.example([openapi.USAGE], "Sums, sorted by key."), **openapi.errors(404, 422)},
 )
-def get_usage(query: Annotated[UsageQuery, Query()], asked: Asked) -> list[Usage]:
-    """Sums up what attempts have held, from their beginning to their end; those that live count up to now."""
-    return asked.usage(query.by, since_s=query.since_s, run_id=query.run_id)
+def get_usage(query: Annotated[UsageQuery, Query()], service: ServiceDep) -> list[Usage]:
+    """Sums the resources that attempts have held from start to end; active attempts count up to now."""
+    return service.usage(query.by, since_s=query.since_s, run_id=query.run_id)
 
 
 @router.get(
@@ -126,9 +126,9 @@ def get_usage(query: Annotated[UsageQuery, Query()], asked: Asked) -> list[Usage
     summary="List queues",
     responses={200: openapi.example({"patience_s": 21600.0, "queues": [QUEUE]}, "All queues."), **openapi.errors()},
 )
-def list_queues(behind: Behind) -> QueuesView:
-    """Lists the queues with their caps and the number of their runs in each state."""
-    return queues_of(behind)
+def list_queues(backend: BackendDep) -> QueuesView:
+    """Lists the queues with their limits and the number of runs in each state."""
+    return queues_of(backend)
 
 
 @router.get(
@@ -139,9 +139,9 @@ def list_queues(behind: Behind) -> QueuesView:
         **openapi.errors(),
     },
 )
-def list_clusters(asked: Asked) -> ClustersView:
-    """Lists the Ray clusters that runs may name; the first is for those that name none."""
-    return ClustersView(clusters=[ClusterView(address=address) for address in asked.clusters()])
+def list_clusters(service: ServiceDep) -> ClustersView:
+    """Lists the Ray clusters that runs may name; the first is the default."""
+    return ClustersView(clusters=[ClusterView(address=address) for address in service.clusters()])
 
 
 @router.get(
@@ -157,29 +157,29 @@ def list_clusters(asked: Asked) -> ClustersView:
     },
 )
 def get_metrics(request: Request) -> Response:
-    """Gives runs, queue lengths, waiting times, attempts by cause, GPU-hours and CPU-hours, as the ledger has them."""
+    """Returns runs, queue lengths, waiting times, attempts by cause, GPU-hours and CPU-hours."""
     registry: CollectorRegistry = request.app.state.registry
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @public_router.get(
     HEALTH,
-    summary="Ask whether the service works",
+    summary="Check the health of the service",
     responses={
-        200: openapi.example({"status": "ok", "holds_lease": True, "version": "0.1.0"}, "It works."),
+        200: openapi.example({"status": "ok", "holds_lease": True, "version": "0.1.0"}, "The service works."),
         **{status: item for status, item in openapi.errors().items() if status != 401},
     },
 )
-def get_health(behind: Behind) -> Health:
-    """Answers 200 where the ledger's database answers too, 503 where it does not. Needs no token."""
-    behind.ledger.events(None, after=NEVER, limit=1)
-    return Health(status="ok", holds_lease=behind.holds_lease(), version=version("rayscribe"))
+def get_health(backend: BackendDep) -> Health:
+    """Responds with 200 if the ledger's database responds, otherwise with 503. Needs no token."""
+    backend.ledger.events(None, after=NEVER, limit=1)
+    return Health(status="ok", holds_lease=backend.holds_lease(), version=version("rayscribe"))
 
 
-def queues_of(behind: Backend) -> QueuesView:
-    """The queues that are configured, and those that have runs all the same."""
-    counts = behind.ledger.usage.runs()
-    configured = behind.queues.queues
+def queues_of(backend: Backend) -> QueuesView:
+    """The configured queues, and others that have runs."""
+    counts = backend.ledger.usage.runs()
+    configured = backend.queues.queues
     views = []
     for name in sorted({*configured, *(queue for queue, _ in counts)}):
         part = configured.get(name)
@@ -194,4 +194,4 @@ def queues_of(behind: Backend) -> QueuesView:
                 holding=sum(number for state, number in runs.items() if state.holding),
             )
         )
-    return QueuesView(patience_s=behind.queues.patience_s, queues=views)
+    return QueuesView(patience_s=backend.queues.patience_s, queues=views)
