@@ -26,7 +26,8 @@ from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.session import LocalSession
-from trainers.models.whisper import load_recognizer
+from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper_recognizer import pad_labels
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.pipeline.ray_engine import RayEngine
@@ -132,7 +133,7 @@ def read_share(reader: ClipReader, log_mel: LogMel, edges_s: np.ndarray, session
     """One rank's features, batch by batch, as SpeechTrainer makes them."""
     share = np.arange(len(edges_s))[session.rank :: session.world_size]
     order = share[np.argsort(edges_s[share], kind="stable")]
-    clips, collate = Clips(reader, [[0]] * len(edges_s)), Collator(0, 0)
+    clips, collate = Clips(reader, [[0]] * len(edges_s)), Collator(partial(pad_labels, start_id=0, pad_id=0))
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         edge_s = float(edges_s[rows].max())
@@ -178,8 +179,8 @@ def evaluate(given: argparse.Namespace) -> None:
     """Scores the test split on two ranks in every turn; one batch of each rank goes before, uncounted."""
     session, config = LocalSession.of_this_process(), config_of(given)
     silence_libraries()
-    recognizer = load_recognizer(config.model, None, 0)
-    options = scoring_options(config, recognizer.context_s)
+    recognizer = WhisperFamily().load_recognizer(config.model, None, 0)
+    options = scoring_options(config, recognizer.limits.context_s)
     warm, scorer = (
         Scorer(prepared_split(config, session, split), recognizer, session, cache_bytes=0)
         for split in ("validation", "test")

@@ -7,8 +7,7 @@ import transformers
 
 from tests.benchmarks.sizes import Sizes
 from trainers.config.schema import ModelPart
-from trainers.models.processor import write_scratch_description
-from trainers.models.whisper import load_recognizer
+from trainers.models.whisper_family import WhisperFamily
 
 HEAD_WIDTH = 64
 
@@ -27,8 +26,8 @@ def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
     )
     with manifest.open(encoding="utf-8") as file:
         texts = [row["text"] for row in csv.DictReader(file)]
-    write_scratch_description(folder, texts, part)
-    network = load_recognizer(part, folder, seed=0).model
+    WhisperFamily().write_description(folder, texts, part)
+    network = WhisperFamily().load_recognizer(part, folder, seed=0).model
     # New weights utter timestamps, after which generate goes back to the audio; trained ones, told not to, do not.
     last_word = network.generation_config.no_timestamps_token_id
     network.generation_config.suppress_tokens = list(range(last_word + 1, network.config.vocab_size))

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--language")
     options, command = parser.parse_known_args()
     context = options.serialized_runtime_env_context
-    folder = os.getcwd()
+    folder = str(Path.cwd())
     match context.get("command_prefix"):
         case ["cd", working_dir, "&&"]:
             folder = working_dir

@@ -1,60 +1,19 @@
 """The model's files, and the transcripts as it would see them. Needs torch only for the Trainer's arguments."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, wraps
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from transformers import GenerationConfig, WhisperConfig
 
-from trainers.config.schema import ModelPart
-from trainers.errors import ConfigError, DataError
+from trainers.errors import DataError
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
+from trainers.inspection.opened_model import Opened, needs_model, open_model
 from trainers.inspection.subject import Split, Subject
-from trainers.models.processor import (
-    check_label_lengths,
-    context_and_labels,
-    encode_labels,
-    is_multilingual,
-    load_processor,
-)
-from trainers.models.whisper_scratch import NO_TIMESTAMPS, START, language_code, new_processor
+from trainers.inspection.whisper_checks import CHECKS as WHISPER_CHECKS
+from trainers.models.family import check_label_lengths
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
-# Prompt tokens that leave less room for a hypothesis, see `scoring.evaluate`.
-PROMPT_TOKENS = 4
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What could be opened of a model.
-
-    Attributes:
-        processor: WhisperProcessor.
-        config: Sizes; None for a new model, which is made of the recipe.
-        generation: Generation config; None for a new model.
-    """
-
-    processor: Any
-    config: Any | None
-    generation: Any | None
-
-
-def _needs_model(run: Callable[[Subject, Opened], Iterator[Finding]]) -> Callable[[Subject], Iterator[Finding]]:
-    """Makes a check report that it was skipped where the model is not open; `check_model` reports why."""
-
-    @wraps(run)
-    def check(subject: Subject) -> Iterator[Finding]:
-        opened = open_model(subject)
-        if isinstance(opened, Finding):
-            yield skipped("the model could not be opened")
-        else:
-            yield from run(subject, opened)
-
-    return check
 
 
 def check_model(subject: Subject) -> Iterator[Finding]:
@@ -75,84 +34,21 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     yield ok(f"model.name_or_path: {part.name_or_path} opens")
 
 
-@_needs_model
-def check_tokens(subject: Subject, opened: Opened) -> Iterator[Finding]:
-    """Checks the special tokens that every label begins with."""
-    part = subject.config.model
-    wanted = [START, NO_TIMESTAMPS]
-    if part.language is not None and (opened.generation is None or _multilingual(opened.generation)):
-        wanted += [f"<|{language_code(part.language)}|>", f"<|{part.task}|>"]
-    vocabulary = opened.processor.tokenizer.get_vocab()
-    missing = [token for token in wanted if token not in vocabulary]
-    if missing:
-        yield problem(
-            f"the tokenizer of {_name(part)} has no token {', '.join(missing)}: take a model that knows "
-            f"model.language {part.language} and model.task {part.task}, or name a language that it knows"
-        )
-    else:
-        yield ok(f"the tokenizer has {' '.join(wanted)}")
-
-
-@_needs_model
-def check_start_token(subject: Subject, opened: Opened) -> Iterator[Finding]:
-    """Compares the token that the decoder starts with: in training, in generation, in the tokenizer."""
-    part = subject.config.model
-    if opened.config is None:
-        yield ok("a new model starts with the tokenizer's own token")
-        return
-    start = opened.processor.tokenizer.convert_tokens_to_ids(START)
-    configs = {"config.json": opened.config, "generation_config.json": opened.generation}
-    wrong = {
-        file: found
-        for file, content in configs.items()
-        if (found := getattr(content, "decoder_start_token_id", None)) != start
-    }
-    for file, found in wrong.items():
-        yield problem(
-            f"{_name(part)}: decoder_start_token_id is {found} in {file}, but the tokenizer's {START} is {start}: "
-            f"write {start} there, or the model is trained from one token and generates from another"
-        )
-    if not wrong:
-        yield ok(f"decoder_start_token_id is {start}, the tokenizer's {START}")
-
-
-@_needs_model
-def check_generation(subject: Subject, opened: Opened) -> Iterator[Finding]:
-    """Checks what generation needs for the language and task of the config, and reports what it ignores."""
-    part = subject.config.model
-    if opened.generation is None:
-        yield ok("a new model's generation config is made of the recipe")
-        return
-    problems = list(_generation_problems(part, opened))
-    yield from map(problem, problems)
-    for file, content in (("config.json", opened.config), ("generation_config.json", opened.generation)):
-        if ids := getattr(content, "forced_decoder_ids", None):
-            # In every released model; set_language clears them.
-            yield ok(f"{file} has outdated forced_decoder_ids {ids}, which are ignored: model.language and task count")
-    if opened.config is not None and getattr(opened.config, "suppress_tokens", None) == []:
-        yield warning(
-            f"{_name(part)}: config.json has suppress_tokens [], which is ignored and goes into the exported model: "
-            "remove it there (transformers#36341)"
-        )
-    if not problems:
-        yield ok("the generation config knows language, task and timestamps")
-
-
-@_needs_model
+@needs_model()
 def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
     """Compares lengths of transcripts with what the decoder holds and with what scoring generates."""
     if not subject.splits:
         yield skipped("no manifest could be opened")
-    tokenizer, config = opened.processor.tokenizer, subject.config
-    _, most = context_and_labels(config.model, opened.processor)
-    room = max(1, min(config.training.generation_max_length, most - PROMPT_TOKENS))
-    # Of a label's tokens, all but one of these and the end token are a hypothesis's own.
-    prefix = len(tokenizer.prefix_tokens) - 1
+    config, limits = subject.config, opened.family.limits(subject.config.model, opened.processor)
+    most, room = limits.label_tokens, min(config.training.generation_max_length, limits.new_tokens)
+    # What stands before and behind the text; the end token, which is generated too, is the last of it.
+    around = len(opened.family.encode_labels(opened.processor, [""])[0])
+    prefix = around - 1
     for split in subject.splits:
         scored = split.name != "train"
         allowed = min(most, room + prefix) if scored else most
         ids, texts = (split.ids, split.texts) if scored else _trained(subject, split)
-        long_ids, lengths = _longer(tokenizer, ids, texts, allowed)
+        long_ids, lengths = _longer(opened, ids, texts, allowed, around)
         try:
             check_label_lengths(lengths, long_ids, most, split.name)
         except DataError as error:
@@ -183,69 +79,14 @@ def check_arguments(subject: Subject) -> Iterator[Finding]:
     yield ok(f"transformers takes the training arguments; {score} is scored on validation and chooses the model")
 
 
-@lru_cache(maxsize=1)
-def open_model(subject: Subject) -> Opened | Finding:
-    """Opens what the checks need, once; a finding where that is not possible."""
-    part = subject.config.model
-    if part.init == "scratch":
-        return _new_model(subject)
-    try:
-        generation = _generation_config(part)
-        config = WhisperConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
-    except (ConfigError, OSError, ValueError) as error:
-        is_here = Path(str(part.name_or_path)).exists()
-        return problem(str(error)) if is_here else subject.unreachable(str(error))
-    try:
-        return Opened(load_processor(part, None), config, generation)
-    except ConfigError as error:
-        return problem(str(error))
-
-
-def _new_model(subject: Subject) -> Opened | Finding:
-    part = subject.config.model
-    try:
-        language_code(str(part.language))
-    except ConfigError as error:
-        return problem(str(error))
-    train = subject.split("train")
-    if train is None:
-        return skipped("the vocabulary is learned from data.train, which could not be opened here")
-    return Opened(new_processor(train.texts, part), None, None)
-
-
-def _generation_config(part: ModelPart) -> Any:
-    is_multilingual(part)  # opens it too, with a better message where it cannot
-    return GenerationConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
-
-
-def _generation_problems(part: ModelPart, opened: Opened) -> Iterator[str]:
-    tokenizer, generation = opened.processor.tokenizer, opened.generation
-    assert generation is not None
-    fix = "copy generation_config.json from the released model of this size"
-    stamp = tokenizer.convert_tokens_to_ids(NO_TIMESTAMPS)
-    if (found := getattr(generation, "no_timestamps_token_id", None)) != stamp:
-        yield (
-            f"{_name(part)}: generation_config.json has no_timestamps_token_id {found}, the tokenizer {stamp}: the "
-            f"model would generate timestamps, which labels do not have; {fix}"
-        )
-    if part.language is None or not _multilingual(generation):
-        return
-    token = f"<|{language_code(part.language)}|>"
-    for table, key, wanted in (("lang_to_id", token, token), ("task_to_id", part.task, f"<|{part.task}|>")):
-        found = (getattr(generation, table, None) or {}).get(key)
-        if found != tokenizer.convert_tokens_to_ids(wanted):
-            yield (
-                f"{_name(part)}: generation_config.json is outdated: its {table} has {found} for {key}, the tokenizer "
-                f"{tokenizer.convert_tokens_to_ids(wanted)}; {fix}"
-            )
-
-
-def _longer(tokenizer: Any, ids: Sequence[str], texts: Sequence[str], allowed: int) -> tuple[list[str], list[int]]:
+def _longer(
+    opened: Opened, ids: Sequence[str], texts: Sequence[str], allowed: int, around: int
+) -> tuple[list[str], list[int]]:
     """Ids and label lengths of the transcripts with more label tokens than are allowed."""
-    # A byte-level token is a byte or more, so that short texts need not be encoded to know it.
-    bytes_allowed = allowed - len(tokenizer.prefix_tokens)
-    rows = [row for row, text in enumerate(texts) if len(text.encode()) > bytes_allowed]
-    lengths = [len(labels) for labels in encode_labels(tokenizer, [texts[row] for row in rows])]
+    # A token is a byte or more, so that short texts need not be encoded to know it.
+    rows = [row for row, text in enumerate(texts) if len(text.encode()) > allowed - around]
+    labels = opened.family.encode_labels(opened.processor, [texts[row] for row in rows])
+    lengths = [len(each) for each in labels]
     long = [(ids[row], length) for row, length in zip(rows, lengths, strict=True) if length > allowed]
     return [name for name, _ in long], [length for _, length in long]
 
@@ -261,19 +102,9 @@ def _trained(subject: Subject, split: Split) -> tuple[list[str], list[str]]:
     return [ids[row] for row in rows], [split.texts[row] for row in rows]
 
 
-def _multilingual(generation: Any) -> bool:
-    return bool(getattr(generation, "is_multilingual", True))
-
-
-def _name(part: ModelPart) -> str:
-    return str(part.name_or_path or "the new model")
-
-
 CHECKS = (
     Check("arguments", "transformers takes the training arguments", check_arguments),
     Check("model", "the model's files open", check_model),
-    Check("tokens", "the tokenizer knows language and task", check_tokens),
-    Check("start_token", "the decoder starts with the right token", check_start_token),
-    Check("generation", "the generation config is up to date", check_generation),
+    *WHISPER_CHECKS,
     Check("labels", "no transcript is longer than the decoder", check_labels),
 )

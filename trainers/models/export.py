@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 
 from trainers.config.schema import TrainConfig
-from trainers.models.whisper_scratch import language_code
+from trainers.models.family import Family
+from trainers.models.known_families import family_of_folder
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import MODEL, RunFolder
 
@@ -38,18 +39,18 @@ def export_model(
     for name in sorted(checkpoint.files):
         if name not in NOT_EXPORTED:
             target.upload_file(local / name, name)
-    target.write_bytes("README.md", model_card(config, checkpoint, test).encode())
+    target.write_bytes("README.md", model_card(config, family_of_folder(local), checkpoint, test).encode())
 
 
-def model_card(config: TrainConfig, checkpoint: Checkpoint, test: dict[str, Any] | None) -> str:
+def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test: dict[str, Any] | None) -> str:
     """Renders the model card: what it is, how it was trained, how good it is and on what."""
     header: dict[str, Any] = {
         "pipeline_tag": "automatic-speech-recognition",
         "library_name": "transformers",
-        "tags": ["whisper", "rayscribe"],
+        "tags": [family.name, "rayscribe"],
     }
     if config.model.language is not None:
-        header["language"] = language_code(config.model.language)
+        header["language"] = family.language_code(config.model.language)
     if config.model.name_or_path is not None:
         header["base_model"] = config.model.name_or_path
     origin = config.model.name_or_path or "new weights"

@@ -8,13 +8,9 @@ from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import check_scorable, select_training
 from trainers.distributed.console import print_line
-from trainers.models.processor import (
-    check_label_lengths,
-    context_and_labels,
-    encode_labels,
-    load_processor,
-    settle_processor,
-)
+from trainers.models.family import check_label_lengths
+from trainers.models.known_families import family_of
+from trainers.models.processor import settle_processor
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.splits import check_storage, prepare_splits
 from trainers.run_folder import layout
@@ -80,7 +76,7 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     status.show(Phase.PREPARING_DATA, detail="opening the data")
     if config.model.init == "pretrained":
         # Weights that cannot be opened, a language without a token.
-        load_processor(config.model, None)
+        family_of(config.model).open_processor(config.model, None)
 
 
 def _prepare(request: AttemptRequest, status: StatusWriter) -> dict[str, PreparedSet]:
@@ -152,9 +148,10 @@ def _check_utterances(config: TrainConfig, driver: Driver, holder: int, sets: Ma
         DataError: transcripts or clips do not fit the model; nothing is left to train on.
     """
     home = driver.folder.sub(f"{layout.ATTEMPTS}/{holder}")
-    processor = settle_processor(config, home, sets["train"].index["text"].to_pylist())
-    model_context_s, most_labels = context_and_labels(config.model, processor)
-    context_s = context_of(config, model_context_s)
+    processor = settle_processor(config.model, home, sets["train"].index["text"].to_pylist())
+    family = family_of(config.model)
+    limits = family.limits(config.model, processor)
+    context_s = context_of(config, limits.context_s)
     chosen = select_training(
         sets["train"].index,
         min_duration_s=config.data.min_duration_s,
@@ -170,9 +167,8 @@ def _check_utterances(config: TrainConfig, driver: Driver, holder: int, sets: Ma
             check_scorable(index, context_s=context_s, split=split)
         rows = [row for row in range(len(index)) if split != "train" or row in trained]
         ids, texts = index["id"].take(rows).to_pylist(), index["text"].take(rows).to_pylist()
-        check_label_lengths(
-            [len(labels) for labels in encode_labels(processor.tokenizer, texts)], ids, most_labels, split
-        )
+        lengths = [len(labels) for labels in family.encode_labels(processor, texts)]
+        check_label_lengths(lengths, ids, limits.label_tokens, split)
     driver.own.write_jsonl(layout.QUARANTINE, left_out)
     print_line(_data_line(sets, len(trained), len(chosen.left_out)))
 

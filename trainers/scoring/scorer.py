@@ -3,23 +3,18 @@
 import gc
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from transformers import SuppressTokensLogitsProcessor
 
 from trainers.data.batch_plan import bucket_of
-from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.console import Progress
 from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
-from trainers.models.processor import encode_labels
-from trainers.models.whisper import Recognizer, input_frames, label_loss, pad_labels
+from trainers.models.recognizer import Decoding, Recognizer
 from trainers.scoring.error_rate import Score, UtteranceScore, check_ids
 from trainers.scoring.metrics import ErrorRates
 from trainers.scoring.normalizers import scoring_normalizer
@@ -31,19 +26,15 @@ class ScoringOptions:
 
     Attributes:
         batch_size: Utterances of one generate call. It never moves a score.
-        max_length: Most tokens of a hypothesis.
-        num_beams: Beams; 1 is greedy.
+        decoding: How hypotheses are generated.
         normalize: Compare after Whisper's basic text normalization.
         edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`.
-        autocast: Lower precision of the computation, or None for float32.
     """
 
     batch_size: int
-    max_length: int
-    num_beams: int
+    decoding: Decoding
     normalize: bool
     edges_s: tuple[float, ...]
-    autocast: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -89,11 +80,10 @@ class Scorer:
         self._recognizer = recognizer
         self._session = session
         self._reader = ClipReader(prepared, cache_bytes=cache_bytes)
-        self._log_mel = LogMel(recognizer.processor.feature_extractor)
+        self._features = recognizer.new_features()
         self._index = prepared.index
         self._durations_s = self._index["duration_s"].to_numpy()
-        texts = self._index["text"].to_pylist()
-        self._labels = encode_labels(recognizer.processor.tokenizer, texts)
+        self._labels = recognizer.encode_labels(self._index["text"].to_pylist())
 
     def score(
         self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
@@ -112,7 +102,7 @@ class Scorer:
         model = self._recognizer.model
         was_training = model.training
         model.eval()
-        self._log_mel.to(model.device)
+        self._features.to(model.device)
         batches = self._own_batches(options)
         total_clips = sum(len(positions) for positions, _ in batches)
         progress = Progress(what, total=total_clips, unit="clips", say=self._session.say, every_s=10.0)
@@ -160,49 +150,16 @@ class Scorer:
             *self._recognize_halving(positions[half:], edge_s, options),
         ]
 
-    @torch.no_grad()
     def _recognize(self, positions: np.ndarray, edge_s: float, options: ScoringOptions) -> list[_Hypothesis]:
-        model, tokenizer = self._recognizer.model, self._recognizer.processor.tokenizer
-        frames = self._log_mel.frames(edge_s)
-        clips = [torch.from_numpy(self._reader.read(position)).to(model.device) for position in positions]
-        features = torch.stack([self._log_mel(clip, frames) for clip in clips])
-        precision = (
-            torch.autocast(model.device.type, options.autocast) if options.autocast is not None else nullcontext()
-        )
-        with input_frames(model, frames), precision:
-            # Once, for the loss and for the hypothesis: the encoder is most of the work.
-            encoded = model.get_encoder()(features)
-            losses = self._losses(encoded, positions)
-            tokens = model.generate(
-                encoder_outputs=encoded,
-                max_new_tokens=_most_new_tokens(model, options.max_length),
-                num_beams=options.num_beams,
-                do_sample=False,
-                logits_processor=[self._no_timestamps()],
-            )
-        hypotheses = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        device, frames = self._recognizer.model.device, self._features.frames(edge_s)
+        clips = [torch.from_numpy(self._reader.read(position)).to(device) for position in positions]
+        features = torch.stack([self._features(clip, frames) for clip in clips])
+        labels = [self._labels[position] for position in positions]
+        recognized = self._recognizer.recognize(features, labels, options.decoding)
         return [
-            _Hypothesis(int(position), hypothesis.strip(), loss, len(self._labels[position]))
-            for position, hypothesis, loss in zip(positions, hypotheses, losses, strict=True)
+            _Hypothesis(int(position), text, loss, len(self._labels[position]))
+            for position, (text, loss) in zip(positions, recognized, strict=True)
         ]
-
-    def _no_timestamps(self) -> SuppressTokensLogitsProcessor:
-        """Forbids timestamps, which are not wanted: after one, generation would go back to the audio."""
-        model = self._recognizer.model
-        first = model.generation_config.no_timestamps_token_id + 1
-        return SuppressTokensLogitsProcessor(list(range(first, model.config.vocab_size)), device=model.device)
-
-    def _losses(self, encoded: Any, positions: np.ndarray) -> list[float]:
-        """Summed cross-entropy of each utterance's labels, in nats."""
-        model = self._recognizer.model
-        labels, inputs = pad_labels(
-            [self._labels[position] for position in positions],
-            start_id=model.config.decoder_start_token_id,
-            pad_id=model.config.pad_token_id,
-        )
-        labels, inputs = labels.to(model.device), inputs.to(model.device)
-        logits = model(encoder_outputs=encoded, decoder_input_ids=inputs).logits
-        return [float(label_loss(row[None], target[None], 1)) for row, target in zip(logits, labels, strict=True)]
 
     def _sum(self, hypotheses: Sequence[_Hypothesis], options: ScoringOptions) -> SplitScore:
         gathered = sorted(hypotheses, key=lambda item: item.position)
@@ -227,8 +184,3 @@ class Scorer:
         # Added exactly, so that the loss does not move with the order of ranks either.
         loss = math.fsum(item.loss for item in gathered) / sum(item.labels for item in gathered)
         return SplitScore(score, utterances, loss)
-
-
-def _most_new_tokens(model: Any, max_length: int) -> int:
-    # Start, language, task and no-timestamps stand before the first new token.
-    return max(1, min(max_length, int(model.config.max_target_positions) - 4))

@@ -14,7 +14,8 @@ from trainers.config.schema import S3_SCHEME, TrainConfig
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.errors import ResumeError
-from trainers.models.whisper import Recognizer, load_recognizer, open_exported
+from trainers.models.known_families import family_of, family_of_folder
+from trainers.models.recognizer import Recognizer
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.journal import Checkpoint
@@ -90,7 +91,7 @@ def build(rank: Rank, start: Start | None) -> Loop:
         accumulation=plan.shape.accumulation,
         on_gpu=config.scaling.use_gpu,
     )
-    options = scoring_options(config, recognizer.context_s)
+    options = scoring_options(config, recognizer.limits.context_s)
     trainer = SpeechTrainer(
         recognizer=recognizer,
         arguments=arguments,
@@ -131,10 +132,10 @@ def train(loop: Loop) -> str | None:
 def _load_model(rank: Rank) -> Recognizer:
     model, seed, processor = rank.config.model, rank.config.run.seed, rank.order.processor
     if processor is None:
-        return load_recognizer(model, None, seed)
+        return family_of(model).load_recognizer(model, None, seed)
     with TemporaryDirectory(prefix="rayscribe-processor-") as description:
         rank.folder.storage.download_folder(processor, Path(description))
-        return load_recognizer(model, Path(description), seed)
+        return family_of(model).load_recognizer(model, Path(description), seed)
 
 
 def _last_step(config: TrainConfig, plan: BatchPlan) -> int:
@@ -175,10 +176,10 @@ def _score_start(loop: Loop, start: Start) -> None:
     if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
         return
     loop.progress.scoring()
-    recognizer = open_exported(local)
+    recognizer = family_of_folder(local).open_exported(local)
     recognizer.model.to(rank.device)
     scorer = Scorer(rank.order.sets[VALIDATION], recognizer, rank.session, cache_bytes=cache_bytes(rank.config))
-    result = scorer.score(scoring_options(rank.config, recognizer.context_s))
+    result = scorer.score(scoring_options(rank.config, recognizer.limits.context_s))
     epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
     metrics = pass_on(result, checkpoint.step, rank.session, loop.keeper)
     loop.progress.validated(checkpoint.step, loop.last_step, epoch, metrics)

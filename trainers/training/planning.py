@@ -4,8 +4,7 @@ from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import select_training
-from trainers.models.processor import encode_labels
-from trainers.models.whisper import Recognizer
+from trainers.models.recognizer import Decoding, Recognizer
 from trainers.scoring.scorer import ScoringOptions
 from trainers.training.arguments import autocast_dtype
 from trainers.training.trainer import Clips
@@ -16,7 +15,7 @@ def plan_training(
 ) -> tuple[BatchPlan, Clips]:
     """The batch plan and the clips that its positions mean, the same on every rank."""
     part = config.training
-    context_s = context_of(config, recognizer.context_s)
+    context_s = context_of(config, recognizer.limits.context_s)
     rows = select_training(
         prepared.index,
         min_duration_s=config.data.min_duration_s,
@@ -31,7 +30,7 @@ def plan_training(
         window_shards=part.shuffle_window_shards,
         full_context_fraction=part.full_context_fraction,
     )
-    labels = encode_labels(recognizer.processor.tokenizer, prepared.index["text"].to_pylist())
+    labels = recognizer.encode_labels(prepared.index["text"].to_pylist())
     return plan, Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels)
 
 
@@ -63,9 +62,11 @@ def scoring_options(config: TrainConfig, model_context_s: float, *, full_context
     context_s = model_context_s if full_context else context_of(config, model_context_s)
     return ScoringOptions(
         batch_size=config.training.per_device_eval_batch_size,
-        max_length=config.training.generation_max_length,
-        num_beams=config.training.generation_num_beams,
+        decoding=Decoding(
+            max_length=config.training.generation_max_length,
+            num_beams=config.training.generation_num_beams,
+            autocast=autocast_dtype(config),
+        ),
         normalize=config.data.do_normalize_eval,
         edges_s=bucket_edges(context_s, bucketed=bucketed),
-        autocast=autocast_dtype(config),
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from trainers.errors import FencedError, RayscribeError
 from trainers.models.export import export_model
-from trainers.models.whisper import open_exported
+from trainers.models.known_families import family_of_folder
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase
 from trainers.run_folder.checkpoints import fetch
@@ -44,7 +44,7 @@ def _fetch_best(rank: Rank) -> tuple[Checkpoint, Path]:
 def _score_test(rank: Rank, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
     if "test" not in rank.order.sets:
         return None
-    recognizer = open_exported(local)
+    recognizer = family_of_folder(local).open_exported(local)
     recognizer.model.to(rank.device)
     return score_split(rank.config, rank.order.sets["test"], rank.session, outputs, recognizer, "test")
 

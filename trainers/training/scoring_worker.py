@@ -10,8 +10,9 @@ from trainers.config.schema import TrainConfig, is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import check_scorable
 from trainers.distributed.session import LocalSession, Session
-from trainers.models.processor import check_label_lengths, encode_labels
-from trainers.models.whisper import Recognizer, load_recognizer, open_exported
+from trainers.models.family import check_label_lengths
+from trainers.models.known_families import family_of, family_of_folder
+from trainers.models.recognizer import Recognizer
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.storage import open_storage
@@ -50,10 +51,9 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
     recognizer = _open_model(order)
     index = order.prepared.index
-    check_scorable(index, context_s=context_of(config, recognizer.context_s), split=order.split)
-    lengths = [len(row) for row in encode_labels(recognizer.processor.tokenizer, index["text"].to_pylist())]
-    most = recognizer.model.config.max_target_positions
-    check_label_lengths(lengths, index["id"].to_pylist(), most, order.split)
+    check_scorable(index, context_s=context_of(config, recognizer.limits.context_s), split=order.split)
+    lengths = [len(row) for row in recognizer.encode_labels(index["text"].to_pylist())]
+    check_label_lengths(lengths, index["id"].to_pylist(), recognizer.limits.label_tokens, order.split)
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
     score_split(config, order.prepared, session, folder, recognizer, order.split)
     session.barrier()
@@ -62,11 +62,11 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
 def _open_model(order: EvaluateOrder) -> Recognizer:
     if not is_absolute(order.model):
         part = order.config.model.model_copy(update={"init": "pretrained", "name_or_path": order.model})
-        return load_recognizer(part, None, order.config.run.seed)
+        return family_of(part).load_recognizer(part, None, order.config.run.seed)
     parent, _, name = order.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
         open_storage(parent, s3_endpoint_url=order.config.run.s3_endpoint_url).download_folder(name, Path(local))
-        return open_exported(Path(local))
+        return family_of_folder(Path(local)).open_exported(Path(local))
 
 
 def score_split(
@@ -79,13 +79,13 @@ def score_split(
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
     scorer = Scorer(prepared, recognizer, session, cache_bytes=cache_bytes(config))
-    result = scorer.score(scoring_options(config, recognizer.context_s), what=f"score {split}")
+    result = scorer.score(scoring_options(config, recognizer.limits.context_s), what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.score.to_json_dict(), "loss": result.loss}
     if config.model.max_context_s is not None:
-        whole_options = scoring_options(config, recognizer.context_s, full_context=True)
-        whole = scorer.score(whole_options, what=f"score {split} at {recognizer.context_s:g} s")
+        whole_options = scoring_options(config, recognizer.limits.context_s, full_context=True)
+        whole = scorer.score(whole_options, what=f"score {split} at {recognizer.limits.context_s:g} s")
         totals["full_context"] = {
-            "context_s": recognizer.context_s,
+            "context_s": recognizer.limits.context_s,
             **whole.score.to_json_dict(),
             "loss": whole.loss,
         }

@@ -13,9 +13,9 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallba
 from transformers.trainer_callback import PrinterCallback
 
 from trainers.data.batch_plan import BatchPlan
-from trainers.data.features import LogMel, pad_samples
+from trainers.data.features import pad_samples
 from trainers.data.prepared_set import ClipReader
-from trainers.models.whisper import IGNORED_LABEL, Recognizer, input_frames, label_loss, pad_labels
+from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer
 
 PREFETCH_STEPS = 4
 
@@ -108,20 +108,13 @@ class Clips(Dataset[dict[str, Any]]):
 class Collator:
     """Stacks clips and labels; features are computed later, on the device."""
 
-    start_id: int
-    pad_id: int
+    collate_labels: LabelCollator
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Gives samples (B, T) int16, lengths (B,), labels and decoder_input_ids (B, L), and edge_s."""
+        """Gives samples (B, T) int16, lengths (B,), edge_s, and what the model is given of labels (B, L)."""
         samples, lengths = pad_samples([item["clip"] for item in items])
-        labels, inputs = pad_labels([item["labels"] for item in items], start_id=self.start_id, pad_id=self.pad_id)
-        return {
-            "samples": samples,
-            "lengths": lengths,
-            "labels": labels,
-            "decoder_input_ids": inputs,
-            "edge_s": items[0]["edge_s"],
-        }
+        labels = self.collate_labels([item["labels"] for item in items])
+        return {**labels, "samples": samples, "lengths": lengths, "edge_s": items[0]["edge_s"]}
 
 
 class SpeechTrainer(Seq2SeqTrainer):
@@ -152,11 +145,10 @@ class SpeechTrainer(Seq2SeqTrainer):
                 came between.
             callbacks: Further callbacks.
         """
-        config = recognizer.model.config
         super().__init__(
             model=recognizer.model,
             args=arguments,
-            data_collator=Collator(config.decoder_start_token_id, config.pad_token_id),
+            data_collator=Collator(recognizer.collate_labels),
             train_dataset=clips,
             # The Trainer insists on one where it is to evaluate; `evaluate` below reads its own.
             eval_dataset=clips,
@@ -164,13 +156,13 @@ class SpeechTrainer(Seq2SeqTrainer):
             callbacks=callbacks,
         )
         self.pop_callback(PrinterCallback)
-        self.processor = recognizer.processor
+        self._recognizer = recognizer
         self._plan = plan
         self._rank = rank
         self._clips = clips
         self._first_step = first_step
         self._score = evaluate
-        self._log_mel = LogMel(recognizer.processor.feature_extractor).to(arguments.device)
+        self._features = recognizer.new_features().to(arguments.device)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The plan's batches of this rank; not prepared by accelerate, which would share them out again."""
@@ -190,17 +182,17 @@ class SpeechTrainer(Seq2SeqTrainer):
         if "samples" not in moved:
             return moved
         samples, lengths, edge_s = moved.pop("samples"), moved.pop("lengths"), moved.pop("edge_s")
-        frames = self._log_mel.frames(edge_s)
-        features = [self._log_mel(clip[:length], frames) for clip, length in zip(samples, lengths, strict=True)]
-        return {**moved, "input_features": torch.stack(features)}
+        frames = self._features.frames(edge_s)
+        features = [self._features(clip[:length], frames) for clip, length in zip(samples, lengths, strict=True)]
+        return {**moved, self._recognizer.input_name: torch.stack(features)}
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of one forward pass, at the length of its bucket."""
-        with input_frames(self.model, inputs["input_features"].shape[-1]):
+        with self._recognizer.input_frames(inputs[self._recognizer.input_name].shape[-1]):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        return label_loss(outputs.logits, labels, num_items_in_batch, self.args.label_smoothing_factor)
+        return self._recognizer.loss(outputs, labels, num_items_in_batch, self.args.label_smoothing_factor)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores the validation set over all ranks."""
@@ -222,7 +214,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             folder = Path(str(output_dir or self.args.output_dir))
             # A pickle, and nothing that config.yaml does not say.
             (folder / "training_args.bin").unlink(missing_ok=True)
-            self.processor.save_pretrained(folder)
+            self._recognizer.processor.save_pretrained(folder)
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Nothing: `Reseed` makes the state of each step from the step's number."""

@@ -64,7 +64,8 @@ def test_an_error_of_ours_is_a_problem_in_its_own_words(tmp_path: Path) -> None:
 def test_a_package_that_cannot_be_imported_is_a_problem_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "trainers.inspection.model_checks", raising=False)
+    for name in [name for name in sys.modules if name.startswith(("trainers.inspection.", "trainers.models."))]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     group, line = lines_of(subject_of(tmp_path), "model")
     assert group == {"group": "model", "checks": ["model"]}

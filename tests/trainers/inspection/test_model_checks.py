@@ -10,18 +10,11 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 from tests.trainers.inspection.checking import levels, said, sound_corpus, subject_of, the_one
 from tests.trainers.synthetic import config, write_rows
 from trainers.inspection.findings import Finding
-from trainers.inspection.model_checks import (
-    CHECKS,
-    check_arguments,
-    check_generation,
-    check_labels,
-    check_model,
-    check_start_token,
-    check_tokens,
-    open_model,
-)
+from trainers.inspection.model_checks import CHECKS, check_arguments, check_labels, check_model
+from trainers.inspection.opened_model import open_model
 from trainers.inspection.subject import Subject
-from trainers.models.processor import encode_labels, write_scratch_description
+from trainers.inspection.whisper_checks import check_generation, check_start_token, check_tokens
+from trainers.models.whisper_family import WhisperFamily
 
 Tampered = Callable[..., Subject]
 
@@ -30,7 +23,9 @@ Tampered = Callable[..., Subject]
 def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny multilingual Whisper, as `save_pretrained` leaves it."""
     folder = tmp_path_factory.mktemp("whisper")
-    write_scratch_description(folder, ["one two three", "four five"], config({"model.max_context_s": None}).model)
+    WhisperFamily().write_description(
+        folder, ["one two three", "four five"], config({"model.max_context_s": None}).model
+    )
     network = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(folder))
     network.generation_config = GenerationConfig.from_pretrained(folder)
     network.save_pretrained(folder)
@@ -190,7 +185,7 @@ class TestLabels:
         opened = open_model(subject)
         assert not isinstance(opened, Finding)
         (train,) = (split for split in subject.splits if split.name == "train")
-        lengths = [len(labels) for labels in encode_labels(opened.processor.tokenizer, train.texts)]
+        lengths = [len(labels) for labels in opened.family.encode_labels(opened.processor, train.texts)]
         errors = [text for level, text in said(check_labels, subject) if level == "error" and text.startswith("train")]
         long = sum(length > most for length in lengths)
         assert [text.split()[1] for text in errors] == ([str(long)] if long else [])

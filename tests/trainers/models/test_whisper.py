@@ -10,38 +10,33 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError, DataError
-from trainers.models.processor import check_label_lengths, encode_labels, write_scratch_description
-from trainers.models.whisper import (
-    IGNORED_LABEL,
-    Recognizer,
-    input_frames,
-    label_loss,
-    load_recognizer,
-    open_exported,
-    pad_labels,
-)
+from trainers.models.family import check_label_lengths
+from trainers.models.recognizer import IGNORED_LABEL, Recognizer
+from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper_recognizer import label_loss, open_exported, pad_labels
 from trainers.models.whisper_scratch import LANGUAGES, START, language_code
 
 TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]
+FAMILY = WhisperFamily()
 MODEL = config({"model.language": "Serbian"}).model
 
 
 @pytest.fixture(scope="module")
 def description(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("description")
-    write_scratch_description(folder, TEXTS, MODEL)
+    FAMILY.write_description(folder, TEXTS, MODEL)
     return folder
 
 
 @pytest.fixture
 def recognizer(description: Path) -> Recognizer:
-    return load_recognizer(MODEL, description, seed=1)
+    return FAMILY.load_recognizer(MODEL, description, seed=1)
 
 
 class TestScratch:
     def test_every_rank_builds_the_same_weights(self, description: Path) -> None:
-        first, second = (load_recognizer(MODEL, description, seed=1).model.state_dict() for _ in range(2))
-        other = load_recognizer(MODEL, description, seed=2).model.state_dict()
+        first, second = (FAMILY.load_recognizer(MODEL, description, seed=1).model.state_dict() for _ in range(2))
+        other = FAMILY.load_recognizer(MODEL, description, seed=2).model.state_dict()
         assert all(torch.equal(first[name], second[name]) for name in first)
         assert any(not torch.equal(first[name], other[name]) for name in first)
 
@@ -60,17 +55,17 @@ class TestScratch:
         assert recognizer.model.config.decoder_start_token_id == tokenizer.convert_tokens_to_ids(START)
 
     def test_the_context_is_the_config_s(self, recognizer: Recognizer) -> None:
-        assert recognizer.context_s == 3.0
+        assert recognizer.limits.context_s == 3.0
         assert recognizer.model.config.max_source_positions == 150
 
     def test_what_was_saved_opens_as_the_same(self, recognizer: Recognizer, tmp_path: Path) -> None:
         recognizer.model.save_pretrained(tmp_path)
         recognizer.processor.save_pretrained(tmp_path)
         opened = open_exported(tmp_path)
-        assert encode_labels(opened.processor.tokenizer, TEXTS) == encode_labels(recognizer.processor.tokenizer, TEXTS)
+        assert opened.encode_labels(TEXTS) == recognizer.encode_labels(TEXTS)
         weights, again = recognizer.model.state_dict(), opened.model.state_dict()
         assert all(torch.equal(weights[name], again[name]) for name in weights)
-        assert opened.context_s == 3.0
+        assert opened.limits.context_s == 3.0
         assert opened.model.generation_config.language == "serbian"
 
     def test_a_plain_pipeline_transcribes_with_it(self, recognizer: Recognizer, tmp_path: Path) -> None:
@@ -113,7 +108,7 @@ class TestLabels:
     def test_the_start_token_is_left_to_the_model(self, recognizer: Recognizer) -> None:
         tokenizer = recognizer.processor.tokenizer
         start = tokenizer.convert_tokens_to_ids(START)
-        for labels, text in zip(encode_labels(tokenizer, TEXTS), TEXTS, strict=True):
+        for labels, text in zip(recognizer.encode_labels(TEXTS), TEXTS, strict=True):
             assert start not in labels
             assert tokenizer.convert_ids_to_tokens(labels[:3]) == ["<|sr|>", "<|transcribe|>", "<|notimestamps|>"]
             assert labels.count(tokenizer.eos_token_id) == 1
@@ -123,19 +118,19 @@ class TestLabels:
     def test_the_decoder_hears_it_once(self, recognizer: Recognizer) -> None:
         tokenizer = recognizer.processor.tokenizer
         start = tokenizer.convert_tokens_to_ids(START)
-        _, inputs = pad_labels(encode_labels(tokenizer, TEXTS), start_id=start, pad_id=tokenizer.pad_token_id)
+        inputs = recognizer.collate_labels(recognizer.encode_labels(TEXTS))["decoder_input_ids"]
         assert (inputs[:, 0] == start).all()
         assert not (inputs[:, 1:] == start).any()
 
     def test_padding_is_known_by_length_and_not_by_token(self) -> None:
         end = 7
-        labels, inputs = pad_labels([[1, end], [1, 2, 3, end], [end]], start_id=9, pad_id=end)
+        labels, inputs = pad_labels([[1, end], [1, 2, 3, end], [end]], start_id=9, pad_id=end).values()
         ignored = IGNORED_LABEL
         assert labels.tolist() == [[1, end, ignored, ignored], [1, 2, 3, end], [end, ignored, ignored, ignored]]
         assert inputs.tolist() == [[9, 1, end, end], [9, 1, 2, 3], [9, end, end, end]]
 
     def test_ignored_labels_stay_ignored(self) -> None:
-        labels, inputs = pad_labels([[IGNORED_LABEL] * 2, [1]], start_id=9, pad_id=7)
+        labels, inputs = pad_labels([[IGNORED_LABEL] * 2, [1]], start_id=9, pad_id=7).values()
         assert labels.tolist() == [[IGNORED_LABEL] * 2, [1, IGNORED_LABEL]]
         assert inputs.tolist() == [[9, 7], [9, 1]]
 
@@ -147,7 +142,7 @@ class TestLabels:
             check_label_lengths([448, 449], ["a", "b"], 448, "test")
 
     def test_no_texts_have_no_labels(self, recognizer: Recognizer) -> None:
-        assert encode_labels(recognizer.processor.tokenizer, []) == []
+        assert recognizer.encode_labels([]) == []
 
 
 class TestLoss:
@@ -187,13 +182,13 @@ class TestLoss:
 class TestInputFrames:
     def test_within_it_a_shorter_input_is_taken(self, recognizer: Recognizer) -> None:
         model = recognizer.model.eval()
-        with torch.no_grad(), input_frames(model, 100):
+        with torch.no_grad(), recognizer.input_frames(100):
             assert model.get_encoder()(torch.zeros(1, 80, 100)).last_hidden_state.shape == (1, 50, 16)
 
     def test_afterwards_all_is_as_before(self, recognizer: Recognizer) -> None:
         model = recognizer.model
         before = json.dumps(model.config.to_dict(), default=str), model.get_encoder().embed_positions.weight.clone()
-        with pytest.raises(RuntimeError, match="inside"), input_frames(model, 100):
+        with pytest.raises(RuntimeError, match="inside"), recognizer.input_frames(100):
             raise RuntimeError("inside")
         assert json.dumps(model.config.to_dict(), default=str) == before[0]
         positions = model.get_encoder().embed_positions
@@ -205,6 +200,6 @@ class TestInputFrames:
         features = torch.randn(1, 80, 300, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             plain = model.get_encoder()(features).last_hidden_state
-            with input_frames(model, 300):
+            with recognizer.input_frames(300):
                 told = model.get_encoder()(features).last_hidden_state
         assert torch.equal(plain, told)

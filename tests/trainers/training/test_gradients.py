@@ -12,7 +12,7 @@ from tests.trainers.training.gradient_process import Job, one_step
 from trainers.config.schema import DataPart
 from trainers.data.preparation import prepare, run_here
 from trainers.data.sources import open_sources
-from trainers.models.processor import write_scratch_description
+from trainers.models.whisper_family import WhisperFamily
 
 # Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.
 TEXTS = ["a", "one two three four five six seven", "no", "the quick brown fox jumps over the lazy dog", "x y"] * 2 + [
@@ -60,7 +60,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     prepared = prepare(
         source, data, cache_url=str(root / "prepared"), s3_endpoint_url=None, runner=run_here, say=lambda line: None
     )
-    write_scratch_description(root / "description", TEXTS, config().model)
+    WhisperFamily().write_description(root / "description", TEXTS, config().model)
     return Bench(Job(config(), prepared, root / "description", root), root)
 
 

@@ -1,0 +1,79 @@
+"""The model of the config under inspection, as far as it can be opened here without its weights."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from pathlib import Path
+from typing import Any
+
+from trainers.config.schema import ModelPart
+from trainers.errors import ConfigError
+from trainers.inspection.findings import Finding, problem, skipped
+from trainers.inspection.subject import Subject
+from trainers.models.family import Family
+from trainers.models.known_families import family_of
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What could be opened of a model.
+
+    Attributes:
+        family: Its family.
+        processor: Its processor; a new model's was learned from the training text.
+    """
+
+    family: Family
+    processor: Any
+
+
+ModelCheck = Callable[[Subject, Opened], Iterator[Finding]]
+
+
+def needs_model(family: str | None = None) -> Callable[[ModelCheck], Callable[[Subject], Iterator[Finding]]]:
+    """Makes a check report that it was skipped where the model is not open; `check_model` reports why.
+
+    Args:
+        family: Name of the only family that the check is for.
+    """
+
+    def decorate(run: ModelCheck) -> Callable[[Subject], Iterator[Finding]]:
+        @wraps(run)
+        def check(subject: Subject) -> Iterator[Finding]:
+            opened = open_model(subject)
+            if isinstance(opened, Finding):
+                yield skipped("the model could not be opened")
+            elif family not in (None, opened.family.name):
+                yield skipped(f"a {opened.family.name} model has nothing of this kind")
+            else:
+                yield from run(subject, opened)
+
+        return check
+
+    return decorate
+
+
+@lru_cache(maxsize=1)
+def open_model(subject: Subject) -> Opened | Finding:
+    """Opens what the checks need, once; a finding where that is not possible."""
+    part = subject.config.model
+    try:
+        family = family_of(part)
+    except ConfigError as error:
+        is_here = Path(str(part.name_or_path)).exists()
+        return problem(str(error)) if is_here else subject.unreachable(str(error))
+    try:
+        if part.init == "pretrained":
+            return Opened(family, family.open_processor(part, None))
+        family.language_code(str(part.language))
+    except ConfigError as error:
+        return problem(str(error))
+    train = subject.split("train")
+    if train is None:
+        return skipped("the vocabulary is learned from data.train, which could not be opened here")
+    return Opened(family, family.new_processor(train.texts, part))
+
+
+def model_name(part: ModelPart) -> str:
+    """What messages call the model."""
+    return str(part.name_or_path or "the new model")

@@ -1,0 +1,110 @@
+"""What a Whisper model's tokenizer and generation config must agree on, and often do not in published weights."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from transformers import WhisperConfig
+
+from trainers.config.schema import ModelPart
+from trainers.inspection.findings import Check, Finding, ok, problem, warning
+from trainers.inspection.opened_model import Opened, model_name, needs_model
+from trainers.inspection.subject import Subject
+from trainers.models.whisper_family import WhisperFamily, generation_config, is_multilingual
+from trainers.models.whisper_scratch import NO_TIMESTAMPS, START, language_code
+
+
+@needs_model(WhisperFamily.name)
+def check_tokens(subject: Subject, opened: Opened) -> Iterator[Finding]:
+    """Checks the special tokens that every label begins with."""
+    part = subject.config.model
+    wanted = [START, NO_TIMESTAMPS]
+    if part.language is not None and (part.init == "scratch" or is_multilingual(generation_config(part))):
+        wanted += [f"<|{language_code(part.language)}|>", f"<|{part.task}|>"]
+    vocabulary = opened.processor.tokenizer.get_vocab()
+    missing = [token for token in wanted if token not in vocabulary]
+    if missing:
+        yield problem(
+            f"the tokenizer of {model_name(part)} has no token {', '.join(missing)}: take a model that knows "
+            f"model.language {part.language} and model.task {part.task}, or name a language that it knows"
+        )
+    else:
+        yield ok(f"the tokenizer has {' '.join(wanted)}")
+
+
+@needs_model(WhisperFamily.name)
+def check_start_token(subject: Subject, opened: Opened) -> Iterator[Finding]:
+    """Compares the token that the decoder starts with: in training, in generation, in the tokenizer."""
+    part = subject.config.model
+    if part.init == "scratch":
+        yield ok("a new model starts with the tokenizer's own token")
+        return
+    start = opened.processor.tokenizer.convert_tokens_to_ids(START)
+    wrong = {
+        file: found
+        for file, content in _configs(part).items()
+        if (found := getattr(content, "decoder_start_token_id", None)) != start
+    }
+    for file, found in wrong.items():
+        yield problem(
+            f"{model_name(part)}: decoder_start_token_id is {found} in {file}, but the tokenizer's {START} is {start}: "
+            f"write {start} there, or the model is trained from one token and generates from another"
+        )
+    if not wrong:
+        yield ok(f"decoder_start_token_id is {start}, the tokenizer's {START}")
+
+
+@needs_model(WhisperFamily.name)
+def check_generation(subject: Subject, opened: Opened) -> Iterator[Finding]:
+    """Checks what generation needs for the language and task of the config, and reports what it ignores."""
+    part = subject.config.model
+    if part.init == "scratch":
+        yield ok("a new model's generation config is made of the recipe")
+        return
+    configs = _configs(part)
+    problems = list(_generation_problems(part, opened.processor.tokenizer, configs["generation_config.json"]))
+    yield from map(problem, problems)
+    for file, content in configs.items():
+        if ids := getattr(content, "forced_decoder_ids", None):
+            # In every released model; set_language clears them.
+            yield ok(f"{file} has outdated forced_decoder_ids {ids}, which are ignored: model.language and task count")
+    if getattr(configs["config.json"], "suppress_tokens", None) == []:
+        yield warning(
+            f"{model_name(part)}: config.json has suppress_tokens [], which is ignored and goes into the exported "
+            "model: remove it there (transformers#36341)"
+        )
+    if not problems:
+        yield ok("the generation config knows language, task and timestamps")
+
+
+@lru_cache(maxsize=1)
+def _configs(part: ModelPart) -> dict[str, Any]:
+    config = WhisperConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
+    return {"config.json": config, "generation_config.json": generation_config(part)}
+
+
+def _generation_problems(part: ModelPart, tokenizer: Any, generation: Any) -> Iterator[str]:
+    fix = "copy generation_config.json from the released model of this size"
+    stamp = tokenizer.convert_tokens_to_ids(NO_TIMESTAMPS)
+    if (found := getattr(generation, "no_timestamps_token_id", None)) != stamp:
+        yield (
+            f"{model_name(part)}: generation_config.json has no_timestamps_token_id {found}, the tokenizer {stamp}: "
+            f"the model would generate timestamps, which labels do not have; {fix}"
+        )
+    if part.language is None or not is_multilingual(generation):
+        return
+    token = f"<|{language_code(part.language)}|>"
+    for table, key, wanted in (("lang_to_id", token, token), ("task_to_id", part.task, f"<|{part.task}|>")):
+        found = (getattr(generation, table, None) or {}).get(key)
+        if found != tokenizer.convert_tokens_to_ids(wanted):
+            yield (
+                f"{model_name(part)}: generation_config.json is outdated: its {table} has {found} for {key}, the "
+                f"tokenizer {tokenizer.convert_tokens_to_ids(wanted)}; {fix}"
+            )
+
+
+CHECKS = (
+    Check("tokens", "the tokenizer knows language and task", check_tokens),
+    Check("start_token", "the decoder starts with the right token", check_start_token),
+    Check("generation", "the generation config is up to date", check_generation),
+)

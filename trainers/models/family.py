@@ -1,0 +1,118 @@
+"""What the rest of Rayscribe asks of a family of recognizers; `known_families` lists the families that there are.
+
+A family answers without torch, and works where transformers finds none, until it loads a model: what is checked before
+a run needs no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trainers.config.schema import ModelPart
+from trainers.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from trainers.models.recognizer import Recognizer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a model can take in and give out.
+
+    Attributes:
+        context_s: Its longest input. Seconds.
+        label_tokens: The most tokens of a label, those before and behind the text included.
+        new_tokens: The most tokens that it generates.
+    """
+
+    context_s: float
+    label_tokens: int
+    new_tokens: int
+
+
+class Family(Protocol):
+    """A family of recognizers: models that are described, loaded and given labels in one way.
+
+    Attributes:
+        name: `model_type` in the config.json of its models.
+    """
+
+    name: str
+
+    def new_processor(self, texts: Sequence[str], model: ModelPart) -> Any:
+        """The processor of a new model, whose vocabulary is learned from `texts`."""
+
+    def write_description(self, folder: Path, texts: Sequence[str], model: ModelPart) -> None:
+        """Writes config and processor of a new model, everything but weights, so that all ranks build the same one.
+
+        Args:
+            folder: Where to.
+            texts: Transcripts of the training set.
+            model: The config's model part.
+        """
+
+    def open_processor(self, model: ModelPart, description: Path | None) -> Any:
+        """Opens the processor.
+
+        Args:
+            model: The config's model part.
+            description: Folder of `write_description`, or None for the processor of pretrained weights.
+
+        Raises:
+            ConfigError: it cannot be opened, or does not fit the config.
+        """
+
+    def limits(self, model: ModelPart, processor: Any) -> Limits:
+        """The limits of a model that is not loaded yet."""
+
+    def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
+        """Label ids of each text, with what stands before and behind the text."""
+
+    def language_code(self, language: str) -> str:
+        """The code of a language given by name or code, e.g. `Serbian` → `sr`.
+
+        Raises:
+            ConfigError: the family does not know it.
+        """
+
+    def load_recognizer(self, model: ModelPart, description: Path | None, seed: int) -> Recognizer:
+        """Builds the model on this process, the same on every rank.
+
+        Args:
+            model: The config's model part.
+            description: Folder of `write_description`, or None for pretrained weights.
+            seed: Seed of new weights.
+
+        Raises:
+            ConfigError: the weights cannot be opened.
+        """
+
+    def open_exported(self, folder: Path) -> Recognizer:
+        """Opens a folder with model and processor, as written by an export or a checkpoint."""
+
+
+def check_label_lengths(lengths: Sequence[int], ids: Sequence[str], most: int, split: str) -> None:
+    """Refuses transcripts that the model cannot hold; on a GPU they would end the process in mid-training.
+
+    Raises:
+        DataError: names the ids and their lengths.
+    """
+    long = [(name, length) for name, length in zip(ids, lengths, strict=True) if length > most]
+    if long:
+        shown = ", ".join(f"{name} ({length})" for name, length in long[:5])
+        raise DataError(
+            f"{split}: {len(long)} transcripts have more label tokens than the model's {most}: {shown}"
+            f"{', …' if len(long) > 5 else ''}; shorten or split these utterances"
+        )
+
+
+def cannot_open(model: ModelPart, error: Exception) -> ConfigError:
+    """The error of a model that transformers cannot open."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ConfigError(
+        f"model.name_or_path: {model.name_or_path} cannot be opened: {reason}; give a folder with a model, "
+        "or a Hub id that this machine can reach"
+    )

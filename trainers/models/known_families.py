@@ -1,0 +1,55 @@
+"""The families of recognizers that Rayscribe trains. To add one: a module with its `Family`, and its name here."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from transformers import PretrainedConfig
+
+from trainers.config.schema import ModelPart
+from trainers.errors import ConfigError
+from trainers.models.family import Family, cannot_open
+from trainers.models.whisper_family import WhisperFamily
+
+# A model that is trained from scratch is of the first.
+FAMILIES: dict[str, Family] = {family.name: family for family in (WhisperFamily(),)}
+
+
+def family_of(model: ModelPart) -> Family:
+    """The family of the config's model: of new weights, or by the config.json of pretrained ones.
+
+    Raises:
+        ConfigError: it cannot be opened, or is of no known family.
+    """
+    if model.init == "scratch":
+        return next(iter(FAMILIES.values()))
+    try:
+        name = _model_type(str(model.name_or_path), model.revision or "main")
+    except (OSError, ValueError) as error:
+        raise cannot_open(model, error) from error
+    return _known(name, f"model.name_or_path: {model.name_or_path}")
+
+
+def family_of_folder(folder: Path) -> Family:
+    """The family of a model that an export or a checkpoint wrote.
+
+    Raises:
+        ConfigError: it is of no known family.
+    """
+    return _known(_model_type(str(folder), "main"), str(folder))
+
+
+@lru_cache
+def _model_type(name_or_path: str, revision: str) -> str | None:
+    content, _ = PretrainedConfig.get_config_dict(name_or_path, revision=revision)
+    if not content:
+        raise OSError("it has no config.json")
+    return content.get("model_type")
+
+
+def _known(name: str | None, origin: str) -> Family:
+    if name not in FAMILIES:
+        raise ConfigError(
+            f"{origin}: its config.json has model_type {name!r}, and Rayscribe trains {', '.join(FAMILIES)}: "
+            "name weights of one of these"
+        )
+    return FAMILIES[name]

@@ -1,0 +1,97 @@
+"""What training and scoring ask of a model, whatever its family."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainers.data.features import LogMel
+from trainers.models.family import Limits
+
+IGNORED_LABEL = -100
+# From label ids of each utterance, -100 among them kept: `labels`, -100 behind each, and what else the model is given.
+LabelCollator = Callable[[Sequence[Sequence[int]]], dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How hypotheses are generated.
+
+    Attributes:
+        max_length: Most tokens of a hypothesis.
+        num_beams: Beams; 1 is greedy.
+        autocast: Lower precision of the computation, or None for float32.
+    """
+
+    max_length: int
+    num_beams: int
+    autocast: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class Recognizer(ABC):
+    """A model with what stands before and behind it.
+
+    Attributes:
+        model: A transformers model, not wrapped.
+        processor: Its processor.
+    """
+
+    model: Any
+    processor: Any
+
+    # Name of the model's input.
+    input_name = "input_features"
+
+    @property
+    @abstractmethod
+    def limits(self) -> Limits:
+        """What it can take in and give out."""
+
+    @abstractmethod
+    def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Family.encode_labels`."""
+
+    @abstractmethod
+    def new_features(self) -> LogMel:
+        """Computes the model's input from samples."""
+
+    @property
+    @abstractmethod
+    def collate_labels(self) -> LabelCollator:
+        """Pads labels; can be pickled, for it goes to the processes that read clips."""
+
+    @abstractmethod
+    def input_frames(self, frames: int) -> AbstractContextManager[None]:
+        """Within it, the model takes inputs of exactly `frames` frames."""
+
+    @abstractmethod
+    def loss(
+        self, outputs: Any, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
+    ) -> torch.Tensor:
+        """The loss summed over labels, divided by the number of labels of the whole global batch.
+
+        Args:
+            outputs: What the model gave.
+            labels: int64 (B, L), -100 is ignored.
+            count: Labels of the global batch, over all ranks and forward passes. None: those of this batch.
+            smoothing: Label smoothing, 0 for none.
+        """
+
+    @abstractmethod
+    def recognize(
+        self, features: torch.Tensor, labels: Sequence[Sequence[int]], decoding: Decoding
+    ) -> list[tuple[str, float]]:
+        """Generates a hypothesis for each utterance, without gradients.
+
+        Args:
+            features: Input (B, …, frames) on the model's device, of the frames of `input_frames`.
+            labels: Label ids of each utterance.
+            decoding: How.
+
+        Returns:
+            Of each utterance, the hypothesis and the loss summed over its labels, in nats.
+        """

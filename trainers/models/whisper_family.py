@@ -1,0 +1,132 @@
+"""The Whisper family: its processor, language and task tokens, labels and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import GenerationConfig, WhisperConfig, WhisperProcessor
+
+from trainers.config.schema import ModelPart
+from trainers.errors import ConfigError
+from trainers.models.family import Limits, cannot_open
+from trainers.models.whisper_scratch import (
+    LANGUAGES,
+    START,
+    language_code,
+    new_config,
+    new_generation_config,
+    new_processor,
+)
+
+if TYPE_CHECKING:
+    from trainers.models.recognizer import Recognizer
+
+# Start, language, task and no-timestamps stand before the first token that is generated.
+PROMPT_TOKENS = 4
+
+
+class WhisperFamily:
+    """See `family.Family`; its processor is a WhisperProcessor."""
+
+    name = "whisper"
+
+    def new_processor(self, texts: Sequence[str], model: ModelPart) -> WhisperProcessor:
+        """See `Family`."""
+        return new_processor(texts, model)
+
+    def write_description(self, folder: Path, texts: Sequence[str], model: ModelPart) -> None:
+        """See `Family`."""
+        processor = self.new_processor(texts, model)
+        processor.save_pretrained(folder)
+        new_config(model, processor.tokenizer).save_pretrained(folder)
+        new_generation_config(model, processor.tokenizer).save_pretrained(folder)
+
+    def open_processor(self, model: ModelPart, description: Path | None) -> WhisperProcessor:
+        """See `Family`; the tokenizer's prefix is the language and task of the config."""
+        if description is not None:
+            return WhisperProcessor.from_pretrained(description)
+        multilingual = is_multilingual(generation_config(model))
+        if not multilingual and model.language is not None and language_code(model.language) != "en":
+            raise ConfigError(
+                f"model.language is {model.language}, but {model.name_or_path} knows only English: "
+                "take the multilingual weights, or set model.language: null"
+            )
+        if multilingual and model.language is None:
+            raise ConfigError(
+                f"model.language is missing: {model.name_or_path} is multilingual (--set model.language=English)"
+            )
+        try:
+            processor = WhisperProcessor.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
+        except (OSError, ValueError) as error:
+            raise cannot_open(model, error) from error
+        if multilingual and model.language is not None:
+            _set_prefix(processor.tokenizer, model)
+        return processor
+
+    def limits(self, model: ModelPart, processor: Any) -> Limits:
+        """See `Family`."""
+        if model.init == "scratch":
+            return limits_of(processor, model.max_label_tokens)
+        config = WhisperConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
+        return limits_of(processor, int(config.max_target_positions))
+
+    def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
+        """Label ids of each text: language, task and no-timestamps tokens, the text, the end token.
+
+        The decoder's start token is not among them, since the model puts it before the labels itself
+        (transformers#29973: left in place, it is trained twice).
+        """
+        tokenizer = processor.tokenizer
+        start = tokenizer.convert_tokens_to_ids(START)
+        encoded = tokenizer(list(texts), add_special_tokens=True, verbose=False)["input_ids"] if texts else []
+        return [ids[1:] if ids and ids[0] == start else ids for ids in encoded]
+
+    def language_code(self, language: str) -> str:
+        """See `Family`."""
+        return language_code(language)
+
+    def load_recognizer(self, model: ModelPart, description: Path | None, seed: int) -> Recognizer:
+        """See `Family`."""
+        # Only now: it takes torch.
+        from trainers.models.whisper_recognizer import load  # noqa: PLC0415
+
+        return load(model, description, self.open_processor(model, description), seed)
+
+    def open_exported(self, folder: Path) -> Recognizer:
+        """See `Family`."""
+        from trainers.models.whisper_recognizer import open_exported  # noqa: PLC0415
+
+        return open_exported(folder)
+
+
+def limits_of(processor: Any, max_target_positions: int) -> Limits:
+    """The limits of a processor's context and a decoder's positions."""
+    context_s = float(processor.feature_extractor.chunk_length)
+    return Limits(context_s, max_target_positions, max(1, max_target_positions - PROMPT_TOKENS))
+
+
+def generation_config(model: ModelPart) -> GenerationConfig:
+    """The generation config of pretrained weights.
+
+    Raises:
+        ConfigError: it cannot be opened.
+    """
+    try:
+        return GenerationConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
+    except (OSError, ValueError) as error:
+        raise cannot_open(model, error) from error
+
+
+def is_multilingual(generation: Any) -> bool:
+    """Whether the model of a generation config knows languages."""
+    return bool(getattr(generation, "is_multilingual", True))
+
+
+def _set_prefix(tokenizer: Any, model: ModelPart) -> None:
+    code = language_code(str(model.language))
+    tokenizer.set_prefix_tokens(language=LANGUAGES[code], task=model.task)
+    prefix = tokenizer.convert_ids_to_tokens(tokenizer.prefix_tokens)
+    if f"<|{code}|>" not in prefix:
+        raise ConfigError(f"model.language: {model.name_or_path} has no token <|{code}|>; its prefix is {prefix}")
