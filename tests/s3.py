@@ -26,6 +26,7 @@ from moto.moto_server.werkzeug_app import (
 )
 from werkzeug.serving import make_server
 
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import StorageError
 from trainers.storage import RetryPolicy, Storage, open_storage
 
@@ -97,13 +98,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
         return open_storage(str(tmp_path / "runs and data"), retry=FAST_RETRY)
     bucket = request.getfixturevalue("s3_bucket")
     endpoint = request.getfixturevalue("s3_endpoint")
-    return open_storage(f"{bucket}/runs and data", s3_endpoint_url=endpoint, retry=FAST_RETRY)
+    return open_storage(f"{bucket}/runs and data", StorageOptions(endpoint), retry=FAST_RETRY)
 
 
 @pytest.fixture
 def shaky_storage(s3_bucket: str, fault_proxy: "FaultProxy") -> Storage:
     """An empty storage behind `fault_proxy`; it retries fast."""
-    return open_storage(f"{s3_bucket}/runs", s3_endpoint_url=fault_proxy.url, retry=FAST_RETRY)
+    return open_storage(f"{s3_bucket}/runs", StorageOptions(fault_proxy.url), retry=FAST_RETRY)
 
 
 def fails(call: Callable[[], object]) -> str:

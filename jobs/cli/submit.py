@@ -19,7 +19,7 @@ from jobs.model import Run
 from jobs.paths import user_here
 from jobs.submission.branch import branch
 from jobs.submission.job_spec import NO_CLUSTER, JobPart, JobSpec, load_spec
-from trainers.config.schema import is_absolute
+from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 
 if TYPE_CHECKING:

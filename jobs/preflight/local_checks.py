@@ -7,7 +7,7 @@ from jobs.preflight.context import Context
 from jobs.scheduler.policy import Capacity
 from runtime_env.tree import package_size
 from trainers.config.locations import default_storage_path, storage_path_of
-from trainers.config.schema import S3_SCHEME, is_absolute
+from trainers.config.storage_location import is_absolute, is_url
 from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
 
 # Folders that are a machine's own wherever they are.
@@ -47,7 +47,7 @@ def check_storage_path(context: Context) -> Iterator[Finding]:
     """Checks whether all nodes would write to the same folder."""
     assert context.spec is not None
     path, workers = storage_path_of(context.spec.config), context.spec.config.scaling.num_workers
-    if path.startswith(S3_SCHEME):
+    if is_url(path):
         yield ok(f"run.storage_path: {path} is the same for all nodes")
         return
     fix = "give a folder that all nodes share, or a bucket (--set run.storage_path=s3://…)"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.model import Progress, Run
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import RayscribeError, StorageError
 from trainers.run_folder.attempt_status import driver_log_key, read_status
 from trainers.run_folder.checkpoints import list_checkpoints
@@ -31,7 +32,7 @@ SLOWEST_BYTES_PER_S = 1e6
 
 def folder_of(run: Run) -> RunFolder:
     """The run folder, as the run's config says it is reached. Others write there: no link leads out of it."""
-    return RunFolder(open_storage(run.run_folder, s3_endpoint_url=run.config["run"]["s3_endpoint_url"], confined=True))
+    return RunFolder(open_storage(run.run_folder, StorageOptions(run.config["run"]["s3_endpoint_url"]), confined=True))
 
 
 class RunFolders:

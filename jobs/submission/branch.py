@@ -7,7 +7,7 @@ from typing import Any
 
 from jobs.model import Run
 from jobs.submission.run_request import RunRequest
-from trainers.config.schema import is_absolute
+from trainers.config.storage_location import is_absolute
 from trainers.run_folder.layout import CHECKPOINTS
 
 

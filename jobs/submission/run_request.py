@@ -13,7 +13,7 @@ from jobs.submission.job_spec import JobPart, RunConfig, variables_of
 from jobs.submission.literal_secrets import written_secrets
 from jobs.submission.ray_request import build_request
 from trainers.config.locations import storage_path_of, unresolved_paths
-from trainers.config.schema import ENDPOINT_VARIABLES, S3_SCHEME
+from trainers.config.storage_location import ENDPOINT_VARIABLES, S3_SCHEME
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 

@@ -18,6 +18,7 @@ from tests.integration.forked_process import ForkedProcess
 from tests.integration.slow_task import main as slow_main
 from tests.s3 import FaultProxy
 from tests.trainers.synthetic import content
+from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.errors import FencedError
 from trainers.main import main
 from trainers.pipeline.evaluate import find_model
@@ -65,7 +66,7 @@ class Attempts:
         storage_path: Where the run folder is.
         recipe: The YAML file.
         scratch: For logs, and for the node's disk of each attempt.
-        endpoint: Address of the S3 server, None for a folder.
+        options: How the storage is reached.
         arguments: For every driver.
         drivers: The process of each attempt.
     """
@@ -73,12 +74,12 @@ class Attempts:
     storage_path: str
     recipe: Path
     scratch: Path
-    endpoint: str | None = None
+    options: StorageOptions = DEFAULT_STORAGE_OPTIONS
     arguments: Sequence[str] = ("--no-ray",)
     drivers: dict[int, ForkedProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.folder = RunFolder(open_storage(f"{self.storage_path}/run", s3_endpoint_url=self.endpoint))
+        self.folder = RunFolder(open_storage(f"{self.storage_path}/run", self.options))
         self._journal = Journal(self.folder)
 
     def state(self) -> State:
@@ -135,7 +136,7 @@ class Attempts:
         """Everything of the run that is read, by programs and by people, to the byte."""
         folder, state = self.folder, Journal(self.folder).read()
         assert state.finished is not None
-        model = open_storage(find_model(f"{self.storage_path}/run", self.endpoint), s3_endpoint_url=self.endpoint)
+        model = open_storage(find_model(f"{self.storage_path}/run", self.options), self.options)
         checkpoints = list_checkpoints(folder)
         stored = folder.storage.sub(CHECKPOINTS)
         return {
@@ -190,7 +191,9 @@ def test_four_attempts_paused_on_s3_wake_when_the_fifth_has_finished(
     fault_proxy.delay_put_s = SLOW_S
     fault_proxy.delays = lambda method, path: "-a3-" in path or "attempts/4/outputs-" in path
     sets = ("--set", f"run.s3_endpoint_url={fault_proxy.url}", "--no-ray")
-    with attempts_at(f"{s3_bucket}/runs", recipe, tmp_path, endpoint=fault_proxy.url, arguments=sets) as attempts:
+    with attempts_at(
+        f"{s3_bucket}/runs", recipe, tmp_path, options=StorageOptions(fault_proxy.url), arguments=sets
+    ) as attempts:
         overtake(attempts, calm)
 
 

@@ -12,6 +12,7 @@ from transformers import WhisperForConditionalGeneration, pipeline
 
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import DataError, FencedError, ResumeError
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate, find_model
@@ -118,8 +119,8 @@ def test_an_attempt_that_another_has_passed_is_refused_before_it_prepares(
 
 def test_a_run_s_model_is_the_one_that_its_journal_names(finished_run: TrainConfig) -> None:
     folder = run_folder(finished_run)
-    assert find_model(str(folder), None).startswith(f"{folder}/attempts/1/outputs-")
-    assert find_model(f"{folder}/model", None) == f"{folder}/model"
+    assert find_model(str(folder), StorageOptions()).startswith(f"{folder}/attempts/1/outputs-")
+    assert find_model(f"{folder}/model", StorageOptions()) == f"{folder}/model"
 
 
 def test_more_steps_continue_a_finished_run(tones: Path, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.overrides import copy_levels
-from trainers.config.schema import PREPARED, TrainConfig, is_absolute
+from trainers.config.schema import PREPARED, TrainConfig
+from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 
 RAY_DEFAULT_STORAGE = "~/ray_results"

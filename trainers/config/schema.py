@@ -4,12 +4,12 @@ Every field states its meaning, unit and special values. Unknown keys are refuse
 message is made). Faults that need two fields to be seen are found by the validators at the end of each part.
 """
 
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from trainers.config.part import Part
+from trainers.config.storage_location import StorageOptions
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -18,9 +18,6 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
-S3_SCHEME = "s3://"
-# Variables that choose the server of s3:// where run.s3_endpoint_url does not; the first that is set counts.
-ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 URL = r"^https?://[^@\s]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
@@ -57,6 +54,11 @@ class RunPart(Part):
         ge=-1,
         description="How often a failed worker group is started again within an attempt. -1: without limit.",
     )
+
+    @property
+    def storage_options(self) -> StorageOptions:
+        """How the run's storage is reached."""
+        return StorageOptions(s3_endpoint_url=self.s3_endpoint_url)
 
     @field_validator("name")
     @classmethod
@@ -336,8 +338,3 @@ class TrainConfig(Part):
             if getattr(self.training, name) and not self.scaling.use_gpu:
                 raise ValueError(f"training.{name} needs a GPU: set scaling.use_gpu: true, or training.{name}: false")
         return self
-
-
-def is_absolute(path: str) -> bool:
-    """Whether a storage or cache path means the same on every node: a URL, or an absolute folder."""
-    return path.startswith(S3_SCHEME) or PurePosixPath(path).is_absolute()

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from trainers.config.schema import DataPart
 from trainers.config.secrets import resolve_secrets
+from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
 from trainers.data.sources import Source, read_location
@@ -87,7 +88,7 @@ class ShardTask:
     """Everything that a task needs besides its block of rows; travels to the nodes."""
 
     folder_url: str
-    s3_endpoint_url: str | None
+    storage_options: StorageOptions
     options: PrepareOptions
 
     def __call__(self, block: pa.Table) -> pa.Table:
@@ -100,7 +101,7 @@ class ShardTask:
             One row each, see RESULT_SCHEMA; `reason` says why a row was not stored.
         """
         pa.set_cpu_count(1)
-        storage = open_storage(self.folder_url, s3_endpoint_url=self.s3_endpoint_url)
+        storage = open_storage(self.folder_url, self.storage_options)
         results = [row for rows in _by_shard(block) for row in self._write_shard(storage, rows)]
         return pa.Table.from_pylist(results, schema=RESULT_SCHEMA)
 
@@ -126,7 +127,7 @@ class ShardTask:
         name = str(row["audio"])
         source = row.get("audio_bytes")
         if not isinstance(source, bytes):
-            source = _read_recording(name, self.s3_endpoint_url)
+            source = _read_recording(name, self.storage_options)
         samples = decode(source, name=name, sampling_rate_hz=self.options.sampling_rate_hz)
         text = normalize(
             str(row["text"] or ""),
@@ -195,7 +196,7 @@ def prepare(
     data: DataPart,
     *,
     cache_url: str,
-    s3_endpoint_url: str | None,
+    storage_options: StorageOptions,
     runner: Runner,
     say: Callable[[str], None],
 ) -> PreparedSet:
@@ -205,7 +206,7 @@ def prepare(
         source: What to prepare.
         data: The config's data part.
         cache_url: Where prepared sets are kept.
-        s3_endpoint_url: Server of s3:// URLs, None for the default.
+        storage_options: How s3:// and its like are reached.
         runner: `run_on_ray` or `run_here`.
         say: Logs lines of progress.
 
@@ -213,13 +214,13 @@ def prepare(
         DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
         StorageError: the cache cannot be written.
     """
-    cache = open_storage(cache_url, s3_endpoint_url=s3_endpoint_url)
+    cache = open_storage(cache_url, storage_options)
     options = PrepareOptions.of(data)
     key = prepared_key(source, data)
-    found = find(cache, key, s3_endpoint_url)
+    found = find(cache, key, storage_options)
     if found is None:
         folder = f"{key}-{uuid.uuid4().hex[:8]}"
-        task = ShardTask(cache.url(folder), s3_endpoint_url, options)
+        task = ShardTask(cache.url(folder), storage_options, options)
         try:
             results = _run(source, data, runner, task, say)
         except BaseException:
@@ -227,7 +228,7 @@ def prepare(
             raise
         finish(cache, folder, key, *_split_results(results))
         _drop_stale(cache, key)
-        found = find(cache, key, s3_endpoint_url)
+        found = find(cache, key, storage_options)
         assert found is not None
     else:
         say(f"prepare {source.split}: already prepared, {found.summary.prepared} clips in {found.url}")
@@ -292,9 +293,9 @@ def _by_shard(block: pa.Table) -> Iterable[list[dict[str, object]]]:
     return rows.values()
 
 
-def _read_recording(location: str, s3_endpoint_url: str | None) -> bytes:
+def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
     try:
-        return read_location(location, s3_endpoint_url)
+        return read_location(location, storage_options)
     except FileNotFoundError:
         raise AudioError("no such file") from None
     except IsADirectoryError:

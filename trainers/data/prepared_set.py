@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.data.audio import decode_flac
 from trainers.data.shard_cache import ShardCache
 from trainers.errors import DataError
@@ -59,17 +60,17 @@ class PreparedSet:
     Attributes:
         url: Folder or s3:// URL.
         key: Hash of the manifest and of the preparing options.
-        s3_endpoint_url: Server of an s3:// URL, None for the default.
+        storage_options: How its storage is reached.
     """
 
     url: str
     key: str
-    s3_endpoint_url: str | None = None
+    storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS
 
     @cached_property
     def storage(self) -> Storage:
         """The folder, opened."""
-        return open_storage(self.url, s3_endpoint_url=self.s3_endpoint_url)
+        return open_storage(self.url, self.storage_options)
 
     @cached_property
     def index(self) -> pa.Table:
@@ -89,16 +90,16 @@ class PreparedSet:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its URL; the index is read again in the other process."""
-        return PreparedSet, (self.url, self.key, self.s3_endpoint_url)
+        return PreparedSet, (self.url, self.key, self.storage_options)
 
 
-def find(cache: Storage, key: str, s3_endpoint_url: str | None) -> PreparedSet | None:
+def find(cache: Storage, key: str, storage_options: StorageOptions) -> PreparedSet | None:
     """The finished set with this key, or None."""
     pointer = f"{key}.json"
     if not cache.exists(pointer):
         return None
     folder = json.loads(cache.read_bytes(pointer))["folder"]
-    return PreparedSet(cache.url(folder), key, s3_endpoint_url)
+    return PreparedSet(cache.url(folder), key, storage_options)
 
 
 def finish(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainers.config.schema import S3_SCHEME
+from trainers.config.storage_location import is_url
 from trainers.storage import Storage
 
 
@@ -28,7 +28,7 @@ class ShardCache:
             bound_bytes: Most bytes that the copy may hold.
         """
         self._storage = storage
-        self._root = None if storage.url().startswith(S3_SCHEME) else Path(storage.url())
+        self._root = None if is_url(storage.url()) else Path(storage.url())
         owner = hashlib.sha256(f"{storage.url()} {key}".encode()).hexdigest()[:16]
         self._folder = Path(tempfile.gettempdir()) / f"rayscribe-shards-{os.getuid()}" / owner
         self._bound_bytes = bound_bytes

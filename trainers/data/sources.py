@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from trainers.config.schema import S3_SCHEME, DataPart, HubDatasetPart
+from trainers.config.schema import DataPart, HubDatasetPart
+from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.manifest import read_manifest
 from trainers.errors import DataError, StorageError
@@ -41,7 +42,7 @@ class Source:
     fingerprint: str
 
 
-def open_sources(data: DataPart, *, s3_endpoint_url: str | None, splits: tuple[str, ...] = SPLITS) -> list[Source]:
+def open_sources(data: DataPart, *, storage_options: StorageOptions, splits: tuple[str, ...] = SPLITS) -> list[Source]:
     """Opens the configured data source; gives a Source for each of the splits that it has.
 
     Raises:
@@ -54,7 +55,7 @@ def open_sources(data: DataPart, *, s3_endpoint_url: str | None, splits: tuple[s
         manifests: Mapping[str, str | None] = {
             split: str(path) for split, path in make_demo_corpus(folder, options).items()
         }
-        opened = _manifests(data, manifests, splits, s3_endpoint_url)
+        opened = _manifests(data, manifests, splits, storage_options)
         return [
             Source(
                 source.split,
@@ -67,20 +68,20 @@ def open_sources(data: DataPart, *, s3_endpoint_url: str | None, splits: tuple[s
     if data.dataset is not None:
         return [source for split in splits if (source := _hub_split(data, data.dataset, split)) is not None]
     manifests = {"train": data.train, "validation": data.validation, "test": data.test}
-    return _manifests(data, manifests, splits, s3_endpoint_url)
+    return _manifests(data, manifests, splits, storage_options)
 
 
-def read_location(location: str, s3_endpoint_url: str | None) -> bytes:
+def read_location(location: str, storage_options: StorageOptions) -> bytes:
     """The bytes of a file at an absolute path or s3:// URL.
 
     Raises:
         FileNotFoundError: there is no such file or object.
         StorageError: the bucket cannot be read.
     """
-    if not location.startswith(S3_SCHEME):
+    if not is_url(location):
         return Path(location).read_bytes()
     folder, _, name = location.rpartition("/")
-    storage = open_storage(folder, s3_endpoint_url=s3_endpoint_url)
+    storage = open_storage(folder, storage_options)
     try:
         return storage.read_bytes(name)
     except StorageError:
@@ -90,7 +91,7 @@ def read_location(location: str, s3_endpoint_url: str | None) -> bytes:
 
 
 def _manifests(
-    data: DataPart, manifests: Mapping[str, str | None], splits: tuple[str, ...], s3_endpoint_url: str | None
+    data: DataPart, manifests: Mapping[str, str | None], splits: tuple[str, ...], storage_options: StorageOptions
 ) -> list[Source]:
     sources = []
     for split in splits:
@@ -98,7 +99,7 @@ def _manifests(
         if location is None:
             continue
         try:
-            content = read_location(location, s3_endpoint_url)
+            content = read_location(location, storage_options)
         except OSError as error:
             reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
             raise DataError(
@@ -111,19 +112,19 @@ def _manifests(
             text_column_name=data.text_column_name,
         )
         columns = (data.audio_column_name, data.text_column_name)
-        stats = _file_stats(table, location, s3_endpoint_url)
+        stats = _file_stats(table, location, storage_options)
         sources.append(Source(split, location, table, _hash(content, columns, stats)))
     return sources
 
 
-def _file_stats(table: pa.Table, location: str, s3_endpoint_url: str | None) -> list[tuple[int, float] | None]:
+def _file_stats(table: pa.Table, location: str, storage_options: StorageOptions) -> list[tuple[int, float] | None]:
     """Size and time of change of each recording, so that a replaced one is prepared again.
 
     None for one that is not there, and for a recording in a bucket that does not lie below its manifest.
     """
     listed: dict[str, tuple[int, float]] = {}
-    if location.startswith(S3_SCHEME):
-        storage = open_storage(location.rpartition("/")[0], s3_endpoint_url=s3_endpoint_url)
+    if is_url(location):
+        storage = open_storage(location.rpartition("/")[0], storage_options)
         listed = {storage.url(entry.key): (entry.size_bytes, entry.modified_s) for entry in storage.list_files()}
 
     def stat(path: str) -> tuple[int, float] | None:

@@ -7,7 +7,7 @@ from functools import wraps
 import numpy as np
 import pyarrow as pa
 
-from trainers.config.schema import S3_SCHEME
+from trainers.config.storage_location import is_url
 from trainers.data.selection import check_scorable
 from trainers.errors import DataError
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
@@ -57,7 +57,7 @@ def _unreadable_recordings(subject: Subject, split: Split, recordings: Recording
     if len(unreadable) == recordings.checked:
         text = f"{text}; check the paths in data.{split.name}: {split.origin}"
         # A bucket is the same from everywhere.
-        in_bucket = split.table["audio"][0].as_py().startswith(S3_SCHEME)
+        in_bucket = is_url(split.table["audio"][0].as_py())
         return problem(text) if in_bucket else subject.unreachable(text)
     if len(unreadable) > most * recordings.checked:
         return problem(f"{text}; fix or remove them, or raise data.max_bad_fraction {most:g}")

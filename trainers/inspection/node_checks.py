@@ -17,8 +17,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.locations import storage_path_of
-from trainers.config.schema import is_absolute
 from trainers.config.secrets import REFERENCES, resolve_secrets
+from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.data.sources import read_location
 from trainers.distributed.ray_connection import connected
 from trainers.errors import ConfigError, ResourceError, StorageError
@@ -40,14 +40,14 @@ class ProbeTask:
 
     Attributes:
         storage_url: Folder or URL under which run folders are made.
-        s3_endpoint_url: Server of s3:// URLs, None for the default.
+        storage_options: How s3:// and its like are reached.
         marker: Key of a file that the driver wrote there, "" where it could not.
         locations: Manifests, recordings and model files, absolute.
         use_gpu: Whether workers on this node take GPUs.
     """
 
     storage_url: str
-    s3_endpoint_url: str | None
+    storage_options: StorageOptions
     marker: str
     locations: tuple[str, ...]
     use_gpu: bool
@@ -94,7 +94,7 @@ def versions_here() -> dict[str, str | None]:
 def reports_of(subject: Subject) -> list[Report]:
     """Probes all nodes, once; where that is not possible, a report of its own has the reason."""
     config = subject.config
-    storage = open_storage(storage_path_of(config), s3_endpoint_url=config.run.s3_endpoint_url)
+    storage = open_storage(storage_path_of(config), config.run.storage_options)
     folder, reports = f".rayscribe-probe-{uuid4().hex}", []
     marker = f"{folder}/marker"
     try:
@@ -124,7 +124,7 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
     for node in [node for node in ray.nodes() if node["Alive"]][:MOST_NODES]:
         task = ProbeTask(
             storage_path_of(config),
-            config.run.s3_endpoint_url,
+            config.run.storage_options,
             marker,
             locations_of(subject),
             use_gpu=config.scaling.use_gpu and node["Resources"].get("GPU", 0) > 0,
@@ -197,7 +197,7 @@ def _report_of(reference: Any, node: str) -> Report:
 
 
 def _storage(task: ProbeTask) -> Iterator[Finding]:
-    storage = open_storage(task.storage_url, s3_endpoint_url=task.s3_endpoint_url)
+    storage = open_storage(task.storage_url, task.storage_options)
     try:
         storage.check_writable()
         shared = not task.marker or storage.exists(task.marker)
@@ -217,7 +217,7 @@ def _data(task: ProbeTask) -> Iterator[Finding]:
     failed = []
     for location in task.locations:
         try:
-            read_location(location, task.s3_endpoint_url)
+            read_location(location, task.storage_options)
         except FileNotFoundError:
             failed.append(f"{location}: no such file")
         except (OSError, StorageError) as error:

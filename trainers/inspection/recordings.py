@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import soundfile
 
+from trainers.config.storage_location import StorageOptions
 from trainers.data.sources import read_location
 from trainers.errors import StorageError
 
@@ -47,12 +48,12 @@ class Recordings:
         return ~np.isnan(self.durations_s)
 
 
-def read_recordings(table: pa.Table, s3_endpoint_url: str | None, *, deadline: float) -> Recordings:
+def read_recordings(table: pa.Table, storage_options: StorageOptions, *, deadline: float) -> Recordings:
     """Looks up recordings and reads their headers, rows spread over the split, until all are read or time is up.
 
     Args:
         table: The split, see `sources.Source.table`.
-        s3_endpoint_url: Server of s3:// URLs, None for the default.
+        storage_options: How s3:// and its like are reached.
         deadline: On the monotonic clock.
     """
     declared = table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
@@ -64,7 +65,7 @@ def read_recordings(table: pa.Table, s3_endpoint_url: str | None, *, deadline: f
         header_wanted = bool(np.isnan(declared[row]))
         if has_bytes:
             return row, _length(io.BytesIO(table["audio_bytes"][row].as_py() or b""))
-        return row, _read_header(paths[row].as_py(), s3_endpoint_url, header_wanted)
+        return row, _read_header(paths[row].as_py(), storage_options, header_wanted)
 
     try:
         for row, found in _in_time(read, _rows(table, has_bytes), deadline):
@@ -98,11 +99,11 @@ def _in_time(
             yield from pool.map(read, rows[start : start + AT_A_TIME])
 
 
-def _read_header(location: str, s3_endpoint_url: str | None, header_wanted: bool) -> float | str:
+def _read_header(location: str, storage_options: StorageOptions, header_wanted: bool) -> float | str:
     """Seconds that a recording's header gives, or why it cannot be read."""
     try:
         if "://" in location:
-            return _length(io.BytesIO(read_location(location, s3_endpoint_url)))
+            return _length(io.BytesIO(read_location(location, storage_options)))
         if not header_wanted:
             return LENGTH_NOT_IN_HEADER if Path(location).is_file() else NO_FILE
         with Path(location).open("rb") as file:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainers.config.locations import cache_url_of, storage_path_of
-from trainers.config.schema import S3_SCHEME
+from trainers.config.storage_location import is_url
 from trainers.errors import StorageError
 from trainers.inspection.findings import Check, Finding, ok
 from trainers.inspection.subject import Subject
@@ -19,13 +19,13 @@ def check_storage(subject: Subject) -> Iterator[Finding]:
     if subject.config.data.cache_dir is not None:
         roots["data.cache_dir"] = cache_url_of(subject.config)
     for field, url in roots.items():
-        is_folder = not url.startswith(S3_SCHEME)
+        is_folder = not is_url(url)
         if subject.elsewhere and is_folder and not Path(url).is_dir():
             yield subject.unreachable(f"{field}: {url} is a folder that this machine does not have")
             continue
         try:
             with _without_new_folders(Path(url) if is_folder else None):
-                open_storage(url, s3_endpoint_url=subject.config.run.s3_endpoint_url).check_writable()
+                open_storage(url, subject.config.run.storage_options).check_writable()
         except StorageError as error:
             yield subject.unreachable(f"{field}: {error}")
         else:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainers.config.schema import S3_SCHEME, TrainConfig, TrainingPart
+from trainers.config.schema import TrainConfig, TrainingPart
+from trainers.config.storage_location import is_url
 from trainers.data.manifest import read_manifest
 from trainers.data.sources import SPLITS, open_sources, read_location
 from trainers.data.text import normalize
@@ -86,7 +87,7 @@ class Subject:
         """What is known of the split's recordings."""
         if split.name not in self._recordings:
             end = time.monotonic() + self.recordings_s
-            self._recordings[split.name] = read_recordings(split.table, self.config.run.s3_endpoint_url, deadline=end)
+            self._recordings[split.name] = read_recordings(split.table, self.config.run.storage_options, deadline=end)
         return self._recordings[split.name]
 
     @property
@@ -121,11 +122,11 @@ class Subject:
         data = self.config.data
         fix = f"give the path of a manifest (--set data.{name}=my/{name}.csv)"
         try:
-            content = read_location(location, self.config.run.s3_endpoint_url)
+            content = read_location(location, self.config.run.storage_options)
         except FileNotFoundError:
             text = f"data.{name}: {location}: no such file; {fix}"
             # A bucket is the same from everywhere.
-            return problem(text) if location.startswith(S3_SCHEME) else self.unreachable(text)
+            return problem(text) if is_url(location) else self.unreachable(text)
         except (OSError, StorageError) as error:
             return self.unreachable(f"data.{name}: {location}: {error}; {fix}")
         try:
@@ -143,7 +144,7 @@ class Subject:
         if not Path(name).is_dir():
             return [], [skipped(f"data.dataset.name: {name} is not a folder here; it is opened where the job runs")]
         try:
-            sources = open_sources(self.config.data, s3_endpoint_url=self.config.run.s3_endpoint_url)
+            sources = open_sources(self.config.data, storage_options=self.config.run.storage_options)
         except DataError as error:
             return [], [problem(str(error))]
         splits = [self._split(source.split, source.origin, source.table) for source in sources]

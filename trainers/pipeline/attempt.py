@@ -108,7 +108,7 @@ def _has_finished(request: AttemptRequest, journal: Journal, data_keys: Mapping[
 
 def _refuse_missing_checkpoint(config: TrainConfig) -> None:
     if config.run.resume.startswith(FROM):
-        named_checkpoint(config.run.resume.removeprefix(FROM), config.run.s3_endpoint_url)
+        named_checkpoint(config.run.resume.removeprefix(FROM), config.run.storage_options)
 
 
 def _write_attempt(request: AttemptRequest, driver: Driver, sets: Mapping[str, PreparedSet]) -> WorkOrder:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.locations import storage_path_of
-from trainers.config.schema import EVALUATIONS, S3_SCHEME, TrainConfig
+from trainers.config.schema import EVALUATIONS, TrainConfig
+from trainers.config.storage_location import StorageOptions, is_url
 from trainers.errors import ConfigError
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.splits import prepare_all
@@ -57,20 +58,20 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
     def stage() -> EvaluateOrder:
         stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
         url = f"{storage_path_of(config)}/{EVALUATIONS}/{name}-{split}-{stamp}"
-        address = find_model(model, config.run.s3_endpoint_url)
+        address = find_model(model, config.run.storage_options)
         sets = prepare_all(config, engine, (split,))
         if split not in sets:
             raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
         return EvaluateOrder(config, sets[split], split, address, url)
 
     order = engine.once(stage)
-    folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
+    folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
     engine.evaluate(order, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
     return RunResult(folder.url, totals or {}, split)
 
 
-def find_model(model: str, s3_endpoint_url: str | None) -> str:
+def find_model(model: str, storage_options: StorageOptions) -> str:
     """The folder or URL that holds the model of a run, or the text itself where it is one, or a Hub id.
 
     A run's is the one that its journal names, not the copy at the root that people see.
@@ -79,14 +80,14 @@ def find_model(model: str, s3_endpoint_url: str | None) -> str:
         ConfigError: a folder or URL was given that holds no model.
     """
     local = Path(model).expanduser()
-    if not model.startswith(S3_SCHEME) and not local.exists():
+    if not is_url(model) and not local.exists():
         if local.is_absolute() or model.startswith("."):
             raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")
         return model
-    address = model.rstrip("/") if model.startswith(S3_SCHEME) else str(local.resolve())
-    state = Journal(RunFolder(open_storage(address, s3_endpoint_url=s3_endpoint_url))).read()
+    address = model.rstrip("/") if is_url(model) else str(local.resolve())
+    state = Journal(RunFolder(open_storage(address, storage_options))).read()
     home = address if state.finished is None else f"{address}/{state.finished.outputs}"
     for candidate in (f"{home}/{layout.MODEL}", home):
-        if open_storage(candidate, s3_endpoint_url=s3_endpoint_url).exists("config.json"):
+        if open_storage(candidate, storage_options).exists("config.json"):
             return candidate
     raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")

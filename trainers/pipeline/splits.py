@@ -27,14 +27,14 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
 
 def check_storage(config: TrainConfig) -> None:
     """Finds within seconds what would stop the run; before anything else that asks the storage and waits for it."""
-    open_storage(storage_path_of(config), s3_endpoint_url=config.run.s3_endpoint_url).check_writable()
+    open_storage(storage_path_of(config), config.run.storage_options).check_writable()
 
 
 def prepare_splits(
     config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS, show: Callable[[str], None] = lambda _: None
 ) -> dict[str, PreparedSet]:
     """Prepares the splits; `show` takes how far it is."""
-    sources = open_sources(config.data, s3_endpoint_url=config.run.s3_endpoint_url, splits=splits)
+    sources = open_sources(config.data, storage_options=config.run.storage_options, splits=splits)
     engine.check(config)
     return {source.split: _prepare(config, source, engine, show) for source in sources}
 
@@ -52,7 +52,7 @@ def _prepare(config: TrainConfig, source: Source, engine: Engine, show: Callable
         source,
         config.data,
         cache_url=cache_url_of(config),
-        s3_endpoint_url=config.run.s3_endpoint_url,
+        storage_options=config.run.storage_options,
         runner=counting,
         say=print_line,
     )

@@ -76,7 +76,7 @@ class RunFolder:
         """The folder of the config's run, which must have a name."""
         assert config.run.name is not None
         url = f"{storage_path_of(config)}/{config.run.name}"
-        return cls(open_storage(url, s3_endpoint_url=config.run.s3_endpoint_url))
+        return cls(open_storage(url, config.run.storage_options))
 
     @property
     def url(self) -> str:

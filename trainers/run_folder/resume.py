@@ -4,7 +4,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from trainers.config.schema import RunPart, is_absolute
+from trainers.config.schema import RunPart
+from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.distributed.session import Session
 from trainers.errors import DamagedError, ResumeError
 from trainers.run_folder.checkpoints import (
@@ -112,12 +113,12 @@ def _fetch_named(run: RunPart, local: Path) -> tuple[Storage, Checkpoint] | None
     """Fetches the checkpoint that `run.resume` names, if it names one."""
     if not run.resume.startswith(FROM):
         return None
-    storage, checkpoint = named_checkpoint(run.resume.removeprefix(FROM), run.s3_endpoint_url)
+    storage, checkpoint = named_checkpoint(run.resume.removeprefix(FROM), run.storage_options)
     fetch(storage, checkpoint, local)
     return storage, checkpoint
 
 
-def named_checkpoint(text: str, s3_endpoint_url: str | None) -> tuple[Storage, Checkpoint]:
+def named_checkpoint(text: str, storage_options: StorageOptions) -> tuple[Storage, Checkpoint]:
     """The checkpoint that `run.resume: from:<text>` names, and the folder above it.
 
     Raises:
@@ -126,12 +127,12 @@ def named_checkpoint(text: str, s3_endpoint_url: str | None) -> tuple[Storage, C
     if not is_absolute(text):
         raise ResumeError(f"run.resume: from:{text}: give the absolute folder or s3:// URL of a checkpoint")
     parent, _, name = text.rstrip("/").rpartition("/")
-    storage = open_storage(parent, s3_endpoint_url=s3_endpoint_url)
+    storage = open_storage(parent, storage_options)
     if not storage.exists(f"{name}/{MANIFEST}"):
         raise ResumeError(f"run.resume: from:{text}: has no {MANIFEST}, so it is not a complete checkpoint")
     run_url, _, last = parent.rpartition("/")
     if last == CHECKPOINTS:
-        state = Journal(RunFolder(open_storage(run_url, s3_endpoint_url=s3_endpoint_url))).read()
+        state = Journal(RunFolder(open_storage(run_url, storage_options))).read()
         if state.number > 0 and not state.has(name):
             raise ResumeError(
                 f"run.resume: from:{text}: the run's journal does not name it: a stale attempt left it, or it was "

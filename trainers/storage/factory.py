@@ -5,7 +5,12 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
-from trainers.config.schema import ENDPOINT_VARIABLES
+from trainers.config.storage_location import (
+    DEFAULT_STORAGE_OPTIONS,
+    ENDPOINT_VARIABLES,
+    S3_SCHEME,
+    StorageOptions,
+)
 from trainers.errors import StorageError
 from trainers.storage.base import Storage, clean_prefix
 from trainers.storage.local_folder import LocalStorage
@@ -17,15 +22,18 @@ _WANTED = "give an absolute folder such as /mnt/runs, or s3://bucket/prefix"
 
 
 def open_storage(
-    root: str, *, s3_endpoint_url: str | None = None, retry: RetryPolicy | None = None, confined: bool = False
+    root: str,
+    storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS,
+    *,
+    retry: RetryPolicy | None = None,
+    confined: bool = False,
 ) -> Storage:
     """Opens the folder or bucket that `root` names, without accessing it.
 
     Args:
         root: An absolute folder, or `s3://bucket` or `s3://bucket/prefix`.
-        s3_endpoint_url: An http(s) URL of a service with S3's protocol. None means AWS_ENDPOINT_URL_S3,
-            then AWS_ENDPOINT_URL, then AWS itself. It is resolved here, so that a storage sent to
-            another process is the same there; credentials are each process's own.
+        storage_options: How it is reached. An S3 endpoint is resolved here, so that a storage sent to another process
+            is the same there; credentials are each process's own.
         retry: How often to retry, and with which pauses; None means the defaults of RetryPolicy.
         confined: Whether links that lead out of a folder are refused, see LocalStorage.
 
@@ -33,12 +41,12 @@ def open_storage(
         StorageError: `root` or the endpoint is neither of these.
     """
     policy = retry or RetryPolicy()
-    if root.startswith("s3://"):
+    if root.startswith(S3_SCHEME):
         # Only here: boto3 takes half a second to load, and most commands of a client need none of it.
         from trainers.storage.s3 import S3Connection, S3Storage  # noqa: PLC0415
 
         bucket, prefix = _split_s3_root(root)
-        return S3Storage(S3Connection(_endpoint(s3_endpoint_url)), bucket, prefix, policy)
+        return S3Storage(S3Connection(_endpoint(storage_options.s3_endpoint_url)), bucket, prefix, policy)
     if "://" in root or re.match(r"s3:", root, re.IGNORECASE):
         raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
     folder = PurePosixPath(root)
@@ -51,7 +59,7 @@ def open_storage(
 
 
 def _split_s3_root(root: str) -> tuple[str, str]:
-    bucket, _, prefix = root.removeprefix("s3://").partition("/")
+    bucket, _, prefix = root.removeprefix(S3_SCHEME).partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise StorageError(f"storage root {root!r} names no bucket that can exist ({bucket!r}): {_WANTED}")
     try:

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from transformers import set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainers.config.schema import S3_SCHEME, TrainConfig
+from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.errors import ResumeError
@@ -200,7 +201,7 @@ def _describe_stop(loop: Loop) -> str | None:
 def _place_tensorboard(rank: Rank) -> None:
     target = (
         str(rank.staging.folder / "tensorboard")
-        if rank.folder.url.startswith(S3_SCHEME)
+        if is_url(rank.folder.url)
         else f"{rank.folder.url}/{layout.ATTEMPTS}/{rank.order.attempt}/tensorboard"
     )
     os.environ["TENSORBOARD_LOGGING_DIR"] = target

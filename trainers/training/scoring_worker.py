@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.config.schema import TrainConfig, is_absolute
+from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import check_scorable
 from trainers.distributed.session import LocalSession, Session
@@ -48,7 +49,7 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     """Scores one split with a finished model. Every rank calls it."""
     silence_libraries()
     config = order.config
-    folder = RunFolder(open_storage(order.folder_url, s3_endpoint_url=config.run.s3_endpoint_url))
+    folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
     recognizer = _open_model(order)
     index = order.prepared.index
     check_scorable(index, context_s=context_of(config, recognizer.limits.context_s), split=order.split)
@@ -65,7 +66,7 @@ def _open_model(order: EvaluateOrder) -> Recognizer:
         return family_of(part).load_recognizer(part, None, order.config.run.seed)
     parent, _, name = order.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
-        open_storage(parent, s3_endpoint_url=order.config.run.s3_endpoint_url).download_folder(name, Path(local))
+        open_storage(parent, order.config.run.storage_options).download_folder(name, Path(local))
         return family_of_folder(Path(local)).open_exported(Path(local))
 
 

@@ -12,7 +12,8 @@ from trainers.config.loader import build_config, read_yaml, to_yaml
 from trainers.config.locations import expand_home, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.part import Part
-from trainers.config.schema import TrainConfig, is_absolute
+from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 
 SPECS = sorted((Path(__file__).parents[3] / "jobs" / "specs").glob("*.yaml"))

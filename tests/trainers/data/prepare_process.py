@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from trainers.config.schema import DataPart
+from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import ShardTask, prepare
 from trainers.data.sources import open_sources
 
@@ -26,9 +27,14 @@ def main(manifest: str, cache_url: str, endpoint: str, stop: str) -> None:
 
     data = DataPart(train=manifest, validation="/nowhere.csv")
     s3_endpoint_url = None if endpoint == "-" else endpoint
-    (source,) = open_sources(data, s3_endpoint_url=s3_endpoint_url, splits=("train",))
+    (source,) = open_sources(data, storage_options=StorageOptions(s3_endpoint_url), splits=("train",))
     made = prepare(
-        source, data, cache_url=cache_url, s3_endpoint_url=s3_endpoint_url, runner=runner, say=lambda line: None
+        source,
+        data,
+        cache_url=cache_url,
+        storage_options=StorageOptions(s3_endpoint_url),
+        runner=runner,
+        say=lambda line: None,
     )
     print(made.url, flush=True)
 

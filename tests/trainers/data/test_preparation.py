@@ -16,6 +16,7 @@ import soundfile
 
 from tests.trainers.synthetic import RATE_HZ, speechlike, write_corpus, write_recording, write_rows
 from trainers.config.schema import DataPart
+from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import decode
 from trainers.data.preparation import Runner, ShardTask, blocks_of, prepare, run_here
 from trainers.data.prepared_set import ClipReader, PreparedSet, shard_name
@@ -37,13 +38,18 @@ class Cache:
 
     @property
     def storage(self) -> Storage:
-        return open_storage(self.url, s3_endpoint_url=self.endpoint)
+        return open_storage(self.url, StorageOptions(self.endpoint))
 
     def prepare(self, manifest: Path, runner: Runner = run_here, **options: Any) -> PreparedSet:
         data = DataPart(train=str(manifest), validation="/nowhere.csv", **options)
-        (source,) = open_sources(data, s3_endpoint_url=self.endpoint, splits=("train",))
+        (source,) = open_sources(data, storage_options=StorageOptions(self.endpoint), splits=("train",))
         return prepare(
-            source, data, cache_url=self.url, s3_endpoint_url=self.endpoint, runner=runner, say=lambda line: None
+            source,
+            data,
+            cache_url=self.url,
+            storage_options=StorageOptions(self.endpoint),
+            runner=runner,
+            say=lambda line: None,
         )
 
     def start_process(self, manifest: Path, stop: str) -> "subprocess.Popen[str]":
@@ -295,7 +301,7 @@ class TestOddAudio:
         made = folder.prepare(speech_data / "odd_audio" / "manifest.csv", max_bad_fraction=0.2)
         (source,) = open_sources(
             DataPart(train=str(speech_data / "odd_audio" / "manifest.csv"), validation="/nowhere.csv"),
-            s3_endpoint_url=None,
+            storage_options=StorageOptions(),
             splits=("train",),
         )
         promised_s = dict(zip(source.table["id"].to_pylist(), source.table["duration_s"].to_pylist(), strict=True))

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from trainers.config.storage_location import StorageOptions
 from trainers.data.shard_cache import ShardCache
 from trainers.storage import Storage, open_storage
 
@@ -18,7 +19,7 @@ NAMES = [f"shard-{number:05d}.arrow" for number in range(6)]
 def bucket(s3_bucket: str, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """Six files of a thousand bytes on S3; the node's temporary folder is empty."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    storage = open_storage(f"{s3_bucket}/set", s3_endpoint_url=s3_endpoint)
+    storage = open_storage(f"{s3_bucket}/set", StorageOptions(s3_endpoint))
     for number, name in enumerate(NAMES):
         storage.write_bytes(name, bytes([number]) * SIZE_BYTES)
     return storage
@@ -90,7 +91,7 @@ def test_processes_of_a_node_share_one_copy(bucket: Storage) -> None:
 
 
 def test_sets_of_one_node_do_not_mix(bucket: Storage, s3_bucket: str, s3_endpoint: str) -> None:
-    other = open_storage(f"{s3_bucket}/other", s3_endpoint_url=s3_endpoint)
+    other = open_storage(f"{s3_bucket}/other", StorageOptions(s3_endpoint))
     other.write_bytes(NAMES[0], b"\x09" * SIZE_BYTES)
     assert content(ShardCache(bucket, "key", 10**6).open(NAMES[0])) == {0}
     assert content(ShardCache(other, "key", 10**6).open(NAMES[0])) == {9}

@@ -5,6 +5,7 @@ import pytest
 
 from tests.trainers.inspection.checking import subject_of
 from trainers.config.secrets import REFERENCES
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import ResourceError
 from trainers.inspection import node_checks
 from trainers.inspection.findings import Finding, ok, problem, skipped
@@ -26,7 +27,7 @@ def task(folder: Path, *, marked: bool = True, locations: tuple[str, ...] = (), 
     storage.mkdir()
     if marked:
         (storage / "mark").write_text("x")
-    return ProbeTask(str(storage), None, "mark", locations, use_gpu)
+    return ProbeTask(str(storage), StorageOptions(), "mark", locations, use_gpu)
 
 
 def only(notes: list[Finding]) -> tuple[str, str]:
@@ -50,7 +51,7 @@ class TestOnANode:
 
     def test_a_storage_that_it_cannot_write(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        broken = ProbeTask(str(tmp_path / "file" / "runs"), None, "mark", (), False)
+        broken = ProbeTask(str(tmp_path / "file" / "runs"), StorageOptions(), "mark", (), False)
         level, text = only(run_probe(broken, "10.0.0.2").findings["node_storage"])
         assert level == "error"
         assert "there is a file where a folder is needed" in text

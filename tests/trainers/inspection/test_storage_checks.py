@@ -2,6 +2,7 @@ from pathlib import Path
 
 from tests.s3 import FaultProxy
 from tests.trainers.inspection.checking import levels, subject_of, the_one
+from trainers.config.storage_location import StorageOptions
 from trainers.inspection.storage_checks import check_storage
 from trainers.storage import open_storage
 
@@ -35,7 +36,7 @@ def test_a_folder_of_the_nodes_is_not_made_here(tmp_path: Path) -> None:
 def test_a_bucket_that_can_be_written_is_left_as_it_was(tmp_path: Path, s3_bucket: str, s3_endpoint: str) -> None:
     changes = {"run.storage_path": f"{s3_bucket}/runs", "run.s3_endpoint_url": s3_endpoint}
     assert levels(check_storage, subject_of(tmp_path, changes)) == {"ok"}
-    assert open_storage(s3_bucket, s3_endpoint_url=s3_endpoint).list_files() == []
+    assert open_storage(s3_bucket, StorageOptions(s3_endpoint)).list_files() == []
 
 
 def test_a_bucket_that_is_not_there(tmp_path: Path, s3_bucket: str, s3_endpoint: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.s3 import FaultProxy
 from tests.trainers.run_folder.writers import begin, first_group, group_of, staged
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import DamagedError, FencedError, StorageError
 from trainers.run_folder.checkpoints import (
     MANIFEST,
@@ -82,7 +83,7 @@ def test_a_checkpoint_comes_home_and_back(tmp_path: Path, storage: Storage) -> N
 
 def test_a_half_uploaded_checkpoint_does_not_exist(tmp_path: Path, s3_bucket: str, fault_proxy: FaultProxy) -> None:
     impatient = RetryPolicy(attempts=2, part_attempts=1, first_delay_s=0.01, max_delay_s=0.02)
-    folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url, retry=impatient))
+    folder = RunFolder(open_storage(f"{s3_bucket}/run", StorageOptions(fault_proxy.url), retry=impatient))
     writer = first_group(folder)
     path = staged(tmp_path, 3)
     fault_proxy.fail_next(99, matches=lambda method, path: "optimizer" in path)

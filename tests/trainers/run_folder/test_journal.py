@@ -13,6 +13,7 @@ import pytest
 
 from tests.s3 import FaultProxy
 from tests.trainers.run_folder.writers import begin, first_group, group_of
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import FencedError, ResumeError
 from trainers.run_folder.journal import Journal, State, fold, metrics_of
 from trainers.run_folder.layout import JOURNAL, RunFolder
@@ -23,11 +24,12 @@ RACERS, EACH = 8, 12
 # Appends EACH entries named <racer>-<n>, as a driver or a worker in a process of its own would.
 RACER = """
 import sys
+from trainers.config.storage_location import StorageOptions
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 url, endpoint, racer, each = sys.argv[1:]
-journal = Journal(RunFolder(open_storage(url, s3_endpoint_url=endpoint or None)))
+journal = Journal(RunFolder(open_storage(url, StorageOptions(endpoint or None))))
 sys.stdin.readline()
 for number in range(int(each)):
     journal.append(lambda state: {"kind": "quarantined", "name": f"{racer}-{number}"})
@@ -118,7 +120,7 @@ def test_each_decision_is_made_on_the_state_that_its_entry_follows(folder: RunFo
 
 
 def test_a_lost_answer_adds_one_entry(s3_bucket: str, fault_proxy: FaultProxy) -> None:
-    folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url))
+    folder = RunFolder(open_storage(f"{s3_bucket}/run", StorageOptions(fault_proxy.url)))
     fault_proxy.lose_answer_next(1, matches=lambda method, path: JOURNAL in path)
     state = Journal(folder).append(lambda _: {"kind": "quarantined", "name": "once"})
     assert state.number == 1
@@ -131,7 +133,7 @@ def test_nothing_is_added_where_nothing_is_to_be_decided(folder: RunFolder) -> N
 
 
 def test_what_was_read_once_is_not_read_again(s3_bucket: str, fault_proxy: FaultProxy) -> None:
-    folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url))
+    folder = RunFolder(open_storage(f"{s3_bucket}/run", StorageOptions(fault_proxy.url)))
     journal = Journal(folder)
     for name in ("a", "b", "c"):
         journal.append(discard(name))

@@ -14,6 +14,7 @@ import pytest
 
 from tests.trainers.synthetic import config, write_corpus
 from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import find
 from trainers.data.sources import open_sources
@@ -90,7 +91,7 @@ def test_the_journal_the_checkpoints_the_status_and_the_metrics_are_read(tmp_pat
 
 def test_the_same_config_and_data_are_still_the_same_experiment(tmp_path: Path) -> None:
     settings = config_of(tmp_path, "interrupted")
-    sources = open_sources(settings.data, s3_endpoint_url=None)
+    sources = open_sources(settings.data, storage_options=StorageOptions())
     keys = {source.split: prepared_key(source, settings.data) for source in sources}
     assert keys == DATA_KEYS
     folder = copy_of(tmp_path, "interrupted")
@@ -101,7 +102,7 @@ def test_the_same_config_and_data_are_still_the_same_experiment(tmp_path: Path) 
 
 def test_a_prepared_set_is_found(tmp_path: Path) -> None:
     cache = open_storage(str(OF_0_1 / "prepared"))
-    found = find(cache, DATA_KEYS["train"], None)
+    found = find(cache, DATA_KEYS["train"], StorageOptions())
     assert found is not None
     assert found.summary.rows == found.summary.prepared == len(TEXTS["train"])
     assert found.quarantine == []

@@ -12,6 +12,7 @@ import boto3
 import pytest
 
 from tests.s3 import FAST_RETRY, FaultProxy, fails
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import StorageError
 from trainers.storage import Storage, open_storage, sha256_of
 
@@ -57,11 +58,11 @@ class TestOpening:
 
     @pytest.mark.parametrize("endpoint", ["localhost:9000", "s3://x", "http://", "ftp://host"])
     def test_an_endpoint_that_is_no_url_is_refused(self, endpoint: str) -> None:
-        assert endpoint in fails(lambda: open_storage("s3://b", s3_endpoint_url=endpoint))
+        assert endpoint in fails(lambda: open_storage("s3://b", StorageOptions(endpoint)))
 
     def test_a_password_in_the_endpoint_is_refused_and_not_repeated(self) -> None:
         endpoint = "http://me:hush@host"
-        assert "hush" not in fails(lambda: open_storage("s3://b", s3_endpoint_url=endpoint))
+        assert "hush" not in fails(lambda: open_storage("s3://b", StorageOptions(endpoint)))
 
     def test_the_endpoint_comes_from_the_environment_where_none_is_given(
         self, s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
@@ -70,7 +71,7 @@ class TestOpening:
         storage = open_storage(s3_bucket, retry=FAST_RETRY)
         monkeypatch.delenv("AWS_ENDPOINT_URL")
         storage.write_bytes("a", b"1")
-        assert open_storage(s3_bucket, s3_endpoint_url=s3_endpoint).read_bytes("a") == b"1"
+        assert open_storage(s3_bucket, StorageOptions(s3_endpoint)).read_bytes("a") == b"1"
 
     def test_urls_keep_both_slashes(self) -> None:
         for root in ("s3://bucket", "s3://bucket/", "s3://bucket/a/b/"):
@@ -230,7 +231,7 @@ class TestFolders:
         assert storage.list_folders("runs") == ["runs/b"]
 
     def test_more_files_than_one_answer_holds_are_all_listed(self, s3_bucket: str, s3_endpoint: str) -> None:
-        storage = open_storage(s3_bucket, s3_endpoint_url=s3_endpoint)
+        storage = open_storage(s3_bucket, StorageOptions(s3_endpoint))
         names = [f"{number:04}" for number in range(1005)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda name: storage.write_bytes(name, b""), names))
@@ -285,7 +286,8 @@ class TestFolders:
         fault_proxy.delay_put_s = 600.0
         program = (
             "import sys; from pathlib import Path; from trainers.storage import open_storage\n"
-            "storage = open_storage(sys.argv[1], s3_endpoint_url=sys.argv[2])\n"
+            "from trainers.config.storage_location import StorageOptions\n"
+            "storage = open_storage(sys.argv[1], StorageOptions(sys.argv[2]))\n"
             "storage.upload_folder(Path(sys.argv[3]), 'c', last='MANIFEST.json')"
         )
         arguments = [shaky_storage.url(), fault_proxy.url, str(checkpoint)]
@@ -310,7 +312,7 @@ class TestFolders:
     ) -> None:
         client = boto3.session.Session().client("s3", endpoint_url=s3_endpoint)
         client.put_object(Bucket=s3_bucket.removeprefix("s3://"), Key="c/x/../../../escaped", Body=b"!")
-        storage = open_storage(s3_bucket, s3_endpoint_url=s3_endpoint)
+        storage = open_storage(s3_bucket, StorageOptions(s3_endpoint))
         assert keys(storage) == ["c/x/../../../escaped"]
         assert "storage key" in fails(lambda: storage.download_folder("c", tmp_path / "a" / "b"))
         assert not (tmp_path / "escaped").exists()

@@ -11,6 +11,7 @@ import pytest
 from pyarrow import fs
 
 from tests.s3 import FAST_RETRY, FaultProxy, fails
+from trainers.config.storage_location import StorageOptions
 from trainers.storage import RetryPolicy, Storage, open_storage, sha256_of
 
 # More than one part of a large S3 file.
@@ -136,7 +137,7 @@ class TestCheckWritable:
         assert storage.list_files() == []
 
     def test_a_bucket_that_does_not_exist_is_named(self, s3_bucket: str, s3_endpoint: str) -> None:
-        storage = open_storage(f"s3://no-{uuid4().hex}/runs", s3_endpoint_url=s3_endpoint)
+        storage = open_storage(f"s3://no-{uuid4().hex}/runs", StorageOptions(s3_endpoint))
         message = fails(storage.check_writable)
         assert f"the bucket {storage.url().split('/')[2]!r} does not exist" in message
         assert storage.url() in message
@@ -146,7 +147,7 @@ class TestCheckWritable:
     ) -> None:
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-        message = fails(open_storage(s3_bucket, s3_endpoint_url=s3_endpoint).check_writable)
+        message = fails(open_storage(s3_bucket, StorageOptions(s3_endpoint)).check_writable)
         assert "no credentials" in message
         assert "AWS_ACCESS_KEY_ID" in message
 
@@ -161,7 +162,7 @@ class TestCheckWritable:
 
     def test_an_endpoint_where_nobody_answers_is_named(self, s3_bucket: str) -> None:
         endpoint = "http://127.0.0.1:1"
-        message = fails(open_storage(s3_bucket, s3_endpoint_url=endpoint).check_writable)
+        message = fails(open_storage(s3_bucket, StorageOptions(endpoint)).check_writable)
         assert f"cannot connect to endpoint {endpoint}" in message
 
     def test_a_service_that_lets_two_create_the_same_file_is_refused(
@@ -209,7 +210,8 @@ class TestPyarrow:
     def test_a_process_that_used_it_ends_by_itself(self, s3_bucket: str, s3_endpoint: str) -> None:
         program = (
             "import sys; from trainers.storage import open_storage\n"
-            "path, files = open_storage(sys.argv[1], s3_endpoint_url=sys.argv[2]).for_pyarrow()\n"
+            "from trainers.config.storage_location import StorageOptions\n"
+            "path, files = open_storage(sys.argv[1], StorageOptions(sys.argv[2])).for_pyarrow()\n"
             "files.open_output_stream(path + '/x').close()\n"
             "assert 'torch' not in sys.modules"
         )

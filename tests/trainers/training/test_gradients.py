@@ -10,6 +10,7 @@ from torch.multiprocessing.spawn import start_processes
 from tests.trainers.synthetic import config, write_corpus
 from tests.trainers.training.gradient_process import Job, one_step
 from trainers.config.schema import DataPart
+from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.sources import open_sources
 from trainers.models.whisper_family import WhisperFamily
@@ -56,9 +57,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     root = tmp_path_factory.mktemp("gradients")
     manifest = write_corpus(root, TEXTS, durations_s=[2.6 + 0.03 * number for number in range(len(TEXTS))])
     data = DataPart(train=str(manifest), validation="/nowhere.csv")
-    (source,) = open_sources(data, s3_endpoint_url=None, splits=("train",))
+    (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
     prepared = prepare(
-        source, data, cache_url=str(root / "prepared"), s3_endpoint_url=None, runner=run_here, say=lambda line: None
+        source,
+        data,
+        cache_url=str(root / "prepared"),
+        storage_options=StorageOptions(),
+        runner=run_here,
+        say=lambda line: None,
     )
     WhisperFamily().write_description(root / "description", TEXTS, config().model)
     return Bench(Job(config(), prepared, root / "description", root), root)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.s3 import FaultProxy
 from tests.trainers.run_folder.writers import begin, first_group
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import FencedError
 from trainers.run_folder.journal import metrics_of
 from trainers.run_folder.layout import METRICS, RunFolder
@@ -42,7 +43,7 @@ def test_a_storage_that_is_away_is_told_once_and_no_reason_to_stop(
     tmp_path: Path, s3_bucket: str, fault_proxy: FaultProxy
 ) -> None:
     impatient = RetryPolicy(attempts=1)
-    folder = RunFolder(open_storage(f"{s3_bucket}/run", s3_endpoint_url=fault_proxy.url, retry=impatient))
+    folder = RunFolder(open_storage(f"{s3_bucket}/run", StorageOptions(fault_proxy.url), retry=impatient))
     said: list[str] = []
     log = MetricsLog(first_group(folder), said.append)
     fault_proxy.fail_next(2, matches=lambda method, path: "metrics" in path)

@@ -1,0 +1,35 @@
+"""What a config says of a storage: where it is, and how it is reached. `trainers.storage` opens what is named here."""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+S3_SCHEME = "s3://"
+# What a URL of each kind of storage begins with; another path is a folder's.
+URL_SCHEMES = (S3_SCHEME,)
+# Variables that choose the server of s3:// where run.s3_endpoint_url does not; the first that is set counts.
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+@dataclass(frozen=True)
+class StorageOptions:
+    """How a run's storage is reached beside its URL.
+
+    Attributes:
+        s3_endpoint_url: An http(s) URL of a service with S3's protocol. None means AWS_ENDPOINT_URL_S3, then
+            AWS_ENDPOINT_URL, then AWS itself.
+    """
+
+    s3_endpoint_url: str | None = None
+
+
+DEFAULT_STORAGE_OPTIONS = StorageOptions()
+
+
+def is_url(location: str) -> bool:
+    """Whether a location is a URL of a storage, which means the same from every machine."""
+    return location.startswith(URL_SCHEMES)
+
+
+def is_absolute(path: str) -> bool:
+    """Whether a storage or cache path means the same on every node: a URL, or an absolute folder."""
+    return is_url(path) or PurePosixPath(path).is_absolute()
