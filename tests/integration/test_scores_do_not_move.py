@@ -1,6 +1,7 @@
 """The same model and the same clips give the same counts, however many workers and however large the batch."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +38,25 @@ def half_trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """The config of a finished run whose model is neither right nor lost."""
     folder = tmp_path_factory.mktemp("half")
     options = DemoOptions(
-        train_utterances=800, validation_utterances=12, test_utterances=27, min_words=3, max_words=7, seed=3
+        train_utterances=1, validation_utterances=12, test_utterances=27, min_words=3, max_words=7, seed=3
     )
     manifests = make_demo_corpus(folder / "corpus", options)
+    # It learns by heart what it is scored on, which takes seconds, and is interrupted at it.
+    shutil.copy(manifests["test"], manifests["train"])
     wanted = config(
         {
             "run.name": "half",
             "run.storage_path": str(folder),
             "data": {split: str(path) for split, path in manifests.items()},
             "model.max_context_s": 4,
-            "model.d_model": 128,
+            "model.d_model": 64,
             "model.attention_heads": 4,
             "model.encoder_layers": 2,
-            "training.max_steps": 320,
-            "training.save_steps": 320,
-            "training.per_device_train_batch_size": 32,
+            "training.max_steps": 220,
+            "training.save_steps": 220,
+            "training.per_device_train_batch_size": 27,
             "training.learning_rate": 1e-3,
-            "training.warmup_steps": 50,
+            "training.warmup_steps": 20,
             "training.generation_max_length": 24,
         }
     )
