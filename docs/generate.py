@@ -159,8 +159,8 @@ def failures_page() -> str:
     for cause in Cause:
         if (rule := RULES.get(cause)) is None:
             continue
-        times = "yes" if rule.most_in_a_row is None else f"{rule.most_in_a_row} in a row"
-        treated = [times, "yes" if rule.counts else "no", f"{rule.first_backoff_s:g} s", f"{rule.most_backoff_s:g} s"]
+        times = "yes" if rule.max_in_a_row is None else f"{rule.max_in_a_row} in a row"
+        treated = [times, "yes" if rule.counts else "no", f"{rule.first_backoff_s:g} s", f"{rule.max_backoff_s:g} s"]
         cells = [f"`{cause}`", rule.what, *(treated if rule.retried else ["no", "", "", ""]), rule.advice]
         lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     return "\n".join(lines) + "\n"

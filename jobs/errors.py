@@ -1,11 +1,11 @@
-"""What can go wrong on the client's and the service's side, as one tree below RayscribeError.
+"""The errors of the client and the service, as one tree below RayscribeError.
 
 RayscribeError              see trainers.errors: config 2, data 3, storage 4, resume 5, resources 6, scoring 7, …
 └── JobsError               any error of the jobs side
     ├── NotFoundError       no run, attempt, queue or token has this name
     ├── ConflictError       the run's state, or another run, does not allow the request
     ├── ClusterError        a Ray cluster does not respond
-    │   └── RefusedError    it responds, and refuses the request
+    │   └── RefusedError    it responds, and rejects the request
     ├── ServiceError        the Rayscribe service does not respond
     │   └── LedgerError     the ledger's database does not respond
     ├── AuthError           no token, an unknown one, or one that may not do this
@@ -17,13 +17,13 @@ from trainers.errors import RayscribeError
 
 
 class JobsError(RayscribeError):
-    """Base of the jobs side's errors; each has an exit code that no training ends with."""
+    """Base of the errors of client and service; no training ends with their exit codes."""
 
     exit_code = 20
 
 
 class NotFoundError(JobsError):
-    """Nothing has the name that was given."""
+    """No object has the given name."""
 
     exit_code = 21
 
@@ -35,13 +35,13 @@ class ConflictError(JobsError):
 
 
 class ClusterError(JobsError):
-    """A Ray cluster does not respond, or what responds is no Ray cluster."""
+    """A Ray cluster does not respond, or the address is not that of a Ray cluster."""
 
     exit_code = 23
 
 
 class RefusedError(ClusterError):
-    """A Ray cluster refuses the request; a retry would be refused, too."""
+    """A Ray cluster rejects the request; a retry would be rejected, too."""
 
 
 class ServiceError(JobsError):
@@ -56,7 +56,9 @@ class LedgerError(ServiceError):
     The message names the database, which may be a file of the service's host: an API client gets `for_clients`.
     """
 
-    for_clients = "the service's database does not respond: try again, or tell who runs the service, whose log has more"
+    for_clients = (
+        "the service's database does not respond: try again, or inform the service's administrator, whose log has more"
+    )
 
 
 class AuthError(JobsError):

@@ -1,12 +1,12 @@
-"""What the command line keeps on this machine, and who uses it."""
+"""Where the command line keeps its files on this machine, and its user."""
 
 import getpass
 import os
 from pathlib import Path
 
 
-def user_here() -> str:
-    """Who runs this process."""
+def current_user() -> str:
+    """The user who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

@@ -76,15 +76,15 @@ class Counter(io.RawIOBase):
 
 
 def write_archive(
-    members: Iterable[Member], file: IO[bytes] | Counter, *, most_bytes: int, most_unpacked_bytes: int
+    members: Iterable[Member], file: IO[bytes] | Counter, *, max_bytes: int, max_unpacked_bytes: int
 ) -> None:
     """Writes a zip: names sorted, times fixed, modes 644 and 755.
 
     Args:
         members: What goes in; each name once.
         file: Where to write; empty, and can seek.
-        most_bytes: The archive must stay below this.
-        most_unpacked_bytes: All its files together must stay below this.
+        max_bytes: The archive must stay below this.
+        max_unpacked_bytes: All its files together must stay below this.
 
     Raises:
         TooLargeError: a bound is reached.
@@ -101,8 +101,8 @@ def write_archive(
             with member.open() as source, archive.open(info, "w") as target:
                 while chunk := source.read(CHUNK_BYTES):
                     unpacked += len(chunk)
-                    if unpacked >= most_unpacked_bytes or file.tell() >= most_bytes:
+                    if unpacked >= max_unpacked_bytes or file.tell() >= max_bytes:
                         raise TooLargeError
                     target.write(chunk)
-    if file.tell() >= most_bytes:
+    if file.tell() >= max_bytes:
         raise TooLargeError

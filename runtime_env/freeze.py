@@ -8,8 +8,8 @@ from runtime_env.config import RuntimeEnvPart
 from runtime_env.requirements import included_file, logical_lines
 from trainers.errors import ConfigError
 
-MOST_BYTES = 4 * 1024**2
-MOST_DEPTH = 20
+MAX_BYTES = 4 * 1024**2
+MAX_DEPTH = 20
 LOCKS_OF_OTHER_FORMATS = (".toml", ".lock")
 
 
@@ -46,11 +46,11 @@ def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[s
     real = path.resolve()
     if not real.is_relative_to(root):
         raise ConfigError(f"{field}: {path} lies outside of the repository {root}: name a file in it")
-    if real in above or len(above) > MOST_DEPTH:
+    if real in above or len(above) > MAX_DEPTH:
         raise ConfigError(f"{field}: {path} includes itself: remove one of the lines -r")
     try:
-        if real.stat().st_size > MOST_BYTES:
-            raise ConfigError(f"{field}: {path} has more than {MOST_BYTES} bytes: that is no list of requirements")
+        if real.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{field}: {path} has more than {MAX_BYTES} bytes: that is no list of requirements")
         text = real.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"{field}: {path}: no such file; paths are relative to the repository {root}") from None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from runtime_env.archive import CHUNK_BYTES, TooLargeError, write_archive
-from runtime_env.tree import ENTRY, LIMIT_BYTES, MOST_FILES, MOST_UNPACKED_BYTES, Tree, package_size, unreadable
+from runtime_env.tree import ENTRY, LIMIT_BYTES, MAX_FILES, MAX_UNPACKED_BYTES, Tree, package_size, unreadable
 from trainers.errors import ConfigError
 
 ENCRYPTED = 0x1
@@ -57,12 +57,12 @@ def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes] | None = No
     names = [file.path for file in tree.files]
     _check_names([*names, *extra], "the package")
     members = tree.members(extra)
-    if len(members) > MOST_FILES:
+    if len(members) > MAX_FILES:
         raise ConfigError(package_size(tree, extra).message)
     target_folder.mkdir(parents=True, exist_ok=True)
     with _new_file(target_folder) as (file, path):
         try:
-            write_archive(members, file, most_bytes=LIMIT_BYTES, most_unpacked_bytes=MOST_UNPACKED_BYTES)
+            write_archive(members, file, max_bytes=LIMIT_BYTES, max_unpacked_bytes=MAX_UNPACKED_BYTES)
         except TooLargeError:
             raise ConfigError(package_size(tree, extra).message) from None
         except OSError as error:
@@ -100,11 +100,11 @@ def verify(path: Path, sha256: str) -> None:
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{name} is not a zip file that can be read: {said}") from None
-    if len(members) > MOST_FILES:
-        raise ConfigError(f"{name} holds {len(members)} files: {MOST_FILES} are the most")
+    if len(members) > MAX_FILES:
+        raise ConfigError(f"{name} holds {len(members)} files: {MAX_FILES} are the most")
     unpacked = sum(info.file_size for info in members)
-    if unpacked > MOST_UNPACKED_BYTES:
-        raise ConfigError(f"{name} would unpack to {unpacked} bytes: {MOST_UNPACKED_BYTES} are the most")
+    if unpacked > MAX_UNPACKED_BYTES:
+        raise ConfigError(f"{name} would unpack to {unpacked} bytes: {MAX_UNPACKED_BYTES} are the most")
     names = [info.orig_filename for info in members]
     _check_names(names, name)
     if ENTRY not in names:

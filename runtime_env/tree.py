@@ -15,8 +15,8 @@ ENTRY = "task.py"
 # Ray's Jobs API takes a package of less (ray_constants.DASHBOARD_CLIENT_MAX_SIZE).
 LIMIT_BYTES = 100 * 1024**2
 # Ours, so that no zip needs more than the plain format, and none fills a node's disk.
-MOST_UNPACKED_BYTES = 2 * 1024**3 - 1
-MOST_FILES = 65_535
+MAX_UNPACKED_BYTES = 2 * 1024**3 - 1
+MAX_FILES = 65_535
 LARGEST_SHOWN = 10
 MIB = 1024**2
 
@@ -117,7 +117,7 @@ class PackageSize:
         example = f"/{self.largest[0].path}" if self.largest else "/data"
         return (
             f"{self.root} is too large a working directory: {size}. Ray takes a zip of less than {LIMIT_BYTES // MIB} "
-            f"MiB; {MOST_FILES} files and {MOST_UNPACKED_BYTES / MIB:.0f} MiB unpacked are the most. Largest: {shown}. "
+            f"MiB; {MAX_FILES} files and {MAX_UNPACKED_BYTES / MIB:.0f} MiB unpacked are the most. Largest: {shown}. "
             f"Leave out what the job does not need: add a line {example} to .rayignore, or set "
             f"job.runtime_env.excludes: [{example}]"
         )
@@ -167,10 +167,10 @@ def package_size(tree: Tree, extra: Mapping[str, bytes] | None = None) -> Packag
     """
     members = tree.members(extra or {})
     counter = Counter()
-    fits = len(members) <= MOST_FILES
+    fits = len(members) <= MAX_FILES
     if fits:
         try:
-            write_archive(members, counter, most_bytes=LIMIT_BYTES, most_unpacked_bytes=MOST_UNPACKED_BYTES)
+            write_archive(members, counter, max_bytes=LIMIT_BYTES, max_unpacked_bytes=MAX_UNPACKED_BYTES)
         except TooLargeError:
             fits = False
         except OSError as error:

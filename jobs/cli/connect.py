@@ -13,7 +13,7 @@ import typer
 
 from jobs.errors import ServiceError
 from jobs.paths import home
-from jobs.service.interface import Operations
+from jobs.service.operations import Operations
 
 POLL_S = 1.0
 # Retries that are further apart than this belong to two outages.

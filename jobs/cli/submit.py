@@ -16,7 +16,7 @@ from jobs.cli.output import as_json, as_yaml
 from jobs.cli.train import Overrides, Spec
 from jobs.errors import NotFoundError, PreflightError
 from jobs.model import Run
-from jobs.paths import user_here
+from jobs.paths import current_user
 from jobs.submission.branch import branch
 from jobs.submission.job_spec import NO_CLUSTER, JobPart, JobSpec, load_spec
 from trainers.config.storage_location import is_absolute
@@ -62,14 +62,14 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
     Example: rayscribe submit jobs/specs/whisper_digits.yaml --set training.max_steps=200 --priority 10 --follow
     """
     # Imported here: packaging uses Ray's own exclusion rules, and other commands do not need to import Ray.
-    from jobs.submission.assemble import gather, pack_bundle, run_request_of  # noqa: PLC0415
+    from jobs.submission.assemble import collect_bundle, pack_bundle, run_request_of  # noqa: PLC0415
 
     def is_local(named: str | None) -> bool:
         # A dry run sends no request, so it does not know the service's default cluster.
         return _is_local(named, service, ask=not dry_run)
 
     found = load_spec(spec, _all_overrides(overrides, priority, address), now=datetime.now(UTC), is_local=is_local)
-    bundle = gather(found, Path.cwd())
+    bundle = collect_bundle(found, Path.cwd())
     if dry_run:
         _dry_run(found, bundle, service, json_output)
         return
@@ -131,7 +131,7 @@ def preflight(
     if spec is None:
         findings = _findings(None, None, address, deep=True)
     else:
-        from jobs.submission.assemble import gather  # noqa: PLC0415
+        from jobs.submission.assemble import collect_bundle  # noqa: PLC0415
 
         # Without an address, this machine is checked.
         found = load_spec(
@@ -140,7 +140,7 @@ def preflight(
             now=datetime.now(UTC),
             is_local=lambda named: _is_local(named, None, ask=False),
         )
-        findings = _findings(found, gather(found, Path.cwd()).root, found.job.address, deep=True)
+        findings = _findings(found, collect_bundle(found, Path.cwd()).root, found.job.address, deep=True)
     if json_output:
         as_json([finding.model_dump(mode="json") for finding in findings])
     else:
@@ -191,7 +191,7 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
     request = preview(
         run_request,
         address_of=lambda job: _address_of(job, service),
-        user=user_here(),
+        user=current_user(),
         resume=RunFolders(timeout_s=60.0).resume_text,
     )
     built = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}

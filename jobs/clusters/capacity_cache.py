@@ -11,11 +11,11 @@ from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.scheduler.policy import Capacity
 
-# A capacity that is shown may be this old.
-FRESH_S = 5.0
-# Nobody waits longer than this for a capacity; an older one is used then.
+# A cached capacity is used for this long.
+CACHE_TTL_S = 5.0
+# A caller waits no longer than this for a new capacity; then a stale one is used, up to this age.
 WAIT_S = 1.0
-OLD_S = 60.0
+MAX_STALE_S = 60.0
 
 
 @dataclass
@@ -39,13 +39,13 @@ class CachingClusters(Clusters):
         clock: Callable[[], float] = time.monotonic,
         wait_s: float = WAIT_S,
     ):
-        """Connects to nothing yet; see Clusters.
+        """Opens no connection yet; see Clusters.
 
         Args:
-            grows_to: What each cluster's autoscaler may make of it, by address.
+            grows_to: What each cluster's autoscaler can grow it to, by address.
             connect: Opens a cluster.
-            clock: Seconds from any origin.
-            wait_s: How long to wait for a size.
+            clock: Monotonic clock, in seconds.
+            wait_s: How long a caller waits for a new capacity. Seconds.
         """
         super().__init__(grows_to, connect=connect, clock=clock)
         self._now, self._wait_s = clock, wait_s
@@ -61,19 +61,19 @@ class CachingClusters(Clusters):
         """
         with self._lock:
             size = self._sizes.get(address)
-            if size is not None and self._now() - size[0] < FRESH_S:
+            if size is not None and self._now() - size[0] < CACHE_TTL_S:
                 return size[1]
             request = self._requests.get(address)
             if request is None or request.done.is_set():
                 request = self._requests[address] = _Request(self._now())
-                # A daemon: a cluster that hangs does not keep a service that is told to end.
+                # A daemon thread: a cluster that hangs does not delay the service's shutdown.
                 threading.Thread(target=self._fetch, args=(address, request), name="cluster-size", daemon=True).start()
         request.done.wait(max(0.0, self._wait_s - (self._now() - request.sent_s)))
         if request.capacity is not None:
             return request.capacity
         if request.error is not None:
             raise _copy_of(request.error)
-        if size is not None and self._now() - size[0] < OLD_S:
+        if size is not None and self._now() - size[0] < MAX_STALE_S:
             return size[1]
         raise ClusterError(f"{address}: no response yet; is the cluster's head alive?")
 
@@ -89,5 +89,5 @@ class CachingClusters(Clusters):
 
 
 def _copy_of(error: ClusterError) -> ClusterError:
-    """The same error without its past: an exception keeps the frames of all who ever raised it, with what they held."""
+    """The same error without its traceback, which would keep the frames of all raisers alive."""
     return type(error)(str(error))

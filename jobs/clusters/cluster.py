@@ -9,7 +9,7 @@ from jobs.submission.ray_request import SubmitRequest
 
 PENDING = "PENDING"
 RUNNING = "RUNNING"
-OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+ENDED_STATUSES = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class JobInfo:
 
     Attributes:
         known: Whether the cluster knows the job at all; one that was restarted does not.
-        status: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. RUNNING says only that the entrypoint has started.
-        exit_code: The entrypoint's; None while it runs, where it never ran, and for STOPPED.
+        status: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. RUNNING only means that the entrypoint has started.
+        exit_code: The entrypoint's; None while it runs, if it never ran, and for STOPPED.
         message: Ray's message; for a failure with the last lines of the log.
         error_type: Ray's JobErrorType, e.g. RUNTIME_ENV_SETUP_FAILURE; "" for none.
         ray_job_id: Ray's own number of the driver, "" before it has connected.
-        uid: The run it belongs to, "" where it is not ours.
+        uid: The run it belongs to, "" if it was not submitted by a ledger.
     """
 
     known: bool
@@ -40,9 +40,9 @@ class JobInfo:
         return cls(known=False)
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether the job has ended, or the cluster no longer knows it."""
-        return not self.known or self.status in OVER
+        return not self.known or self.status in ENDED_STATUSES
 
 
 class Cluster(Protocol):
@@ -51,14 +51,13 @@ class Cluster(Protocol):
     def submit(self, request: SubmitRequest) -> bool:
         """Uploads the package and starts the entrypoint, unless the cluster has this very submission already.
 
-        Safe to call again whatever became of an earlier call: the submission id is derived from run and attempt, and
-        a cluster takes each id once.
+        Idempotent: the submission id is derived from run and attempt, and a cluster accepts each id once.
 
         Returns:
             Whether this call started it.
 
         Raises:
-            RefusedError: the cluster refuses the request.
+            RefusedError: the cluster rejects the request.
             ConflictError: another ledger's run has this submission id.
         """
 
@@ -72,7 +71,7 @@ class Cluster(Protocol):
         """Logical resources of the nodes that are alive.
 
         Args:
-            grows_to: What the cluster's autoscaler may make of it, as its owner says.
+            grows_to: What the cluster's autoscaler can grow it to, as configured.
         """
 
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:

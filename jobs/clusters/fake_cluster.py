@@ -1,4 +1,4 @@
-"""A cluster in memory, for tests: each job runs until its info was read as often as the fake is told."""
+"""A cluster in memory, for tests: each job runs until its info was read a given number of times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ class FakeJob:
     """One job.
 
     Attributes:
-        request: What was asked for.
+        request: Its request.
         reads: How often its info was read.
-        end: What it ends with: (status, exit code, message, error type).
+        end: How it ends: (status, exit code, message, error type).
         lasts: Reads until it ends.
     """
 
@@ -32,11 +32,11 @@ class FakeCluster:
     """A Cluster; see its contract in tests/jobs/clusters.
 
     Attributes:
-        cpus: What it has.
+        cpus: Its number of CPUs.
         ends: Ends of jobs by submission id; ("SUCCEEDED", 0, "", "") for those not named.
         lasts: Reads until a job ends, by submission id; 1 for those not named.
         jobs: All that were submitted.
-        submits: Every call of submit, repeated ones too.
+        submits: Every call of submit, including repeated ones.
         down: Whether it does not respond.
         breaks: Submission ids whose submit raises an unexpected error.
     """
@@ -50,7 +50,7 @@ class FakeCluster:
     breaks: set[str] = field(default_factory=set)
 
     def submit(self, request: SubmitRequest) -> bool:
-        """Takes each submission id once."""
+        """Accepts each submission id once."""
         self._respond()
         if request.submission_id in self.breaks:
             raise TypeError("odd")
@@ -64,13 +64,13 @@ class FakeCluster:
         return True
 
     def job_info(self, submission_id: str) -> JobInfo:
-        """One job, which comes nearer to its end."""
+        """One job; each read brings it closer to its end."""
         self._respond()
         job = self.jobs.get(submission_id)
         return self._read(job) if job is not None else JobInfo.unknown()
 
     def job_infos(self) -> dict[str, JobInfo]:
-        """All jobs; each comes nearer to its end."""
+        """All jobs; each read brings them closer to their end."""
         self._respond()
         return {name: self._read(job) for name, job in self.jobs.items()}
 

@@ -21,18 +21,18 @@ from jobs.submission.ray_request import METADATA_UID, SubmitRequest
 
 Result = TypeVar("Result")
 
-# A cluster that has just started answers so until the agent that takes jobs has come up.
+# The error of a cluster that has just started, until its job agent is up.
 NO_AGENT = "No available agent to submit job"
-TAKEN = "already exists"
-NOT_THERE = "does not exist"
+ALREADY_EXISTS = "already exists"
+NOT_FOUND = "does not exist"
 START_TIMEOUT_S = 60.0
 # Uploading the working directory is part of submitting.
 SUBMIT_TIMEOUT_S = 300.0
 POLL_S = 0.5
 
-# HTTP's statuses for a request that is wrong in itself: bad request, too large, unprocessable. 404 is not among them:
-# a proxy in front of a head that is being replaced sends it, too.
-REFUSALS = (400, 413, 422)
+# HTTP statuses of a request that is not valid: bad request, too large, unprocessable. 404 is not one of them: a proxy
+# in front of a head that is being replaced sends it, too.
+REJECTED_STATUSES = (400, 413, 422)
 UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
 
 
@@ -46,7 +46,7 @@ class RayJobs:
             address: URL of the dashboard, e.g. http://127.0.0.1:8265.
 
         Raises:
-            ClusterError: it does not respond, or refuses.
+            ClusterError: it does not respond, or rejects the connection.
         """
         self.address = address
         for name in NOISY_LOGGERS:
@@ -75,14 +75,13 @@ class RayJobs:
     def submit(self, request: SubmitRequest) -> bool:
         """Uploads the package and starts the entrypoint, unless the cluster has this very submission already.
 
-        Safe to call again whatever became of an earlier call: the submission id is derived from run and attempt, and
-        Ray takes each id once.
+        Idempotent: the submission id is derived from run and attempt, and Ray accepts each id once.
 
         Returns:
             Whether this call started it.
 
         Raises:
-            ClusterError: the cluster does not respond, or refuses the request.
+            ClusterError: the cluster does not respond, or rejects the request.
             ConflictError: another ledger's run has this submission id.
         """
         end = time.monotonic() + START_TIMEOUT_S
@@ -91,8 +90,8 @@ class RayJobs:
                 self._call(lambda: self._start(request), timeout_s=SUBMIT_TIMEOUT_S)
                 return True
             except ClusterError as error:
-                if TAKEN in str(error):
-                    self._check_ours(request)
+                if ALREADY_EXISTS in str(error):
+                    self._check_same_run(request)
                     return False
                 if NO_AGENT not in str(error) or time.monotonic() > end:
                     raise
@@ -107,7 +106,7 @@ class RayJobs:
         try:
             details: JobDetails = self._call(lambda: self._client.get_job_info(submission_id))
         except ClusterError as error:
-            if NOT_THERE in str(error):
+            if NOT_FOUND in str(error):
                 return JobInfo.unknown()
             raise
         return _job_info_of(details)
@@ -122,10 +121,10 @@ class RayJobs:
         return {item.submission_id: _job_info_of(item) for item in every if item.submission_id is not None}
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
-        """Logical resources of the nodes that live now.
+        """Logical resources of the nodes that are alive.
 
         Args:
-            grows_to: What the cluster's autoscaler may make of it, as its owner says; Ray has no public call for it.
+            grows_to: What the cluster's autoscaler can grow it to, as configured; Ray has no public API for it.
 
         Raises:
             ClusterError: the cluster does not respond.
@@ -161,7 +160,7 @@ class RayJobs:
         return text.encode()
 
     def stop(self, submission_id: str) -> None:
-        """Asks a job to stop; asking again changes nothing. A pending one stops as soon as its entrypoint starts.
+        """Requests a job's end; a second request changes nothing. A pending job stops when its entrypoint starts.
 
         Raises:
             ClusterError: the cluster does not respond.
@@ -176,7 +175,7 @@ class RayJobs:
             metadata=dict(request.metadata),
         )
 
-    def _check_ours(self, request: SubmitRequest) -> None:
+    def _check_same_run(self, request: SubmitRequest) -> None:
         details: JobDetails = self._call(lambda: self._client.get_job_info(request.submission_id))
         if (details.metadata or {}).get(METADATA_UID) != request.metadata.get(METADATA_UID):
             raise ConflictError(
@@ -193,8 +192,8 @@ class RayJobs:
                 f"{self.address}: no response in {timeout_s:.0f} s; is the cluster's head alive?"
             ) from error
         except UNREACHABLE as error:
-            if any(f"status code {code}" in str(error) for code in REFUSALS):
-                raise RefusedError(f"{self.address} refuses: {_last_line(error)}") from error
+            if any(f"status code {code}" in str(error) for code in REJECTED_STATUSES):
+                raise RefusedError(f"{self.address} rejected the request: {_last_line(error)}") from error
             raise ClusterError(
                 f"{self.address}: {_last_line(error)}; check the address, that the cluster is up, and its token "
                 "(RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH)"
@@ -218,6 +217,6 @@ def _resources_of(raw: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _last_line(error: BaseException) -> str:
-    """What was wrong: a refused request quotes a traceback of the dashboard, and Ray's client adds a full stop."""
+    """The actual error: Ray's message may start with a traceback of the dashboard, and ends with a full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
     return lines[-1][:500].rstrip(".") if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""All that the jobs side uses of Ray's private interfaces; a test fails when Ray changes one of them.
+"""All uses of Ray's private interfaces on the jobs side; a test fails when Ray changes one of them.
 
 Private are the base class of Ray's HTTP clients, whose constructors replace the address that they are given by
 RAY_API_SERVER_ADDRESS or RAY_ADDRESS; the method through which each request goes, which has no timeout; the headers
@@ -21,7 +21,7 @@ from ray.util.state.common import ListApiOptions, StateResource
 # Ray's client waits without end for a dashboard that hangs, also between two pieces of a response.
 RESPONSE_TIMEOUT_S = 30.0
 # The most that Ray's state API returns.
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 # They log each file that is left out of an upload, and the connection that closes after a job's last line.
 NOISY_LOGGERS = (
     "ray.dashboard.modules.job.sdk",
@@ -37,7 +37,7 @@ class JobsClient(JobSubmissionClient):
     def __init__(self, address: str):
         SubmissionClient.__init__(self, address=address)
         self._client_ray_version = ray.__version__
-        self._check_connection_and_version("2.0", f"{address} runs a Ray before 2.0, which has no jobs: update it")
+        self._check_connection_and_version("2.0", f"{address} runs a Ray before 2.0, which has no Jobs API: update it")
 
     def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
         options.setdefault("timeout", RESPONSE_TIMEOUT_S)
@@ -52,7 +52,7 @@ class StateClient(StateApiClient):
 
     def all(self, kind: StateResource, *, detail: bool = False) -> list[Any]:
         """All rows of a kind, without a filter: for ray 2.60 a filter on its side truncates the response."""
-        options = ListApiOptions(limit=MOST_ROWS, timeout=math.ceil(RESPONSE_TIMEOUT_S), detail=detail)
+        options = ListApiOptions(limit=MAX_ROWS, timeout=math.ceil(RESPONSE_TIMEOUT_S), detail=detail)
         return self.list(kind, options=options, raise_on_missing_output=True)
 
 

@@ -1,4 +1,4 @@
-"""The clusters of a controller: connected when first needed, read once a round, left alone while they are down."""
+"""The clusters of a controller: connected when first needed, read once per round, not called while they are down."""
 
 import math
 import time
@@ -13,12 +13,12 @@ from jobs.submission.ray_request import SubmitRequest
 
 Result = TypeVar("Result")
 
-# A cluster that did not respond is called again after this long, and one that hung after so many times as long as it
+# A cluster that did not respond is called again after PAUSE_S; one that hung, after PAUSE_FACTOR times as long as it
 # hung, so that others need not wait for it.
 PAUSE_S = 5.0
-TIMES_AS_LONG = 4.0
-LONGEST_PAUSE_S = 120.0
-HUNG_S = 5.0
+PAUSE_FACTOR = 4.0
+MAX_PAUSE_S = 120.0
+SLOW_CALL_S = 5.0
 
 
 class Clusters:
@@ -31,12 +31,12 @@ class Clusters:
         connect: Callable[[str], Cluster] = RayJobs,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Connects to nothing yet.
+        """Opens no connection yet.
 
         Args:
-            grows_to: What each cluster's autoscaler may make of it, by address.
+            grows_to: What each cluster's autoscaler can grow it to, by address.
             connect: Opens a cluster.
-            clock: Seconds from any origin.
+            clock: Monotonic clock, in seconds.
         """
         self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
         self._open: dict[str, Cluster] = {}
@@ -48,13 +48,13 @@ class Clusters:
         self._job_infos = {}
 
     def job_info(self, address: str, submission_id: str, uid: str) -> JobInfo:
-        """What the cluster knows of a run's job, as of this round; nothing, where another run has its name there.
+        """What the cluster knows of a run's job, as of this round; unknown if another run's job has this id.
 
         Raises:
             ClusterError: it does not respond.
         """
         if address not in self._job_infos:
-            self._job_infos[address] = self._call(address, lambda cluster: cluster.job_infos(), of_all=True)
+            self._job_infos[address] = self._call(address, lambda cluster: cluster.job_infos(), whole_cluster=True)
         found = self._job_infos[address].get(submission_id)
         return found if found is not None and found.uid == uid else JobInfo.unknown()
 
@@ -64,14 +64,16 @@ class Clusters:
         Raises:
             ClusterError: it does not respond.
         """
-        return self._call(address, lambda cluster: cluster.capacity(self._grows_to.get(address, {})), of_all=True)
+        return self._call(
+            address, lambda cluster: cluster.capacity(self._grows_to.get(address, {})), whole_cluster=True
+        )
 
     def submit(self, request: SubmitRequest) -> bool:
-        """Starts an attempt, once however often it is asked for; see `RayJobs.submit`."""
+        """Starts an attempt; idempotent, see `RayJobs.submit`."""
         return self._call(request.address, lambda cluster: cluster.submit(request))
 
     def stop(self, address: str, submission_id: str) -> None:
-        """Asks a job to stop."""
+        """Requests a job's end."""
         self._call(address, lambda cluster: cluster.stop(submission_id))
 
     def log(self, address: str, submission_id: str) -> bytes:
@@ -82,16 +84,16 @@ class Clusters:
         """What a job waits for."""
         return self._call(address, lambda cluster: cluster.pending_bundles(ray_job_id)) if ray_job_id else []
 
-    def _call(self, address: str, call: Callable[[Cluster], Result], *, of_all: bool = False) -> Result:
-        """Calls a cluster, unless it is being left alone.
+    def _call(self, address: str, call: Callable[[Cluster], Result], *, whole_cluster: bool = False) -> Result:
+        """Calls a cluster, unless it is paused.
 
-        It is left alone after a call about all of it has failed, or any has hung: a missing log of one job means
-        nothing for the others.
+        It is paused after a call about the whole cluster has failed, or any call has hung: a missing log of one job
+        means nothing for the others.
         """
-        again_s, message = self._down.get(address, (-math.inf, ""))
-        began_s = self._clock()
-        if began_s < again_s:
-            # A new one each time: an exception that is raised again keeps the frames of all who raised it.
+        retry_at_s, message = self._down.get(address, (-math.inf, ""))
+        start_s = self._clock()
+        if start_s < retry_at_s:
+            # A new error each time: one that is raised again keeps the frames of all raisers.
             raise ClusterError(message)
         try:
             if address not in self._open:
@@ -99,9 +101,9 @@ class Clusters:
             result = call(self._open[address])
         except ClusterError as error:
             now_s = self._clock()
-            took_s = now_s - began_s
-            if of_all or took_s > HUNG_S or address not in self._open:
-                pause_s = max(PAUSE_S, min(LONGEST_PAUSE_S, TIMES_AS_LONG * took_s))
+            took_s = now_s - start_s
+            if whole_cluster or took_s > SLOW_CALL_S or address not in self._open:
+                pause_s = max(PAUSE_S, min(MAX_PAUSE_S, PAUSE_FACTOR * took_s))
                 self._down[address] = (now_s + pause_s, str(error))
             raise
         self._down.pop(address, None)

@@ -1,36 +1,36 @@
-"""Questions that may hang: asked in a thread, and given up after a deadline."""
+"""Calls with a timeout, for those that may hang: each runs in a thread."""
 
 from collections.abc import Callable
 from queue import Empty, Queue
 from threading import Thread
 from typing import TypeVar
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class CallTimeoutError(Exception):
-    """A question has hung for longer than its deadline."""
+    """A call has not returned in time."""
 
 
-def call_with_timeout(question: Callable[[], Answer], deadline_s: float) -> Answer:
-    """Asks in a thread, which is left behind if it hangs, and does not keep the process from ending.
+def call_with_timeout(call: Callable[[], Result], timeout_s: float) -> Result:
+    """Calls in a daemon thread, which is abandoned if it hangs.
 
     Raises:
-        CallTimeoutError: there was none in time.
+        CallTimeoutError: the call has not returned in time.
     """
-    answers: Queue[Answer | BaseException] = Queue()
+    results: Queue[Result | BaseException] = Queue()
 
-    def ask() -> None:
+    def run() -> None:
         try:
-            answers.put(question())
+            results.put(call())
         except BaseException as error:
-            answers.put(error)
+            results.put(error)
 
-    Thread(target=ask, name="question", daemon=True).start()
+    Thread(target=run, name="call", daemon=True).start()
     try:
-        answer = answers.get(timeout=deadline_s)
+        result = results.get(timeout=timeout_s)
     except Empty:
         raise CallTimeoutError from None
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    if isinstance(result, BaseException):
+        raise result
+    return result

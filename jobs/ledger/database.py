@@ -1,4 +1,4 @@
-"""Opens the database, and gives out transactions: SQLite in one file, or PostgreSQL.
+"""Opens the database and provides transactions: SQLite in one file, or PostgreSQL.
 
 Both let one writer in at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by a lock on the lease's row, taken before
 anything else. So a writer sees all that earlier ones wrote, two never wait for each other in a circle, and numbers of
@@ -26,8 +26,8 @@ from jobs.ledger import address, migrate, tables
 LOCK_WAIT_S = 30.0
 # PostgreSQL ends a writer that says nothing for so long in the middle of a transaction (it was paused, or its network
 # is gone), so that another can take over. SQLite has no such remedy: its writers are all on one machine.
-WRITER_SILENCE_S = 10.0
-CONNECT_S = 10
+WRITER_IDLE_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10
 # A response that the network has lost is not waited for any longer than this.
 UNACKNOWLEDGED_MS = 30_000
 
@@ -43,7 +43,7 @@ _HINTS = {
 
 
 class Database:
-    """Where transactions come from. Threads may share it.
+    """A database that provides transactions. Threads may share it.
 
     Attributes:
         url: Its URL, passwords masked.
@@ -57,7 +57,7 @@ class Database:
 
     @classmethod
     def open(cls, text: str) -> "Database":
-        """Opens a database, with its tables made or brought up to date.
+        """Opens a database, and creates or migrates its tables.
 
         Raises:
             ConfigError: `text` is no URL of a database of ours.
@@ -124,7 +124,7 @@ class Database:
 
     @contextmanager
     def _ledger_errors(self) -> Iterator[None]:
-        """What the driver raises becomes a LedgerError; constraints are the callers' own business."""
+        """Converts errors of the database driver to LedgerError; violated constraints are left to the callers."""
         try:
             yield
         except IntegrityError:
@@ -160,7 +160,7 @@ def _sqlite(url: URL) -> Engine:
 def _postgres(url: URL) -> Engine:
     wanted: dict[str, Any] = {
         "application_name": "rayscribe",
-        "connect_timeout": CONNECT_S,
+        "connect_timeout": CONNECT_TIMEOUT_S,
         "tcp_user_timeout": UNACKNOWLEDGED_MS,
     }
     arguments = {name: value for name, value in wanted.items() if name not in url.query}
@@ -172,13 +172,13 @@ def _set_timeouts(connection: Connection) -> None:
     connection.execute(
         select(
             func.set_config("lock_timeout", f"{LOCK_WAIT_S * 1000:.0f}ms", True),
-            func.set_config("idle_in_transaction_session_timeout", f"{WRITER_SILENCE_S * 1000:.0f}ms", True),
+            func.set_config("idle_in_transaction_session_timeout", f"{WRITER_IDLE_TIMEOUT_S * 1000:.0f}ms", True),
         )
     )
 
 
 def _prepare_file(path: Path) -> None:
-    """Makes a file that only its owner reads, and turns WAL on, which the file keeps."""
+    """Creates a file that only its owner can read, and turns WAL on, which is stored in the file."""
     for folder in reversed(path.parents):
         # Not `parents=True`, which gives the mode to the last one only.
         if not folder.exists():

@@ -1,4 +1,4 @@
-"""The right to drive the runs, which one service has at a time. No clocks of two machines are ever compared.
+"""The right to run the controller, which one service has at a time. Clocks of two machines are never compared.
 
 The holder counts up a beat. Who wants the lease watches that count by a clock of its own, and takes over when it has
 stood still for the time to live, by a change that succeeds only if it still stands still. Taking over begins a new
@@ -49,7 +49,7 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
         is_dead: Callable[[str], bool] = lambda holder: False,
     ):
-        """Takes nothing yet.
+        """Does not take the lease yet.
 
         Args:
             database: Where the lease is.
@@ -66,16 +66,16 @@ class Lease:
 
     @property
     def epoch(self) -> int | None:
-        """Grows each time that somebody takes over. None: not held, as far as is known here."""
+        """Grows each time that another process takes over. None: not held, as far as is known here."""
         return self._epoch
 
     @property
     def held(self) -> bool:
-        """Whether it is held and was renewed lately, so that nobody else can have taken it yet."""
+        """Whether it is held and was renewed recently, so that no other process can have taken it yet."""
         return self._epoch is not None and self._clock() - self._renewed_s < self._ttl_s
 
     def try_hold(self) -> bool:
-        """Renews the lease, or takes it where it is free or its holder has fallen silent.
+        """Renews the lease, or takes it if it is free or its holder no longer renews it.
 
         Call it several times within the time to live.
 
@@ -98,7 +98,7 @@ class Lease:
         return self._take(row)
 
     def release(self) -> None:
-        """Leaves the lease free for the next at once; nothing happens where it is not held."""
+        """Releases the lease for the next candidate; does nothing if it is not held."""
         if self._epoch is None:
             return
         epoch, self._epoch = self._epoch, None

@@ -1,4 +1,4 @@
-"""The ledger: what is in it, and its parts; each method is one transaction."""
+"""The ledger and its parts; each method is one transaction."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,7 +74,7 @@ class Ledger:
 
         Args:
             wanted: Which runs.
-            limit: Rows of a page, run_list.MOST_ROWS at most.
+            limit: Rows of a page, run_list.MAX_ROWS at most.
             cursor: `next_cursor` of the page before. Runs that are submitted later do not shift the pages.
 
         Raises:
@@ -155,14 +155,14 @@ class Ledger:
         with self._database.reading() as connection:
             return [records.run_of(row) for row in connection.execute(statement)]
 
-    def former_recipe(self, package: str) -> str | None:
+    def legacy_recipe(self, package: str) -> str | None:
         """A recipe in a package that version 0.1 made. None: the package is not of that version."""
         table = tables.former_packages
         with self._database.reading() as connection:
             return connection.execute(select(table.c.recipe).where(table.c.sha256 == package)).scalar_one_or_none()
 
     def lease(self, holder: str, *, ttl_s: float, is_dead: Callable[[str], bool] = lambda holder: False) -> Lease:
-        """A candidate for the right to drive the runs; see `Lease`."""
+        """A candidate for the lease; see `Lease`."""
         return Lease(self._database, holder, ttl_s=ttl_s, is_dead=is_dead)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Between rows of the tables and the records that everybody shows."""
+"""Converts between rows of the tables and records."""
 
 import difflib
 import hashlib
@@ -36,7 +36,7 @@ _NOT_REQUESTED = frozenset(
 # What a writer may set beside the state; the rest is given at submission, or kept by the ledger itself.
 CHANGEABLE = _NOT_REQUESTED - {"uid", "state", "submitted_s", "updated_s", "version"}
 # Among how many of the newest runs a near name is looked for.
-_NEAR_AMONG = 500
+_MAX_CANDIDATES = 500
 
 
 def select_runs() -> Select[Any]:
@@ -66,12 +66,14 @@ def find_run(connection: Connection, run_id: str) -> Run:
 def no_such_run(connection: Connection, run_id: str) -> NotFoundError:
     """The error for a name that no run has."""
     newest = select(tables.runs.c.id).order_by(tables.runs.c.submitted_s.desc(), tables.runs.c.id.desc())
-    names = connection.execute(newest.limit(_NEAR_AMONG)).scalars().all()
-    return NotFoundError(f"no run is named {run_id}: {near_names(run_id, names, or_else='`rayscribe list` shows all')}")
+    names = connection.execute(newest.limit(_MAX_CANDIDATES)).scalars().all()
+    return NotFoundError(
+        f"no run is named {run_id}: {suggest_names(run_id, names, or_else='`rayscribe list` shows all')}"
+    )
 
 
-def near_names(name: str, names: Sequence[str], *, or_else: str) -> str:
-    """The end of a message about a name that is not there."""
+def suggest_names(name: str, names: Sequence[str], *, or_else: str) -> str:
+    """The end of a message about an unknown name."""
     near = difflib.get_close_matches(name, names, n=3)
     return f"did you mean {' or '.join(near)}?" if near else or_else
 
@@ -107,7 +109,7 @@ def attempt_values(attempt: Attempt) -> dict[str, Any]:
 
 
 def accounted(gang: Gang) -> dict[str, float]:
-    """What of a gang is summed up in hours."""
+    """The resources of a gang that are accounted in hours."""
     total = gang.total
     return {"cpus": total.get("CPU", 0.0), "gpus": total.get("GPU", 0.0)}
 

@@ -17,7 +17,7 @@ from jobs.lifecycle import RunState
 from jobs.model import ALL_RUNS, Page, Run, RunFilter
 from trainers.errors import ConfigError
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 
 
 def page_of(connection: Connection, wanted: RunFilter, limit: int, cursor: str | None) -> Page:
@@ -43,8 +43,8 @@ def checked_limit(limit: int) -> int:
         ConfigError: less than 1.
     """
     if limit < 1:
-        raise ConfigError(f"limit is {limit}: ask for 1 to {MOST_ROWS} rows")
-    return min(limit, MOST_ROWS)
+        raise ConfigError(f"limit is {limit}: ask for 1 to {MAX_ROWS} rows")
+    return min(limit, MAX_ROWS)
 
 
 def _newest(wanted: RunFilter, limit: int, before: tuple[float, str] | None) -> Select[Any]:

@@ -1,4 +1,4 @@
-"""Who may call the service. A token is shown once; the ledger keeps its SHA-256.
+"""Tokens of the service's users. A token is shown once; the ledger stores its SHA-256.
 
 A plain hash is enough: a token has 256 random bits, which nobody guesses, so there is nothing to slow down. Looking a
 hash up in an index tells by its time at most something about hashes, and nothing about tokens.
@@ -12,13 +12,13 @@ from sqlalchemy import delete, insert, select
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import tables
 from jobs.ledger.database import Database
-from jobs.ledger.records import near_names
+from jobs.ledger.records import suggest_names
 from jobs.model import Record
 from trainers.errors import ConfigError
 
 PREFIX = "rsk_"
 _RANDOM_BYTES = 32
-MOST_NAME = 100
+MAX_NAME = 100
 
 
 class TokenInfo(Record):
@@ -40,14 +40,14 @@ class Tokens:
         self._database = database
 
     def add(self, name: str, at_s: float) -> str:
-        """Makes a token for a user and returns its text, which is stored nowhere.
+        """Creates a token for a user and returns its text, which is not stored.
 
         Raises:
             ConfigError: the name is empty, too long, or holds characters that cannot be printed.
             ConflictError: the user has a token.
         """
-        if not 0 < len(name) <= MOST_NAME or not name.isprintable() or name != name.strip():
-            raise ConfigError(f"user {name[:80]!r} is no name: 1 to {MOST_NAME} characters that can be printed")
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
+            raise ConfigError(f"user {name[:80]!r} is not valid: use 1 to {MAX_NAME} printable characters")
         table = tables.tokens
         token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
         with self._database.writing() as connection:
@@ -57,7 +57,7 @@ class Tokens:
         return token
 
     def user_of(self, token: str) -> str | None:
-        """Whose token this is. None: nobody's."""
+        """The user of a token. None: the token is unknown."""
         table = tables.tokens
         statement = select(table.c.name).where(table.c.sha256 == _sha256(token))
         with self._database.reading() as connection:
@@ -81,7 +81,8 @@ class Tokens:
             if connection.execute(delete(table).where(table.c.name == name)).rowcount == 0:
                 names = connection.execute(select(table.c.name)).scalars().all()
                 raise NotFoundError(
-                    f"no token is named {name}: {near_names(name, names, or_else='`rayscribe token list` shows all')}"
+                    f"no token is named {name}: "
+                    f"{suggest_names(name, names, or_else='`rayscribe token list` shows all')}"
                 )
 
 

@@ -1,4 +1,4 @@
-"""What attempts have held and how they ended, added up by the database.
+"""Usage and causes of attempts, summed by the database.
 
 Millionths of seconds are added as whole numbers: sums of fractions depend on the order of rows, and Prometheus takes a
 counter that shrinks by the last bit for one that was reset.

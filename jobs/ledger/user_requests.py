@@ -1,4 +1,4 @@
-"""What users request of runs: a new one, an end, another try. None of it needs the lease."""
+"""Changes that users request: a new run, a stop, a resume. None of them needs the lease."""
 
 from sqlalchemy import Connection, insert, select
 
@@ -37,8 +37,8 @@ class UserRequests:
         with self._database.writing() as connection:
             if idempotency_key is not None and (same := _run_of_key(connection, run, idempotency_key)) is not None:
                 return same
-            _refuse_taken(connection, run.id)
-            _refuse_hopeless(connection, run)
+            _check_name(connection, run.id)
+            _check_dependencies(connection, run)
             values, request = records.insert_values(run)
             values |= {"idempotency_key": idempotency_key, "asked_sha256": records.request_sha256(run)}
             connection.execute(insert(tables.runs).values(values))
@@ -133,7 +133,7 @@ def _run_of_key(connection: Connection, run: Run, key: str) -> Run | None:
     return records.find_run(connection, row.id)
 
 
-def _refuse_taken(connection: Connection, run_id: str) -> None:
+def _check_name(connection: Connection, run_id: str) -> None:
     state = connection.execute(select(tables.runs.c.state).where(tables.runs.c.id == run_id)).scalar_one_or_none()
     if state is None:
         return
@@ -141,8 +141,8 @@ def _refuse_taken(connection: Connection, run_id: str) -> None:
     raise ConflictError(f"run {run_id} exists already, {state}: {resume}give another name (--set run.name=…)")
 
 
-def _refuse_hopeless(connection: Connection, run: Run) -> None:
-    """Refuses a run that depends on one that does not exist, or that did not succeed."""
+def _check_dependencies(connection: Connection, run: Run) -> None:
+    """Rejects a run that depends on one that does not exist, or that did not succeed."""
     states = states_of(connection, run.depends_on)
     for name in run.depends_on:
         if name not in states:

@@ -1,4 +1,4 @@
-"""What may be written of a run: each change against the version it was decided on, its event beside it."""
+"""Writes changes of runs: each against the version it was decided on, together with its event."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class Changed(ConflictError):
 
 
 class Writer:
-    """Writes in one transaction of the ledger, which gives it out."""
+    """Writes within one transaction of the ledger."""
 
     def __init__(self, connection: Connection):
         self._connection = connection

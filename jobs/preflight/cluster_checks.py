@@ -1,4 +1,4 @@
-"""Checks that ask the cluster: does it respond, is it open to everybody, does it fit the code, and hold the gang."""
+"""Checks that call the cluster: is it up, is it protected, do its versions match, can it hold the gang."""
 
 import importlib.metadata
 import platform
@@ -31,7 +31,7 @@ def check_cluster(context: Context) -> Iterator[Finding]:
     elif response.status == 401:
         yield problem(f"{address} requires a token (401): {TOKEN_FIX}")
     elif response.status == 403:
-        yield problem(f"{address} refuses the token that was found here (403): {TOKEN_FIX} to the cluster's own")
+        yield problem(f"{address} rejects the token of this machine (403): {TOKEN_FIX} to the cluster's token")
     elif response.status != 200 or "rayVersion" not in response.data:
         yield problem(
             f"{address} responds with {response.status}, but not as a Ray dashboard: give the dashboard's address, "
@@ -87,7 +87,7 @@ def check_versions(context: Context) -> Iterator[Finding]:
     ours = importlib.metadata.version("ray")
     if theirs != ours:
         same_series = theirs.split(".")[:2] == ours.split(".")[:2]
-        text = f"Ray is {theirs} on the cluster and {ours} here: install the same on both"
+        text = f"Ray is {theirs} on the cluster and {ours} on this machine: install the same on both"
         yield warning(text) if same_series else problem(f"{text}; Rayscribe supports one series of Ray at a time")
         equal = False
     if _series(python) not in PYTHONS:
@@ -97,12 +97,12 @@ def check_versions(context: Context) -> Iterator[Finding]:
         equal = False
     elif _series(python) != _series(platform.python_version()):
         yield warning(
-            f"Python is {python} on the cluster and {platform.python_version()} here: a lock of packages that was made "
-            "here may not install there; make it for the cluster's Python"
+            f"Python is {python} on the cluster and {platform.python_version()} on this machine: a lock file "
+            "that was made here may not install there; make it for the cluster's Python"
         )
         equal = False
     if equal:
-        yield ok(f"Ray {theirs} and Python {python} on the cluster, as here")
+        yield ok(f"Ray {theirs} and Python {python} on the cluster, as on this machine")
 
 
 @_needs_response
@@ -113,7 +113,7 @@ def check_gang(context: Context) -> Iterator[Finding]:
     if capacity is None:
         yield skipped("the cluster does not report its resources")
         return
-    # The service checks the caps of queues; here no queue has one.
+    # The service checks the limits of queues; here no queue has any.
     reason = never_fits(gang, DEFAULT_QUEUE, QueuesConfig(), capacity, context.target.address)
     if reason is None:
         yield ok(f"the cluster can hold {_listed(gang.total)}; it has {_listed(capacity.total)}")
@@ -137,7 +137,7 @@ def check_data_cpus(context: Context) -> Iterator[Finding]:
     if _only_data_does_not_fit(context.spec, capacity):
         yield problem(
             f"scaling.num_workers {scaling.num_workers} × {each:g} CPU = {taken:g} of the cluster's {most:g} CPU "
-            f"leaves less than {CPUS_FOR_DATA:g} for Ray Data, which would wait for ever: set scaling.num_workers to "
+            f"leaves less than {CPUS_FOR_DATA:g} for Ray Data, which would wait forever: set scaling.num_workers to "
             f"at most {int((most - CPUS_FOR_DATA) // each)}, or scaling.resources_per_worker.CPU lower"
         )
     elif taken > most:

@@ -9,7 +9,7 @@ from jobs.addresses import is_loopback_url
 from jobs.errors import ClusterError
 from jobs.preflight.dashboard import DashboardResponse, get_metadata
 from jobs.scheduler.policy import Capacity
-from jobs.submission.assemble import Bundle, gather
+from jobs.submission.assemble import Bundle, collect_bundle
 from jobs.submission.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Context:
     def __init__(
         self, spec: JobSpec | None, root: Path | None, address: str | None, clusters: "Clusters | None", *, deep: bool
     ):
-        """Contacts nobody yet.
+        """Sends no request yet.
 
         Args:
             spec: The recipe. None: only the cluster is checked.
@@ -65,7 +65,7 @@ class Context:
             ConfigError: there is no task.py, or the package is too large; with the largest files.
         """
         assert self.spec is not None and self.root is not None
-        return gather(self.spec, self.root)
+        return collect_bundle(self.spec, self.root)
 
     @cached_property
     def without_token(self) -> DashboardResponse | ClusterError:

@@ -1,4 +1,4 @@
-"""Checks of the package, and of where the run is kept; they contact nobody."""
+"""Checks of the package, and of where the run is kept; they make no requests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
     packed = {file.path for file in context.bundle.tree.files}
     for field, path in inside.items():
         if not (context.root / path).is_file():
-            yield problem(f"{field}: {path}: no such file in {context.root}; correct it (--set {field}=…)")
+            yield problem(f"{field}: {path}: no such file in {context.root}; fix it (--set {field}=…)")
         elif Path(path).as_posix() not in packed:
             yield problem(
                 f"{field}: {path} is not packaged, since .gitignore, .rayignore or job.runtime_env.excludes leaves "

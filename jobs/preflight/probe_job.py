@@ -25,7 +25,7 @@ GROUPS = ("model", "nodes")
 # Includes installing the packages, as for the run.
 TIMEOUT_S = 900.0
 POLL_S = 0.5
-MOST_LINES = 5
+MAX_LINES = 5
 
 
 def probe(context: Context) -> list[Finding]:
@@ -82,7 +82,7 @@ def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
         while True:
             clusters.begin_round()
             job_info = clusters.job_info(request.address, request.submission_id, uid)
-            if job_info.over:
+            if job_info.ended:
                 break
             if time.monotonic() > end:
                 raise JobsError(
@@ -90,7 +90,7 @@ def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
                 )
             time.sleep(POLL_S)
     except BaseException:
-        # Nobody else stops it.
+        # Nothing else stops it.
         clusters.stop(request.address, request.submission_id)
         raise
     text = clusters.log(request.address, request.submission_id) if job_info.known else b""
@@ -108,4 +108,4 @@ def _last_output(job_info: JobInfo, lines: list[str]) -> str:
     printed = [line.strip() for line in lines or job_info.message.splitlines() if line.strip()]
     if errors:
         return errors[-1]
-    return " | ".join(printed[-MOST_LINES:]) or "it printed nothing; check the cluster's job logs"
+    return " | ".join(printed[-MAX_LINES:]) or "it printed nothing; check the cluster's job logs"

@@ -1,4 +1,4 @@
-"""What the queue policy reads and what it says: rows of the ledger in, a decision out."""
+"""Input and output of the scheduling policy: rows of the ledger in, a decision out."""
 
 from dataclasses import dataclass, field
 
@@ -7,20 +7,20 @@ from jobs.scheduler.feasibility import Amounts, Resources
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A run that wants to start.
+    """A run that waits to start.
 
     Attributes:
         id: The run.
         queue: Its queue.
         user: Who submitted it.
         priority: Larger goes first.
-        queued_s: Since when it waits. Seconds since 1970.
-        address: The cluster that it wants.
-        need: Its whole gang's resources.
+        queued_s: When it was queued. Seconds since 1970.
+        address: Its cluster.
+        need: Resources of its whole gang.
         per_worker: Resources of one training worker.
         num_workers: Training workers of the gang.
         depends_on: Runs that must have succeeded before.
-        not_before_s: A retry waits until then. None: at any time.
+        not_before_s: Earliest start of a retry. None: at any time.
     """
 
     id: str
@@ -59,8 +59,8 @@ class Wait:
     """Why a run does not start now.
 
     Attributes:
-        position: Its place among the waiting of its queue, from 1.
-        reason: One line: what it needs, which pool has how much, or what else it waits for.
+        position: Its position among the waiting runs of its queue, from 1.
+        reason: One line: what it needs and which pool has how much, or what else it waits for.
     """
 
     position: int
@@ -69,10 +69,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do with the waiting runs: each is in exactly one of the three.
+    """The decision about the waiting runs: each is in exactly one of the three.
 
     Attributes:
-        start: Runs to start, the first first.
+        start: Runs to start, in this order.
         waits: Run → why it waits.
         refuse: Run → why it can never start.
     """

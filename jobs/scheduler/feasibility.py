@@ -1,9 +1,8 @@
-"""What a gang can never fit into, with the arithmetic; amounts of resources in words. Pure.
+"""Which gangs can never fit, with the amounts in the message. Pure.
 
-Ray places workers, not we. All that is said here is what no placement could do: more than a queue, a user or the whole
-cluster may hold; a worker larger than every node; more whole workers than the nodes have places for. That totals fit,
-and whole workers do, does not promise that there is a place now: fragments of free nodes may be too small, and then
-the run waits in Ray with its gang counted as held.
+Ray places workers. What is checked here holds for any placement: a queue, a user and the whole cluster have limits; a
+worker must fit on a node; the nodes hold a limited number of workers. A gang that passes may still have to wait: free
+resources may be fragmented over nodes, and then the run waits in Ray with its gang counted as held.
 """
 
 import math
@@ -18,7 +17,7 @@ Resources = Mapping[str, float]
 
 
 class Amounts(dict[str, float]):
-    """Amounts of resources that never change, so that they can be keys; equal ones are equal keys.
+    """Immutable amounts of resources, which can be dictionary keys.
 
     The hash is computed once: a decision compares those of thousands of runs, most of which share one object.
     """
@@ -29,7 +28,7 @@ class Amounts(dict[str, float]):
 
     @classmethod
     def of(cls, resources: Resources) -> "Amounts":
-        """The same amounts; themselves where they are of this kind."""
+        """Converts amounts; returns them unchanged if they are of this class."""
         return resources if isinstance(resources, cls) else cls(resources)
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -45,7 +44,7 @@ class Amounts(dict[str, float]):
 EPSILON = 1e-6
 GIB = 2.0**30
 BYTES = frozenset({"memory", "object_store_memory"})
-# One run at a time is a resource like others, where runs are counted.
+# Where runs are counted, they are one more resource.
 RUNS = "runs"
 
 
@@ -55,7 +54,7 @@ class Capacity:
 
     Attributes:
         total: All resources of its nodes now.
-        can_grow_to: The most that its autoscaler may make of it; what is not named here does not grow.
+        can_grow_to: The most that its autoscaler can grow it to; resources not named here do not grow.
         nodes: Resources of each node now. Empty: not known.
     """
 
@@ -71,40 +70,40 @@ class Capacity:
 
     @cached_property
     def growth(self) -> dict[str, float]:
-        """What may still be added to the nodes of now."""
+        """What the autoscaler can still add."""
         return {name: most - self.total.get(name, 0.0) for name, most in self.size.items()}
 
-    def places(self, per_worker: Resources) -> float:
-        """How many such workers the nodes can hold at most, were they empty; infinite where nodes are not known.
+    def max_workers(self, per_worker: Resources) -> float:
+        """How many such workers the nodes could hold if they were empty; infinite if nodes are not known.
 
-        What may still be added counts as one node, since nothing is known of the nodes that it would come in: too many
-        at worst, never too few.
+        What the autoscaler can still add counts as one node, since its nodes are not known: too many at worst, never
+        too few.
         """
         if not self.nodes:
             return math.inf
         worker = tuple(per_worker.items())
-        if worker not in self._places:
-            self._places[worker] = sum(_whole(node, per_worker) for node in (*self.nodes, self.growth))
-        return self._places[worker]
+        if worker not in self._max_workers:
+            self._max_workers[worker] = sum(_worker_count(node, per_worker) for node in (*self.nodes, self.growth))
+        return self._max_workers[worker]
 
     @cached_property
-    def _places(self) -> dict[tuple[tuple[str, float], ...], float]:
-        """What `places` has found; a decision asks for thousands of workers of a few kinds."""
+    def _max_workers(self) -> dict[tuple[tuple[str, float], ...], float]:
+        """A cache of `max_workers`; a decision has thousands of workers of a few kinds."""
         return {}
 
 
 def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str) -> str | None:
-    """Why a gang can never be admitted, whatever ends and whoever waits: for a refusal at submission.
+    """Why a gang can never be admitted, even if nothing else ran: for a check at submission.
 
     Args:
         gang: What the run holds at once.
         queue: The queue that it names.
         queues: What the queues allow.
-        capacity: What the cluster has and can grow to. None: not known, so nothing is said of it.
+        capacity: Capacity of the cluster. None: not known, and not checked.
         address: The cluster's URL, for the message.
 
     Returns:
-        One line with the arithmetic and the fix, or None where it fits.
+        One line with the amounts and the fix, or None if it fits.
     """
     return infeasible_reason(gang.total, gang.resources_per_worker, gang.num_workers, queue, queues, capacity, address)
 
@@ -125,27 +124,27 @@ def infeasible_reason(
     gang = _Gang(need, per_worker, num_workers)
     other = "or name another queue (job.queue)"
     return (
-        gang.beyond(caps(part), f"queue {queue} allows", other)
-        or gang.beyond(caps(part.per_user), f"queue {queue} allows each user", other)
-        or (gang.beyond_cluster(capacity, f"the cluster at {address}") if capacity is not None else None)
+        gang.excess_over(caps(part), f"queue {queue} allows", other)
+        or gang.excess_over(caps(part.per_user), f"queue {queue} allows each user", other)
+        or (gang.excess_over_cluster(capacity, f"the cluster at {address}") if capacity is not None else None)
     )
 
 
 def caps(limits: Limits) -> dict[str, float]:
-    """The amounts that limits name, by Ray's name of the resource."""
+    """Limits of resources, by Ray's names; those that are None are left out."""
     named = {"GPU": limits.max_gpus, "CPU": limits.max_cpus}
     return {name: most for name, most in named.items() if most is not None}
 
 
 @lru_cache(maxsize=4096)
 def amount(name: str, value: float) -> str:
-    """An amount in words: `8 GPU`, `0.5 CPU`, `16 GiB memory`, `1 run`."""
+    """Formats an amount: `8 GPU`, `0.5 CPU`, `16 GiB memory`, `1 run`."""
     return "1 run" if name == RUNS and value == 1 else f"{number(name, value)} {name}"
 
 
 @lru_cache(maxsize=4096)
 def number(name: str, value: float) -> str:
-    """An amount without the resource's name."""
+    """Formats an amount without the resource's name."""
     if name in BYTES:
         return f"{round(value / GIB, 2):g} GiB"
     rounded = round(value, 4)
@@ -153,44 +152,44 @@ def number(name: str, value: float) -> str:
 
 
 def amounts(resources: Resources) -> str:
-    """Several amounts in words: `8 GPU, 16 CPU`."""
+    """Formats several amounts: `8 GPU, 16 CPU`."""
     return ", ".join(amount(name, value) for name, value in sorted(resources.items(), reverse=True) if value > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Gang:
-    """A gang and its arithmetic."""
+    """A gang, and why it exceeds limits."""
 
     need: Resources
     per_worker: Resources
     num_workers: int
 
-    def beyond(self, most: Resources, allowed: str, other: str) -> str | None:
+    def excess_over(self, most: Resources, allowed: str, other: str) -> str | None:
         """Why the total is more than `most`; a resource that is not named there has no limit."""
-        for name in sorted(most, reverse=True):  # GPUs first: they say more
+        for name in sorted(most, reverse=True):  # GPUs first: they are the more useful message
             if self.need.get(name, 0.0) > most[name] + EPSILON:
                 return (
                     f"{self._sum(name)}, but {allowed} {amount(name, most[name])}; {self._fix(name, most[name], other)}"
                 )
         return None
 
-    def beyond_cluster(self, capacity: Capacity, cluster: str) -> str | None:
-        """Why the cluster cannot hold it, as large as it can become."""
+    def excess_over_cluster(self, capacity: Capacity, cluster: str) -> str | None:
+        """Why the cluster, with all that it can grow to, cannot hold the gang."""
         size, grows = capacity.size, any(value > EPSILON for value in capacity.growth.values())
         most = {name: size.get(name, 0.0) for name, value in self.need.items() if value > 0}
         verb = "can grow to" if grows else "has"
-        reason = self.beyond(most, f"{cluster} {verb}", "or name a larger cluster (job.address)")
-        return reason or self._beyond_nodes(capacity, cluster)
+        reason = self.excess_over(most, f"{cluster} {verb}", "or name a larger cluster (job.address)")
+        return reason or self._excess_over_nodes(capacity, cluster)
 
-    def _beyond_nodes(self, capacity: Capacity, cluster: str) -> str | None:
-        places = capacity.places(self.per_worker)
-        if places >= self.num_workers:
+    def _excess_over_nodes(self, capacity: Capacity, cluster: str) -> str | None:
+        most = capacity.max_workers(self.per_worker)
+        if most >= self.num_workers:
             return None
         worker = amounts(self.per_worker)
-        if places:
+        if most:
             return (
                 f"scaling.num_workers {self.num_workers} × ({worker}): the nodes of {cluster} hold at most "
-                f"{places:.0f} such workers whole; set scaling.num_workers to at most {places:.0f}, or smaller "
+                f"{most:.0f} such workers whole; set scaling.num_workers to at most {most:.0f}, or smaller "
                 "scaling.resources_per_worker"
             )
         largest = {
@@ -210,30 +209,30 @@ class _Gang:
 
     def _sum(self, name: str) -> str:
         each, whole = self.per_worker.get(name, 0.0), self.need[name]
-        beside = self._beside(name)
+        for_data = self._for_data(name)
         if not each:
             return f"the run needs {amount(name, whole)}"
-        added = f" + {amount(name, beside)} for Ray Data" if beside else ""
+        added = f" + {amount(name, for_data)} for Ray Data" if for_data else ""
         return f"scaling.num_workers {self.num_workers} × {amount(name, each)}{added} = {amount(name, whole)}"
 
     def _fix(self, name: str, most: float, other: str) -> str:
-        each, left = self.per_worker.get(name, 0.0), most - self._beside(name)
+        each, left = self.per_worker.get(name, 0.0), most - self._for_data(name)
         if each and left + EPSILON >= each:
             return f"set scaling.num_workers to at most {math.floor((left + EPSILON) / each)}, {other}"
         if each and left > EPSILON:
             return f"set scaling.resources_per_worker.{name} to at most {number(name, left)}, {other}"
         if name == "GPU":
             return f"set scaling.use_gpu: false, {other}"
-        return f"ask for less {name}, {other}"
+        return f"request less {name}, {other}"
 
-    def _beside(self, name: str) -> float:
-        beside = self.need[name] - self.num_workers * self.per_worker.get(name, 0.0)
-        return beside if beside > EPSILON else 0.0
+    def _for_data(self, name: str) -> float:
+        for_data = self.need[name] - self.num_workers * self.per_worker.get(name, 0.0)
+        return for_data if for_data > EPSILON else 0.0
 
 
-def _whole(room: Resources, per_worker: Resources) -> float:
-    """How many such workers fit into this room."""
+def _worker_count(resources: Resources, per_worker: Resources) -> float:
+    """How many such workers fit into these resources."""
     wanted = [(name, value) for name, value in per_worker.items() if value > 0]
     if not wanted:
         return math.inf
-    return min(max(0, math.floor((room.get(name, 0.0) + EPSILON) / value)) for name, value in wanted)
+    return min(max(0, math.floor((resources.get(name, 0.0) + EPSILON) / value)) for name, value in wanted)

@@ -1,10 +1,10 @@
-"""What a platform team allows: queues, what each may hold at once, and how long a run may be overtaken."""
+"""The config of queues: limits of what each may hold at once, and the starvation timeout."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.model import DEFAULT_QUEUE
 
-PATIENCE_S = 6 * 3600.0
+STARVATION_TIMEOUT_S = 6 * 3600.0
 
 
 class _Part(BaseModel):
@@ -18,7 +18,7 @@ class Limits(_Part):
 
     max_gpus: float | None = Field(None, ge=0, description="GPUs held at once. 0: runs without GPUs only.")
     max_cpus: float | None = Field(None, ge=0, description="CPUs held at once.")
-    max_running: int | None = Field(None, ge=0, description="Runs at a time. 0: paused, what is queued waits.")
+    max_running: int | None = Field(None, ge=0, description="Runs at a time. 0: the queue is paused.")
 
 
 class QueuePart(Limits):
@@ -31,13 +31,12 @@ class QueuesConfig(_Part):
     """All queues; `default` always exists."""
 
     patience_s: float = Field(
-        PATIENCE_S,
+        STARVATION_TIMEOUT_S,
         ge=0,
-        description="A run that has waited longer goes before every run that has not, whatever their priorities. "
-        "Seconds.",
+        description="Starvation timeout: a run that has waited longer goes first, whatever the priorities. Seconds.",
     )
     queues: dict[str, QueuePart] = Field(default_factory=dict, description="Name of each queue → its limits.")
 
     def model_post_init(self, _context: object) -> None:
-        """Adds the default queue, without limits, where it is not written."""
+        """Adds the default queue, without limits, if it is missing."""
         self.queues.setdefault(DEFAULT_QUEUE, QueuePart())

@@ -1,6 +1,6 @@
-"""Who starts now: a pure function of the ledger's rows, what the clusters have, and what the queues allow.
+"""Which runs start now: a pure function of the ledger's rows, the clusters' capacity and the queues' limits.
 
-The rules, in plain words:
+The rules:
 
 1. **Rank.** A larger priority goes first; among equals, who has waited longer; then the name, so that the same rows
    always give the same decision. A run that has waited longer than `patience_s` goes before all that have not, whatever
@@ -38,8 +38,8 @@ from jobs.lifecycle import RunState
 from jobs.scheduler.decision import Decision, Holding, Wait, Waiting
 from jobs.scheduler.feasibility import Amounts, Capacity, never_fits
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
-from jobs.scheduler.lines import Lines, Places
 from jobs.scheduler.pools import Blocker
+from jobs.scheduler.run_demands import PoolDemands, RunDemands
 
 __all__ = [
     "Capacity",
@@ -63,43 +63,43 @@ def decide(
     dependencies: Mapping[str, RunState],
     now_s: float,
 ) -> Decision:
-    """Says of each waiting run whether it starts now, waits, or can never start.
+    """Decides for each waiting run whether it starts now, waits, or can never start.
 
     Args:
-        waiting: Runs that want to start, in any order.
+        waiting: Runs that wait to start, in any order.
         holding: Runs that hold their gang.
-        capacity: Clusters that answer, by address.
-        queues: Limits and patience.
+        capacity: Clusters that respond, by address.
+        queues: Limits and starvation timeout.
         dependencies: States of the runs that others depend on.
         now_s: The time. Seconds since 1970.
     """
-    lines = Lines(capacity, queues, _needed_by_all(waiting))
+    pools = RunDemands(capacity, queues, _needed_by_all(waiting))
     for held in holding:
-        for pool, demand in lines.places(held):
+        for pool, demand in pools.demands(held):
             pool.hold(demand)
     start: list[str] = []
     refuse: dict[str, str] = {}
-    stuck: list[tuple[Waiting, str | Blocker]] = []
+    blocked: list[tuple[Waiting, str | Blocker]] = []
     for run in ranked(waiting, queues.patience_s, now_s):
         failed = _failed_dependency(run, dependencies) if run.depends_on else None
         if failed is not None:
             refuse[run.id] = failed
             continue
-        blocker = _not_yet(run, dependencies, now_s) or _enter(run, lines.standing(run))
+        blocker = _wait_reason(run, dependencies, now_s) or _start_or_reserve(run, pools.demands_or_reason(run))
         if blocker is None:
             start.append(run.id)
         else:
-            stuck.append((run, blocker))
-    return Decision(tuple(start), _waits(stuck), refuse)
+            blocked.append((run, blocker))
+    return Decision(tuple(start), _waits(blocked), refuse)
 
 
 def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[Waiting]:
-    """Who goes first: the overdue by their time, then the others by priority, time and name."""
+    """The waiting runs in order: overdue ones by their time, then the others by priority, time and name."""
     by_time = sorted(waiting, key=attrgetter("queued_s", "id"))
     since_s = now_s - patience_s
     overdue = [run for run in by_time if run.queued_s < since_s]
-    patient = [run for run in by_time if run.queued_s >= since_s]
-    return overdue + sorted(patient, key=attrgetter("priority"), reverse=True)  # equals keep their order
+    not_overdue = [run for run in by_time if run.queued_s >= since_s]
+    return overdue + sorted(not_overdue, key=attrgetter("priority"), reverse=True)  # equals keep their order
 
 
 def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
@@ -110,8 +110,8 @@ def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
     )
 
 
-def _not_yet(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> str | None:
-    """What has to happen elsewhere before the run may start."""
+def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> str | None:
+    """What has to happen before the run may start, other than resources becoming free."""
     for name in run.depends_on:
         state = dependencies.get(name)
         if state is None:
@@ -120,7 +120,7 @@ def _not_yet(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -
             return f"waits for run {name} ({state})"
     if run.not_before_s is not None and run.not_before_s > now_s:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(math.ceil(run.not_before_s)))
-        return f"tries again at {at} UTC"
+        return f"retries at {at} UTC"
     return None
 
 
@@ -132,27 +132,27 @@ def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> st
     return None
 
 
-def _enter(run: Waiting, standing: str | Places) -> str | Blocker | None:
-    """Starts the run, or has room kept for it in each pool whose line it stands in; None where it starts."""
-    if isinstance(standing, str):
-        return standing
-    for line, (pool, demand) in enumerate(standing, start=1):
+def _start_or_reserve(run: Waiting, demands: str | PoolDemands) -> str | Blocker | None:
+    """Starts the run, or reserves resources for it in its pools; returns what blocks it, None if it starts."""
+    if isinstance(demands, str):
+        return demands
+    for level, (pool, demand) in enumerate(demands, start=1):
         blocker = pool.blocker(demand)
         if blocker is not None:
-            for narrow, its_demand in standing[:line]:
-                narrow.reserve(run.id, its_demand)
+            for narrow, own_demand in demands[:level]:
+                narrow.reserve(run.id, own_demand)
             return blocker
-    for pool, demand in standing:
+    for pool, demand in demands:
         pool.hold(demand)
     return None
 
 
-def _waits(stuck: Sequence[tuple[Waiting, str | Blocker]]) -> dict[str, Wait]:
-    """Positions and reasons, said after all have started, so that what is called free is free."""
+def _waits(blocked: Sequence[tuple[Waiting, str | Blocker]]) -> dict[str, Wait]:
+    """Positions and reasons, computed after all starts, so that what is reported free is free."""
     positions: Counter[str] = Counter()
-    texts: dict[str | Blocker, str] = {}  # thousands are told the same
+    texts: dict[str | Blocker, str] = {}  # thousands share a text
     waits = {}
-    for run, blocker in stuck:
+    for run, blocker in blocked:
         text = texts.get(blocker)
         if text is None:
             text = texts[blocker] = blocker if isinstance(blocker, str) else blocker.text()

@@ -29,7 +29,7 @@ from jobs.scheduler.feasibility import EPSILON, RUNS, amount, number
 
 # Nobody starts ahead of more runs than this that wait for one pool: what a decision costs stays bounded. Other
 # schedulers know such a depth too (Slurm's bf_max_job_test).
-MOST_WAITING = 200
+MAX_WAITING = 200
 
 
 class Demand:
@@ -61,23 +61,24 @@ class Blocker(NamedTuple):
     Attributes:
         pool: The pool.
         demand: What was asked of it.
-        kept: For whom room is kept; None where there is no room at all.
+        reservation: The reservation that prevents it. None: there is not enough free at all.
     """
 
     pool: "Pool"
     demand: Demand
-    kept: Reservation | None
+    reservation: Reservation | None
 
     def text(self) -> str:
         """One line: what is needed, the pool, and what is free there at the end of the pass."""
-        if self.kept is None:
+        found = self.reservation
+        if found is None:
             short = self.pool.short(self.demand)
             return _needs(self.demand, short) + self.pool.shortage(short)
-        needs = _needs(self.demand, [self.kept.name])
-        if self.kept.run_id is None:
-            return f"{needs}behind {MOST_WAITING} runs that wait for {self.pool.name}"
-        kept, verb = amount(self.kept.name, self.kept.value), "is" if self.kept.value == 1 else "are"
-        return f"{needs}behind {self.kept.run_id}, for which {kept} of {self.pool.name} {verb} reserved"
+        needs = _needs(self.demand, [found.name])
+        if found.run_id is None:
+            return f"{needs}behind {MAX_WAITING} runs that wait for {self.pool.name}"
+        reserved, verb = amount(found.name, found.value), "is" if found.value == 1 else "are"
+        return f"{needs}behind {found.run_id}, for which {reserved} of {self.pool.name} {verb} reserved"
 
 
 class Pool:
@@ -159,7 +160,7 @@ class Pool:
         for name, value in demand.items:
             self._free[name] -= value
             self._spare[name] -= value
-        self._note_whether_closed()
+        self._update_closed()
 
     def reserve(self, run_id: str, demand: Demand) -> None:
         """Keeps room for a run that waits, against all that are shown later."""
@@ -167,7 +168,7 @@ class Pool:
         if self.closed or all(spare[name] <= EPSILON for name in demand.amounts):
             return  # nobody gets any of it, nor of what it would be used with
         self._waiting += 1
-        if self._waiting > MOST_WAITING:
+        if self._waiting > MAX_WAITING:
             self._close()
             return
         for (name, value), room in zip(demand.items, self._rooms(demand), strict=True):
@@ -175,7 +176,7 @@ class Pool:
                 spare[name] = room
                 self._reserved_for[name] = Reservation(run_id, name, value)
         self._ahead[demand] = self._ahead.get(demand, 0) + 1
-        self._note_whether_closed()
+        self._update_closed()
 
     def short(self, demand: Demand) -> list[str]:
         """Of which resources less is free than the demand."""
@@ -208,7 +209,7 @@ class Pool:
                         taken[name] += count * value
         return [size[name] - value - taken[name] for name, value in demand.items]
 
-    def _note_whether_closed(self) -> None:
+    def _update_closed(self) -> None:
         for name in self._always:
             if self._free[name] <= EPSILON or self._spare[name] <= EPSILON:
                 self._closed = True

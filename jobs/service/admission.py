@@ -1,4 +1,4 @@
-"""Who starts now: the scheduling policy decides on what the ledger and the clusters say."""
+"""Which runs start now: calls the scheduling policy with the state of the ledger and the clusters."""
 
 import logging
 from collections.abc import Collection
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s: float) -> Decision:
-    """What the policy would do with the waiting runs now, without doing it."""
+    """What the policy decides about the waiting runs now; nothing is changed."""
     waiting = ledger.scheduler.waiting()
     holding = ledger.scheduler.holding()
     capacity = capacities(clusters, {item.address for item in waiting})
@@ -25,21 +25,21 @@ def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s:
 
 
 def capacities(clusters: Clusters, addresses: Collection[str]) -> dict[str, Capacity]:
-    """What each cluster that responds has and can grow to."""
+    """The capacity of each cluster that responds."""
     known = {}
     for address in sorted(addresses):
         try:
             known[address] = clusters.capacity(address)
         except ClusterError as error:
-            log.debug("%s", error)  # its runs wait with that as their reason
+            log.debug("%s", error)  # its runs wait, with this as their reason
     return known
 
 
 def admission_of(run: Run, folders: RunFolders, *, now_s: float) -> RunChange | None:
-    """The new attempt of a run that may start; None where it does not wait any more, or is to be stopped.
+    """The new attempt of a run that may start; None if it no longer waits, or a stop was requested.
 
-    Its number is one that nobody has used in the run folder: a former ledger may have, or a person by hand, and then
-    a driver of the same number would find itself superseded.
+    Its number is not used in the run folder yet. Another ledger, or a user by hand, may have used some; a driver with a
+    number that is used would be fenced.
     """
     if not run.state.waiting or run.stop_requested_s is not None:
         return None

@@ -1,4 +1,4 @@
-"""The loop that drives runs: observe, decide, act. One controller acts at a time, the one that holds the lease.
+"""The loop that advances runs: observe, decide, act. One controller acts at a time, the one that holds the lease.
 
     round      for each run that holds its gang: advance; then admit those that may start
     advance    submit | end | request the stop, observe
@@ -32,7 +32,7 @@ from jobs.scheduler.limits import QueuesConfig
 from jobs.service import run_changes
 from jobs.service.admission import admission_of, forecast
 from jobs.service.failure_causes import cause_of, line_of
-from jobs.service.log_archive import DriverLogs
+from jobs.service.log_archive import DriverLogArchive
 from jobs.service.package_store import PackageStore
 from jobs.service.run_changes import AttemptEnd, RunChange
 from jobs.service.run_folders import RunFolders
@@ -49,7 +49,7 @@ ABANDON_AFTER_S = 600.0
 
 
 class Controller:
-    """Drives all runs of a ledger."""
+    """Advances all runs of a ledger."""
 
     def __init__(
         self,
@@ -60,26 +60,26 @@ class Controller:
         *,
         lease: Lease,
         clock: Callable[[], float] = time.time,
-        at: Callable[[str], None] = lambda point: None,
+        hook: Callable[[str], None] = lambda point: None,
     ):
         """Stores its collaborators.
 
         Args:
-            ledger: Where everything is recorded.
-            clusters: Where runs run.
-            packages: Their code.
+            ledger: The ledger.
+            clusters: Calls Ray clusters.
+            packages: The package store.
             queues: Limits of the queues.
-            lease: The right to act, which only one controller holds.
+            lease: The ledger's lease, which only one controller holds.
             clock: Seconds since 1970.
-            at: Called before and after every side effect, with its name; for tests that interrupt it there.
+            hook: Called before and after every side effect, with its name; for tests that interrupt it there.
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
-        self._lease, self._clock, self._at = lease, clock, at
+        self._lease, self._clock, self._hook = lease, clock, hook
         self._folders = RunFolders()
-        self._driver_logs = DriverLogs(clusters, self._folders, clock, at)
+        self._driver_logs = DriverLogArchive(clusters, self._folders, clock, hook)
 
     def run(self, stop: Signal, *, poll_s: float = POLL_S) -> None:
-        """Drives until `stop` is set; what goes wrong in one round is logged, and the next one goes on."""
+        """Runs rounds until `stop` is set; errors of a round are logged, and the next one continues."""
         while not stop.is_set():
             try:
                 self.round()
@@ -88,12 +88,12 @@ class Controller:
             except JobsError as error:
                 log.warning("%s", error)
             except Exception:
-                log.exception("a round failed; the next one goes on")
+                log.exception("a round failed; the next one continues")
             stop.wait(poll_s)
         self._lease.release()
 
     def round(self) -> bool:
-        """Advances every live run once and starts those that may; False where another controller holds the lease.
+        """Advances every active run once, then admits waiting ones; False if another controller holds the lease.
 
         Raises:
             LeaseLostError: another controller has taken over in between.
@@ -101,9 +101,9 @@ class Controller:
         if not self._lease.try_hold():
             return False
         self._clusters.begin_round()
-        self._driver_logs.catch_up()
+        self._driver_logs.retry_failed()
         for run in self._ledger.active_runs():
-            self._guarded(run.id, partial(self._advance, run))
+            self._isolate_errors(run.id, partial(self._advance, run))
             if not self._lease.try_hold():
                 return False
         self._admit()
@@ -113,12 +113,12 @@ class Controller:
         now_s = self._clock()
         decision = forecast(self._ledger, self._clusters, self._queues, now_s=now_s)
         for run_id, reason in decision.refuse.items():
-            self._guarded(run_id, partial(self._refuse, run_id, reason, now_s))
+            self._isolate_errors(run_id, partial(self._refuse, run_id, reason, now_s))
         for run_id in decision.start:
-            self._guarded(run_id, partial(self._start, run_id, now_s))
+            self._isolate_errors(run_id, partial(self._start, run_id, now_s))
 
-    def _guarded(self, run_id: str, act: Callable[[], None]) -> None:
-        """Keeps what goes wrong with one run from the others; without the lease or the ledger there is no going on."""
+    def _isolate_errors(self, run_id: str, act: Callable[[], None]) -> None:
+        """Records errors of one run as its reason; errors of the lease and of the ledger end the round."""
         try:
             act()
         except (LeaseLostError, ServiceError):
@@ -130,16 +130,16 @@ class Controller:
         except RayscribeError as error:
             self._blocked(run_id, str(error), event="error")
         except Exception as error:
-            log.exception("%s: an internal error of the service; all other runs go on", run_id)
+            log.exception("%s: internal error of the service; other runs are not affected", run_id)
             # Without its text, which may name paths of this machine.
-            reason = f"internal error of the service ({type(error).__name__}), whose log has the details; trying again"
+            reason = f"internal error of the service ({type(error).__name__}), whose log has the details; retrying"
             self._blocked(run_id, reason, event="internal_error")
 
     def _start(self, run_id: str, now_s: float) -> None:
-        self._at("ledger.admit:before")
+        self._hook("ledger.admit:before")
         change = admission_of(self._ledger.run(run_id), self._folders, now_s=now_s)
         run = self._write(change) if change is not None else None
-        self._at("ledger.admit:after")
+        self._hook("ledger.admit:after")
         if run is not None:
             self._advance(run)
 
@@ -154,29 +154,29 @@ class Controller:
             self._submit(run, attempt)
             return
         job = self._clusters.job_info(run.address, attempt.submission_id, run.uid)
-        if job.over:
+        if job.ended:
             self._end(run, attempt, job)
             return
         if run.stop_requested_s is not None:
-            self._at("ray.stop:before")
+            self._hook("ray.stop:before")
             self._clusters.stop(run.address, attempt.submission_id)
-            self._at("ray.stop:after")
+            self._hook("ray.stop:after")
         self._observe(run, attempt, job)
 
     def _submit(self, run: Run, attempt: Attempt) -> None:
         """Also for a run that is to be stopped: a submission that was interrupted may still reach Ray."""
         try:
-            package = self._packages.need(run.package)
+            package = self._packages.verified_path(run.package)
             request = build_request(
                 run,
                 attempt.number,
                 package=str(package),
                 resume=self._folders.resume_text(run),
-                former_recipe=self._ledger.former_recipe(run.package),
+                legacy_recipe=self._ledger.legacy_recipe(run.package),
             )
-            self._at("ray.submit:before")
+            self._hook("ray.submit:before")
             started = self._clusters.submit(request)
-            self._at("ray.submit:after")
+            self._hook("ray.submit:after")
         except RefusedError as error:
             self._close(run, attempt, Cause.ENVIRONMENT, None, str(error))
             return
@@ -184,7 +184,7 @@ class Controller:
             self._close(run, attempt, Cause.USER_ERROR, None, str(error))
             return
         self._write(run_changes.submitted(run, attempt, started=started, now_s=self._clock()))
-        self._at("ledger.submitted:after")
+        self._hook("ledger.submitted:after")
 
     def _observe(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         progress = self._folders.progress(run, attempt.number)
@@ -203,7 +203,7 @@ class Controller:
         change = run_changes.observed(run, state=state, reason=reason, progress=progress, now_s=now_s)
         if change is not None:
             self._write(change)
-        self._driver_logs.keep(run, attempt)
+        self._driver_logs.archive(run, attempt)
 
     def _pending(self, run: Run, job: JobInfo) -> list[dict[str, float]]:
         try:
@@ -213,7 +213,7 @@ class Controller:
             return []
 
     def _end(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
-        self._driver_logs.keep_last(run, attempt)
+        self._driver_logs.archive_last(run, attempt)
         cause = cause_of(job, stop_requested=run.stop_requested_s is not None)
         exit_code = STOPPED_EXIT_CODE if cause == Cause.STOPPED else job.exit_code
         self._close(run, attempt, cause, exit_code, line_of(job))
@@ -227,16 +227,16 @@ class Controller:
             run: The run.
             attempt: Its newest attempt.
             cause: Why it ended.
-            exit_code: Its entrypoint's.
+            exit_code: Exit code of its entrypoint.
             message: One line of Ray's message or of the log.
-            note: What a user who stopped it must know, beside what it left.
+            note: What a user who stopped it must know, besides what it left.
         """
         end = self._end_of(run, attempt, cause, exit_code, message, note)
         earlier = [item for item in self._ledger.attempts_that_count(run.id) if item.number < attempt.number]
         change = run_changes.ended(run, attempt, end, earlier, now_s=self._clock())
-        self._at("ledger.end:before")
+        self._hook("ledger.end:before")
         self._write(change)
-        self._at("ledger.end:after")
+        self._hook("ledger.end:after")
 
     def _end_of(
         self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, note: str
@@ -252,15 +252,15 @@ class Controller:
         )
 
     def _cluster_unreachable(self, run_id: str, error: ClusterError) -> None:
-        """Records it; a run that was to stop long ago is abandoned, so that it does not wait for a lost cluster."""
+        """Records the error; a run whose stop is overdue is given up, so that it does not wait for a lost cluster."""
         run = self._ledger.run(run_id)
         if run.stop_requested_s is None or not run.state.holding:
-            self._blocked(run_id, f"{error}; trying again", event="cluster_unreachable")
+            self._blocked(run_id, f"{error}; retrying", event="cluster_unreachable")
             return
         until_s = run.stop_requested_s + run.config["job"].get("stop_grace_s", 0) + ABANDON_AFTER_S
         if self._clock() < until_s:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(until_s))
-            reason = f"stopping; {error}; trying again until {at} UTC"
+            reason = f"stopping; {error}; retrying until {at} UTC"
             self._blocked(run_id, reason, event="cluster_unreachable")
             return
         attempt = self._ledger.attempt(run.id, run.attempt)
@@ -269,7 +269,7 @@ class Controller:
             self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, message, note=f"; {message}")
 
     def _blocked(self, run_id: str, reason: str, *, event: str) -> None:
-        """Shows users as the run's reason what keeps it from going on."""
+        """Records what blocks a run as its reason."""
         change = run_changes.blocked(self._ledger.run(run_id), reason=reason, event=event, now_s=self._clock())
         if change is not None:
             with suppress(Changed):

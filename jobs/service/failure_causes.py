@@ -79,7 +79,7 @@ TRANSIENT = re.compile(
 WHY_AN_ACTOR_DIED = ("The actor died because", "The actor is dead because")
 # Of a page that Ray's memory monitor writes, with advice on Ray's own settings at its end.
 LOW_ON_MEMORY = "killed due to the node running low on memory"
-MOST_CHARACTERS = 500
+MAX_CHARACTERS = 500
 _LAST_LOGS = "last available logs"
 
 
@@ -118,7 +118,7 @@ def line_of(job: JobInfo) -> str:
     if installing and not is_transient(line):
         earlier = next((text for text in lines if is_transient(text)), None)
         line += f" (before that: {earlier})" if earlier is not None else ""
-    return masked(line.partition(" Some common causes")[0])[:MOST_CHARACTERS]
+    return masked(line.partition(" Some common causes")[0])[:MAX_CHARACTERS]
 
 
 def is_transient(message: str) -> bool:

@@ -1,4 +1,4 @@
-"""What drivers print, copied into the run folders, for the time when their cluster has gone."""
+"""Archives the logs of drivers in the run folders, where they can be read after the cluster is gone."""
 
 import logging
 from collections.abc import Callable
@@ -11,68 +11,70 @@ from trainers.errors import RayscribeError
 
 log = logging.getLogger(__name__)
 
-# A live driver's output is copied this often, for the case that its cluster goes.
-EVERY_S = 30.0
-# An ended one's that could not be copied is tried again for this long, while Ray keeps it.
-LATE_S = 3600.0
+# How often the log of an active driver is archived, in case its cluster is lost.
+INTERVAL_S = 30.0
+# How long archiving the log of an ended driver is retried, while Ray keeps it.
+RETRY_FOR_S = 3600.0
 
 
 @dataclass
-class _Copy:
-    """How much of an attempt's output is home, and when that was last tried."""
+class _Progress:
+    """How many bytes of a log are archived, and when that was last tried."""
 
     tried_s: float = float("-inf")
     length: int = 0
 
 
-class DriverLogs:
-    """Copies whole logs, each longer than the one before. That one cannot be copied never stops a run."""
+class DriverLogArchive:
+    """Archives complete logs, again when they have grown. An error never stops a run."""
 
-    def __init__(self, clusters: Clusters, folders: RunFolders, clock: Callable[[], float], at: Callable[[str], None]):
-        """Copies nothing yet.
+    def __init__(
+        self, clusters: Clusters, folders: RunFolders, clock: Callable[[], float], hook: Callable[[str], None]
+    ):
+        """Archives nothing yet.
 
         Args:
-            clusters: Have the logs.
-            folders: Get them.
+            clusters: Source of the logs.
+            folders: Destination of the logs.
             clock: Seconds from any origin.
-            at: Told before and after each copy, by name.
+            hook: Called before and after each write, with its name.
         """
-        self._clusters, self._folders, self._clock, self._at = clusters, folders, clock, at
-        self._copies: dict[str, _Copy] = {}
-        self._late: dict[str, tuple[Run, Attempt, float]] = {}
+        self._clusters, self._folders, self._clock, self._hook = clusters, folders, clock, hook
+        self._progress: dict[str, _Progress] = {}
+        self._failed: dict[str, tuple[Run, Attempt, float]] = {}
 
-    def keep(self, run: Run, attempt: Attempt) -> None:
-        """Copies a live driver's output, if the last copy is old enough."""
-        copy = self._copies.setdefault(attempt.submission_id, _Copy())
-        if self._clock() - copy.tried_s >= EVERY_S:
-            self._copy(run, attempt, copy)
+    def archive(self, run: Run, attempt: Attempt) -> None:
+        """Archives the log of an active driver, if the last time was long enough ago."""
+        progress = self._progress.setdefault(attempt.submission_id, _Progress())
+        if self._clock() - progress.tried_s >= INTERVAL_S:
+            self._archive(run, attempt, progress)
 
-    def keep_last(self, run: Run, attempt: Attempt) -> None:
-        """Copies the output of a driver that has ended; what cannot be copied now is tried again later."""
-        if self._copy(run, attempt, self._copies.setdefault(attempt.submission_id, _Copy())):
-            del self._copies[attempt.submission_id]
+    def archive_last(self, run: Run, attempt: Attempt) -> None:
+        """Archives the log of a driver that has ended; retried later if it fails."""
+        if self._archive(run, attempt, self._progress.setdefault(attempt.submission_id, _Progress())):
+            del self._progress[attempt.submission_id]
         else:
-            self._late[attempt.submission_id] = (run, attempt, self._clock() + LATE_S)
+            self._failed[attempt.submission_id] = (run, attempt, self._clock() + RETRY_FOR_S)
 
-    def catch_up(self) -> None:
-        """Tries again what could not be copied at an attempt's end."""
-        for submission_id, (run, attempt, until_s) in list(self._late.items()):
-            copy = self._copies[submission_id]
-            if self._clock() - copy.tried_s < EVERY_S:
+    def retry_failed(self) -> None:
+        """Retries logs that could not be archived at the end of their attempts."""
+        for submission_id, (run, attempt, until_s) in list(self._failed.items()):
+            progress = self._progress[submission_id]
+            if self._clock() - progress.tried_s < INTERVAL_S:
                 continue
-            if self._copy(run, attempt, copy) or self._clock() > until_s:
-                del self._late[submission_id], self._copies[submission_id]
+            if self._archive(run, attempt, progress) or self._clock() > until_s:
+                del self._failed[submission_id], self._progress[submission_id]
 
-    def _copy(self, run: Run, attempt: Attempt, copy: _Copy) -> bool:
-        """Copies what is new; False where that could not be."""
-        copy.tried_s = self._clock()
+    def _archive(self, run: Run, attempt: Attempt, progress: _Progress) -> bool:
+        """Archives the log if it has grown; False if that failed."""
+        progress.tried_s = self._clock()
         try:
             text = self._clusters.log(run.address, attempt.submission_id)
-            if len(text) > copy.length:
-                self._at("logs.archive:before")
-                self._folders.keep_driver_log(run, attempt.number, text)
-                self._at("logs.archive:after")
-                copy.length = len(text)
+            if len(text) > progress.length:
+                self._hook("logs.archive:before")
+                self._folders.write_driver_log(run, attempt.number, text)
+                self._hook("logs.archive:after")
+                progress.length = len(text)
         except RayscribeError as error:
             log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
             return False

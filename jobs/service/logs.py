@@ -1,7 +1,7 @@
-"""Logs of an attempt, live and after its cluster has gone: the driver's from Ray, the workers' from the run folder.
+"""Logs of an attempt, live and after its cluster is gone: the driver's from Ray, the workers' from the run folder.
 
-Every source is a stream of bytes that only grows, so a reader needs nothing but how far it has read. The cursor that it
-hands back and forth holds a byte offset for each source; a reconnect goes on where it was, without gap or repeat.
+Every source is an append-only stream of bytes. The cursor of a reader holds a byte offset for each source, so that a
+reader that reconnects continues without gap or repeat.
 """
 
 import base64
@@ -19,18 +19,18 @@ from trainers.run_folder.attempt_status import driver_log_key, worker_logs
 from trainers.run_folder.layout import RunFolder
 
 DRIVER = "driver"
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 _SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One growing stream.
+    """One append-only stream.
 
     Attributes:
-        name: Who prints: `driver`, `rank-0`.
+        name: `driver`, `rank-0`, …
         key: Distinguishes streams of one name, such as those of two worker groups.
-        read: Gives what there is from a byte on, so many bytes at most.
+        read: Reads from an offset, at most a number of bytes.
     """
 
     name: str
@@ -47,40 +47,40 @@ def read_logs(
     cursor: str | None,
     driver_log: Callable[[], bytes],
 ) -> LogPage:
-    """Reads what is new.
+    """Reads the lines after a cursor.
 
     Args:
         folders: Reads run folders.
         run: The run.
         attempt: The attempt.
         source: `driver`, `rank-<n>`, or None for all.
-        cursor: From the page before; None for the beginning.
-        driver_log: Asks the cluster for the driver's output; may raise ClusterError.
+        cursor: That of the previous page. None: start at the first line.
+        driver_log: Gets the driver's output from the cluster; may raise ClusterError.
 
     Raises:
-        ConfigError: the cursor or the source is not one of ours.
-        StorageError: the run folder does not respond, and nobody else has the logs.
-        ClusterError: neither the cluster of a live attempt nor the run folder answers.
+        ConfigError: the cursor or the source is not valid.
+        StorageError: the run folder does not respond, and the logs are nowhere else.
+        ClusterError: neither the cluster of an active attempt nor the run folder responds.
     """
     if source is not None and _SOURCE.fullmatch(source) is None:
-        raise ConfigError(f"source {source[:80]!r} is nobody who prints: it is driver, or rank-0, rank-1, …")
+        raise ConfigError(f"unknown source {source[:80]!r}: use driver, rank-0, rank-1, …")
     offsets = _offsets_of(cursor)
-    # Looked at before reading: what is written between the two is found by the next page.
-    over = attempt.state == AttemptState.ENDED
+    # Read before the logs: what is written in between is on the next page.
+    attempt_ended = attempt.state == AttemptState.ENDED
     lines: list[LogLine] = []
-    whole = True
+    complete = True
     for stream in _sources(folders, run, attempt, source, driver_log):
         start = offsets.get(stream.key, 0)
-        new = stream.read(start, MOST_BYTES)
-        if len(new) == MOST_BYTES:
+        new = stream.read(start, MAX_BYTES)
+        if len(new) == MAX_BYTES:
             new = new[: new.rfind(b"\n") + 1 or _last_character(new)]
-            whole = False
-        elif not over:
+            complete = False
+        elif not attempt_ended:
             new = new[: new.rfind(b"\n") + 1]
-            whole = whole and not new
+            complete = complete and not new
         lines += [LogLine(source=stream.name, text=text) for text in _lines_of(new)]
         offsets[stream.key] = start + len(new)
-    return LogPage(attempt=attempt.number, lines=lines, cursor=_cursor_of(offsets), ended=over and whole)
+    return LogPage(attempt=attempt.number, lines=lines, cursor=_cursor_of(offsets), ended=attempt_ended and complete)
 
 
 def _sources(
@@ -95,13 +95,13 @@ def _sources(
 
 
 def _driver(
-    folders: RunFolders, run: Run, attempt: Attempt, driver_log: Callable[[], bytes], start: int, most: int
+    folders: RunFolders, run: Run, attempt: Attempt, driver_log: Callable[[], bytes], start: int, size: int
 ) -> bytes:
-    """From where it surely is first: a live one from Ray, an ended one from the archive."""
-    archive = partial(_bytes, folders, run, driver_log_key(attempt.number), start, most)
+    """Reads the log of an active driver from Ray, of an ended one from the archive; otherwise from the other."""
+    archive = partial(_bytes, folders, run, driver_log_key(attempt.number), start, size)
 
     def live() -> bytes:
-        return driver_log()[start : start + most]
+        return driver_log()[start : start + size]
 
     first, second = (archive, live) if attempt.state == AttemptState.ENDED else (live, archive)
     try:
@@ -111,7 +111,7 @@ def _driver(
             return second()
         except RayscribeError:
             raise error from None
-    # A reader who is further than the archive goes had it from Ray.
+    # A reader that is past the end of the archive has read from Ray before.
     if found or (start > 0 and _bytes(folders, run, driver_log_key(attempt.number), start - 1, 1)):
         return found
     with suppress(RayscribeError):
@@ -129,19 +129,19 @@ def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[Source]:
     return [Source(f"rank-{rank}", key, partial(_bytes, folders, run, key)) for rank, _, key in sorted(found)]
 
 
-def _bytes(folders: RunFolders, run: Run, key: str, start: int, most: int) -> bytes:
-    """A part of a file of the run folder, nothing where it is not there."""
+def _bytes(folders: RunFolders, run: Run, key: str, start: int, size: int) -> bytes:
+    """A part of a file of the run folder; empty if there is no such file."""
 
     def read(folder: RunFolder) -> bytes:
-        return folder.storage.read_part(key, start, most) if folder.storage.exists(key) else b""
+        return folder.storage.read_part(key, start, size) if folder.storage.exists(key) else b""
 
     return folders.read(run, read)
 
 
 def _last_character(raw: bytes) -> int:
-    """Where the last character of UTF-8 begins, for a cut through a line that has no end within a page."""
-    begins = (at for at in range(len(raw) - 1, max(0, len(raw) - 5), -1) if raw[at] & 0xC0 != 0x80)
-    return next(begins, len(raw))
+    """Where the last UTF-8 character starts, for a line that is longer than a page."""
+    starts = (at for at in range(len(raw) - 1, max(0, len(raw) - 5), -1) if raw[at] & 0xC0 != 0x80)
+    return next(starts, len(raw))
 
 
 def _lines_of(raw: bytes) -> list[str]:
@@ -161,5 +161,5 @@ def _offsets_of(cursor: str | None) -> dict[str, int]:
         if not isinstance(offsets, dict) or not all(type(value) is int and value >= 0 for value in offsets.values()):
             raise ValueError
     except (ValueError, RecursionError):
-        raise ConfigError(f"cursor {cursor[:80]!r} is not one that a page of logs gave: leave it out") from None
+        raise ConfigError(f"cursor {cursor[:80]!r} was not returned by a page of logs: leave it out") from None
     return offsets

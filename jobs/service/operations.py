@@ -1,208 +1,37 @@
-"""The operations on runs, on a ledger: for the HTTP API, and for the command line with a ledger of its own."""
+"""The operations of a service: `service.Service` in this process, or `api.client.Client` over HTTP."""
 
-import copy
-import os
-import time
-import uuid
-from collections.abc import Callable, Collection
 from pathlib import Path
-from threading import Lock
+from typing import Protocol
 
-from jobs.clusters.registry import Clusters
-from jobs.errors import ClusterError, ConflictError, NotFoundError
-from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
-from jobs.scheduler.feasibility import never_fits
-from jobs.scheduler.limits import QueuesConfig
-from jobs.scheduler.policy import Decision
-from jobs.service.admission import forecast
-from jobs.service.logs import read_logs
-from jobs.service.package_store import PackageStore
-from jobs.service.run_folders import RunFolders
-from jobs.submission.job_spec import NO_CLUSTER, JobPart
-from jobs.submission.run_request import RunRequest, run_of
-from trainers.errors import ConfigError, ResourceError
-
-# A forecast is valid for so long, so that a page of a hundred waiting runs computes it once.
-DECISION_S = 2.0
+from jobs.submission.run_request import RunRequest
 
 
-class Service:
-    """The operations on a ledger. Which runs start, and when, is decided by the controller."""
+class Operations(Protocol):
+    """What the command line needs of a service."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        clusters: Clusters,
-        packages: PackageStore,
-        queues: QueuesConfig,
-        *,
-        user: str,
-        addresses: Collection[str] | None,
-        clock: Callable[[], float] = time.time,
-    ):
-        """Stores its collaborators.
+    def clusters(self) -> list[str]: ...  # noqa: D102
 
-        Args:
-            ledger: Where everything is recorded.
-            clusters: Where runs run.
-            packages: Their code.
-            queues: Limits of the queues.
-            user: Whose requests these are.
-            addresses: Clusters that runs may name; the first is for those that name none. None: any may be named.
-            clock: Seconds since 1970.
-        """
-        self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
-        self._user, self._addresses, self._clock = user, list(addresses) if addresses is not None else None, clock
-        self._folders = RunFolders()
-        self._forecast = _Forecast(lambda: forecast(ledger, clusters, queues, now_s=clock()), clock)
+    def has_package(self, sha256: str) -> bool: ...  # noqa: D102
 
-    def as_user(self, user: str) -> "Service":
-        """The same service, for the requests of another user."""
-        other = copy.copy(self)
-        other._user = user
-        return other
+    def put_package(self, sha256: str, path: Path) -> None: ...  # noqa: D102
 
-    def clusters(self) -> list[str]:
-        """Addresses of the clusters that runs may name, as far as they are known; the first is the default."""
-        if self._addresses is not None:
-            return self._addresses
-        default = os.environ.get("RAY_API_SERVER_ADDRESS")
-        return [default.rstrip("/")] if default else []
+    def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run: ...  # noqa: D102
 
-    def has_package(self, sha256: str) -> bool:
-        """Whether a package need not be uploaded again."""
-        return self._packages.has(sha256)
+    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page: ...  # noqa: D102
 
-    def put_package(self, sha256: str, path: Path) -> None:
-        """Takes in a package; see `PackageStore.put`."""
-        self._packages.put(sha256, path)
+    def run(self, run_id: str) -> Run: ...  # noqa: D102
 
-    def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
-        """Queues a run.
+    def attempts(self, run_id: str) -> list[Attempt]: ...  # noqa: D102
 
-        Raises:
-            ConfigError: the config, the queue or the cluster is not one that can be.
-            ResourceError: the gang can never fit, with the arithmetic.
-            NotFoundError: the package was not uploaded, or a run it depends on does not exist.
-            ConflictError: the run's name is taken.
-        """
-        run = run_of(
-            run_request, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock()
-        )
-        # First of all: what was accepted once is not checked again, since the cluster may have changed.
-        if idempotency_key is not None and (same := self._ledger.requests.run_of_key(run, idempotency_key)) is not None:
-            return same
-        if not self._packages.has(run_request.package):
-            raise NotFoundError(f"package {run_request.package} was not uploaded: upload it first")
-        self._refuse_impossible(run)
-        return self._ledger.requests.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
+    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]: ...  # noqa: D102
 
-    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """A page of runs, the newest first."""
-        page = self._ledger.runs(wanted, limit=limit, cursor=cursor)
-        return Page(runs=[self._explained(run) for run in page.runs], next_cursor=page.next_cursor)
+    def stop(self, run_id: str) -> Run: ...  # noqa: D102
 
-    def run(self, run_id: str) -> Run:
-        """One run.
+    def resume(self, run_id: str) -> Run: ...  # noqa: D102
 
-        Raises:
-            NotFoundError: no run has this name.
-        """
-        return self._explained(self._ledger.run(run_id))
-
-    def attempts(self, run_id: str) -> list[Attempt]:
-        """Its attempts, the first first."""
-        return self._ledger.attempts(run_id)
-
-    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """What happened to it, after the event of this number."""
-        return self._ledger.events(run_id, after=after, limit=limit)
-
-    def stop(self, run_id: str) -> Run:
-        """Asks for a stop: of a waiting run at once, of a live one as soon as it has left its last checkpoint."""
-        return self._ledger.requests.request_stop(run_id, by=self._user, at_s=self._clock())
-
-    def resume(self, run_id: str) -> Run:
-        """Queues a failed or stopped run again; its next attempt continues from its last complete checkpoint.
-
-        Raises:
-            ConflictError: the run lives, or has succeeded.
-        """
-        return self._ledger.requests.reopen(run_id, by=self._user, at_s=self._clock())
-
-    def logs(
+    def logs(  # noqa: D102
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
-    ) -> LogPage:
-        """What an attempt printed since the cursor.
+    ) -> LogPage: ...
 
-        Raises:
-            ConflictError: the run has no attempt yet.
-        """
-        run = self._ledger.run(run_id)
-        number = attempt if attempt is not None else run.attempt
-        if number == 0:
-            raise ConflictError(f"{run_id} has no attempt yet ({run.state}: {self._explained(run).reason})")
-        found = self._ledger.attempt(run_id, number)
-        return read_logs(
-            self._folders,
-            run,
-            found,
-            source=source,
-            cursor=cursor,
-            driver_log=lambda: self._clusters.log(run.address, found.submission_id),
-        )
-
-    def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
-        """GPU-hours and CPU-hours; attempts that live count up to now."""
-        return self._ledger.usage.hours(by, now_s=self._clock(), since_s=since_s, run_id=run_id)
-
-    def _address_of(self, job: JobPart) -> str:
-        if job.address is None:
-            known = self.clusters()
-            if not known:
-                raise ConfigError(NO_CLUSTER)
-            return known[0]
-        address = job.address.rstrip("/")
-        if self._addresses is not None and address not in self._addresses:
-            known = self._addresses
-            raise ConfigError(f"job.address: {address} is not a cluster of this service, which has {', '.join(known)}")
-        return address
-
-    def _refuse_impossible(self, run: Run) -> None:
-        try:
-            capacity = self._clusters.capacity(run.address)
-        except ClusterError:
-            capacity = None  # it may be down for an hour; the run waits for it, with that as its reason
-        reason = never_fits(run.gang, run.queue, self._queues, capacity, run.address)
-        if reason is not None:
-            raise ResourceError(reason)
-
-    def _explained(self, run: Run) -> Run:
-        """The run, its reason saying what it waits for."""
-        if not run.state.waiting:
-            return run
-        wait = self._forecast.decision().waits.get(run.id)
-        if wait is None:
-            return run
-        position = f"position {wait.position} in queue {run.queue}"
-        before = f"{run.reason} · " if run.state != RunState.QUEUED else ""
-        return run.model_copy(update={"reason": f"{before}{position} · {wait.reason}"})
-
-
-class _Forecast:
-    """What the scheduling policy would do now, computed again when the last result is old."""
-
-    def __init__(self, compute: Callable[[], Decision], clock: Callable[[], float]):
-        self._compute, self._clock = compute, clock
-        self._lock = Lock()
-        self._known: tuple[float, Decision] | None = None
-
-    def decision(self) -> Decision:
-        """A result at most DECISION_S old."""
-        with self._lock:
-            now_s = self._clock()
-            if self._known is None or not 0 <= now_s - self._known[0] < DECISION_S:
-                self._known = (now_s, self._compute())
-            return self._known[1]
+    def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]: ...  # noqa: D102

@@ -1,4 +1,4 @@
-"""The store of packages: the working directory of each run, frozen as a zip when it was submitted."""
+"""The package store: the working directory of each run, as a zip that was made when it was submitted."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ class PackageStore:
     """Zips by their SHA-256 in one folder. A retry next week runs the code that was submitted today."""
 
     def __init__(self, folder: Path):
-        """Takes the folder, which is made when the first package comes."""
+        """Stores the folder, which is created with the first package."""
         self.folder = folder
 
     def path(self, sha256: str) -> Path:
@@ -30,7 +30,7 @@ class PackageStore:
         """Whether the store has a package."""
         return self.path(sha256).is_file()
 
-    def need(self, sha256: str) -> Path:
+    def verified_path(self, sha256: str) -> Path:
         """The path of a package whose bytes were checked.
 
         Raises:
@@ -46,7 +46,7 @@ class PackageStore:
         return path
 
     def put(self, sha256: str, upload: Path) -> None:
-        """Takes in an uploaded zip after checking its hash, its size and every name in it.
+        """Stores an uploaded zip, after checking its hash, its size and every name in it.
 
         Raises:
             ConfigError: it is not what its name says, or holds something that no package may.

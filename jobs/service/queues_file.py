@@ -1,4 +1,4 @@
-"""Reads queues.yaml: what a platform team allows.
+"""Reads queues.yaml, the limits of queues and users.
 
 patience_s: 21600
 queues:
@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def find_queues(path: Path | None = None) -> QueuesConfig:
     """The limits of all queues: of a file, of the one that RAYSCRIBE_QUEUES names, or of queues.yaml in `home()`.
 
-    Only the last may be missing, and then queues have no limits: a file that is named is meant.
+    Only the last may be missing, and then queues have no limits: a named file must exist.
 
     Raises:
         ConfigError: see `read_queues`.
@@ -45,7 +45,7 @@ def read_queues(path: Path) -> QueuesConfig:
     """Reads the limits of all queues.
 
     Raises:
-        ConfigError: the file is missing or is not YAML, or one message with every fault in it.
+        ConfigError: the file is missing or is not YAML, or one message with every error in it.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -64,15 +64,15 @@ def build_queues(content: Any, *, origin: str) -> QueuesConfig:
         origin: Where it came from, for the message.
 
     Raises:
-        ConfigError: one message with every fault, each with its key, value and fix.
+        ConfigError: one message with every error, each with its key, value and fix.
     """
     if not isinstance(content, dict):
-        raise ConfigError(f"{origin}: holds {type(content).__name__}, not the keys {_names(QueuesConfig)}")
+        raise ConfigError(f"{origin}: has {type(content).__name__}, not the keys {_names(QueuesConfig)}")
     queues = content.get("queues")
-    faults = []
+    errors = []
     if isinstance(queues, Mapping):
         content = {**content, "queues": {name: {} if part is None else part for name, part in queues.items()}}
-        faults = [
+        errors = [
             f"queues.{name}: a queue's name is letters, digits and . _ -, at most 100"
             for name in queues
             if not (isinstance(name, str) and NAME.fullmatch(name))
@@ -80,21 +80,21 @@ def build_queues(content: Any, *, origin: str) -> QueuesConfig:
     try:
         config = QueuesConfig.model_validate(content)
     except ValidationError as error:
-        faults += [text for fault in error.errors() if (text := _describe(fault)) not in faults]
-        refuse(faults, origin)
-        raise AssertionError from error  # there was a fault
-    refuse(faults, origin)
+        errors += [text for error in error.errors() if (text := _describe(error)) not in errors]
+        refuse(errors, origin)
+        raise AssertionError from error  # there was a error
+    refuse(errors, origin)
     return config
 
 
-def _describe(fault: Any) -> str:
-    keys = [str(key) for key in fault["loc"]]
+def _describe(error: Any) -> str:
+    keys = [str(key) for key in error["loc"]]
     name = ".".join(keys)
-    if fault["type"] != "extra_forbidden":
-        return f"{name}: {fault['msg']} (got {fault['input']!r})"
+    if error["type"] != "extra_forbidden":
+        return f"{name}: {error['msg']} (got {error['input']!r})"
     part = _part_at(keys[:-1])
-    near = difflib.get_close_matches(keys[-1], part.model_fields, n=1, cutoff=0.5)
-    fix = f"did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else f"the keys here are {_names(part)}"
+    matches = difflib.get_close_matches(keys[-1], part.model_fields, n=1, cutoff=0.5)
+    fix = f"did you mean {'.'.join([*keys[:-1], matches[0]])}?" if matches else f"the keys here are {_names(part)}"
     return f"{name}: unknown key; {fix}"
 
 

@@ -1,6 +1,6 @@
-"""What an ended attempt means: a retry, after how long, or none. Pure; the table is the policy.
+"""Decides whether an ended attempt is retried, and after how long. Pure; the table is the policy.
 
-Whether an attempt made progress shows in the newest complete checkpoint: ends *in a row* are those since it changed.
+An attempt made progress if the newest complete checkpoint has changed: ends *in a row* are those since then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,45 +12,45 @@ from jobs.model import Attempt, Cause
 from jobs.service.failure_causes import is_transient
 from trainers.config.durations import format_duration
 
-# Lost nodes are not counted, but a run that ends this often without a new step does not merely have bad luck.
-MOST_WITHOUT_A_STEP = 100
+# Lost nodes are not counted, but a run that ends this often without a new step has another problem.
+MAX_ATTEMPTS_WITHOUT_PROGRESS = 100
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How one cause is treated.
+    """How attempts that end with one cause are retried.
 
     Attributes:
         what: What happened, as text.
         retried: Whether another attempt may succeed.
         counts: Whether a retry is one of the run's `max_retries`; if not, the run waits as PREEMPTED.
         first_backoff_s: Pause before the first retry. Doubles with each further end in a row. Seconds.
-        most_backoff_s: The longest pause. Seconds.
-        most_in_a_row: Retries in a row for this cause. None: as many as are left.
-        advice: What a person can do.
+        max_backoff_s: The longest pause. Seconds.
+        max_in_a_row: Retries in a row for this cause. None: no limit of its own.
+        advice: What a user can do.
     """
 
     what: str
     retried: bool = True
     counts: bool = True
     first_backoff_s: float = 10.0
-    most_backoff_s: float = 600.0
-    most_in_a_row: int | None = None
+    max_backoff_s: float = 600.0
+    max_in_a_row: int | None = None
     advice: str = ""
 
 
 # fmt: off
 RULES: dict[Cause, Rule] = {
-    Cause.NODE_LOST: Rule("a node was lost", counts=False, most_backoff_s=300),
-    Cause.CLUSTER_LOST: Rule("the cluster was restarted, or no longer knows the job", counts=False, most_backoff_s=300),
+    Cause.NODE_LOST: Rule("a node was lost", counts=False, max_backoff_s=300),
+    Cause.CLUSTER_LOST: Rule("the cluster was restarted, or no longer knows the job", counts=False, max_backoff_s=300),
     Cause.WORKER_LOST: Rule("a training worker died", advice="read the workers' logs"),
     Cause.DRIVER_KILLED: Rule("the entrypoint was killed", advice="its node may be short of memory"),
     Cause.STORAGE: Rule("the storage failed", first_backoff_s=30,
                         advice="check that the storage responds and accepts these credentials"),
-    Cause.ENTRYPOINT: Rule("the entrypoint failed", most_in_a_row=1, advice="read the driver's log"),
-    Cause.ENVIRONMENT: Rule("the runtime environment could not be set up", first_backoff_s=30, most_in_a_row=1,
+    Cause.ENTRYPOINT: Rule("the entrypoint failed", max_in_a_row=1, advice="read the driver's log"),
+    Cause.ENVIRONMENT: Rule("the runtime environment could not be set up", first_backoff_s=30, max_in_a_row=1,
                             advice="check job.runtime_env, and that the nodes reach the package index"),
-    Cause.OUT_OF_MEMORY: Rule("memory ran out", first_backoff_s=30, most_in_a_row=1,
+    Cause.OUT_OF_MEMORY: Rule("memory ran out", first_backoff_s=30, max_in_a_row=1,
                               advice="lower training.per_device_train_batch_size and raise "
                                      "training.gradient_accumulation_steps by the same factor, or set "
                                      "training.gradient_checkpointing: true"),
@@ -66,13 +66,13 @@ RULES: dict[Cause, Rule] = {
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """What becomes of a run whose attempt has ended.
+    """What follows for a run whose attempt has ended.
 
     Attributes:
         retry: Whether there is another attempt.
         state: RETRYING or PREEMPTED with a retry; otherwise SUCCEEDED, FAILED or STOPPED.
         backoff_s: Pause before the retry. Seconds.
-        reason: One line: what happened, and what comes of it.
+        reason: One line: what happened, and what follows.
     """
 
     retry: bool
@@ -82,7 +82,7 @@ class RetryDecision:
 
 
 def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision:
-    """Decides about the newest attempt in the light of those before it.
+    """Decides whether the newest attempt is retried.
 
     Args:
         attempts: All that have ended since the user last submitted or resumed the run, the newest last.
@@ -94,43 +94,43 @@ def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision
         return RetryDecision(False, RunState.SUCCEEDED, 0.0, "succeeded")
     rule = RULES[last.cause]
     what = _what_happened(last, rule)
-    row = sum(1 for _ in takewhile(lambda earlier: _alike(earlier, last), _without_a_step(attempts)))
+    repeats = sum(1 for _ in takewhile(lambda earlier: _same_failure(earlier, last), _since_last_progress(attempts)))
     counted = sum(_counts(attempt) for attempt in attempts)
-    refusal = _refusal(attempts, rule, row, counted, max_retries)
-    if refusal is not None:
+    no_retry = _why_no_retry(attempts, rule, repeats, counted, max_retries)
+    if no_retry is not None:
         state = RunState.STOPPED if last.cause == Cause.STOPPED else RunState.FAILED
-        return RetryDecision(False, state, 0.0, " · ".join(part for part in (what + refusal, rule.advice) if part))
-    backoff_s = min(rule.first_backoff_s * 2.0 ** (row - 1), rule.most_backoff_s)
+        return RetryDecision(False, state, 0.0, " · ".join(part for part in (what + no_retry, rule.advice) if part))
+    backoff_s = min(rule.first_backoff_s * 2.0 ** (repeats - 1), rule.max_backoff_s)
     state = RunState.RETRYING if rule.counts else RunState.PREEMPTED
     left = f"retry {counted} of {max_retries}" if rule.counts else "not counted as a retry"
     return RetryDecision(True, state, backoff_s, f"{what}; retry in {format_duration(backoff_s)}, {left}")
 
 
-def _refusal(attempts: Sequence[Attempt], rule: Rule, row: int, counted: int, max_retries: int) -> str | None:
-    """Why there is no other attempt; None where there is one."""
+def _why_no_retry(attempts: Sequence[Attempt], rule: Rule, repeats: int, counted: int, max_retries: int) -> str | None:
+    """Why there is no retry; None if there is one."""
     last = attempts[-1]
     if not rule.retried:
         return ""
     if last.cause == Cause.ENVIRONMENT and not is_transient(last.message):
         return ", and a retry would not change that"
-    if rule.most_in_a_row is not None and row > rule.most_in_a_row:
-        return f", {row} times in the same way and at the same step"
+    if rule.max_in_a_row is not None and repeats > rule.max_in_a_row:
+        return f", {repeats} times in the same way and at the same step"
     if rule.counts and counted > max_retries:
         return f"; job.max_retries {max_retries} is used up"
-    idle = sum(1 for _ in _without_a_step(attempts))
-    if idle > MOST_WITHOUT_A_STEP:
+    idle = sum(1 for _ in _since_last_progress(attempts))
+    if idle > MAX_ATTEMPTS_WITHOUT_PROGRESS:
         return f", and {idle} attempts made no progress"
     return None
 
 
-def _without_a_step(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
-    """The newest attempts, the newest first, as far back as the newest checkpoint is the same."""
+def _since_last_progress(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
+    """The attempts since the newest checkpoint changed, newest first."""
     last = attempts[-1]
     return takewhile(lambda attempt: (attempt.last_step or 0) >= (last.last_step or 0), reversed(attempts))
 
 
-def _alike(one: Attempt, other: Attempt) -> bool:
-    """Whether two ended in the same way; of our own exit codes each has one cause, of others each is its own."""
+def _same_failure(one: Attempt, other: Attempt) -> bool:
+    """Whether two ended in the same way; exit codes that are not Rayscribe's differ from each other."""
     return one.cause == other.cause and (one.cause != Cause.ENTRYPOINT or one.exit_code == other.exit_code)
 
 

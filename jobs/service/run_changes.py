@@ -26,8 +26,8 @@ class RunChange:
 
     Attributes:
         run: The run as it was read; the change is dropped where it has changed since.
-        event: One word for a program. None: no event.
-        text: The event's line for a person.
+        event: The event's cause, for programs. None: no event.
+        text: The event's text, for people.
         state: The run's state after it.
         reason: The run's reason after it.
         at_s: When.
@@ -51,11 +51,11 @@ class AttemptEnd:
 
     Attributes:
         cause: Why it ended.
-        exit_code: Its entrypoint's. None: there is none.
+        exit_code: Exit code of its entrypoint. None: there is none.
         message: One line of Ray's message or of the log.
         last_step: Step of the newest complete checkpoint. None: there is none.
         progress: Its latest status.
-        left: What a stopped run has left, as text.
+        left: What a stopped run has saved, as text.
     """
 
     cause: Cause
@@ -92,7 +92,7 @@ def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
 
 
 def admitted(run: Run, *, number: int, checkpoint: str | None, now_s: float) -> RunChange:
-    """The run holds its gang; Ray has yet to be called.
+    """The run holds its gang; Ray has not been called yet.
 
     Args:
         run: A run that waits.
@@ -126,7 +126,7 @@ def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> Run
     return RunChange(
         run=run,
         event="ray_submitted",
-        text=f"Ray has accepted {attempt.submission_id}" + ("" if started else " (it had it already)"),
+        text=f"Ray has accepted {attempt.submission_id}" + ("" if started else " (it was submitted before)"),
         state=run.state,
         reason="Ray sets up the runtime environment",
         at_s=now_s,
@@ -135,7 +135,7 @@ def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> Run
 
 
 def observed(run: Run, *, state: RunState, reason: str, progress: Progress | None, now_s: float) -> RunChange | None:
-    """What a live attempt is doing; None where nothing has changed. Only a new state is worth an event."""
+    """The state of an active attempt; None if nothing has changed. Only a new state makes an event."""
     moved = state != run.state
     if not moved and reason == run.reason and progress == run.progress:
         return None
@@ -189,7 +189,7 @@ def ended(run: Run, attempt: Attempt, end: AttemptEnd, earlier: Sequence[Attempt
 
 
 def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
-    """A run that can never start has failed; None where it does not wait any more."""
+    """A run that can never start has failed; None if it no longer waits."""
     if not run.state.waiting:
         return None
     fields = {"ended_s": now_s}
@@ -199,7 +199,7 @@ def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
 
 
 def blocked(run: Run, *, reason: str, event: str, now_s: float) -> RunChange | None:
-    """Something keeps the controller from going on with a run: one event, however long it lasts."""
+    """The controller cannot advance a run: one event, however long that lasts."""
     if run.reason == reason or run.state.ended:
         return None
     return RunChange(run=run, event=event, text=reason, state=run.state, reason=reason, at_s=now_s)

@@ -1,4 +1,4 @@
-"""Reads what attempts left in their run folders. What cannot be read counts as not there, and never as an error."""
+"""Reads run folders. What cannot be read counts as missing, not as an error."""
 
 import logging
 import math
@@ -36,14 +36,14 @@ def folder_of(run: Run) -> RunFolder:
 
 
 class RunFolders:
-    """Reads run folders; one whose storage hangs is left alone for a while, so that others need not wait for it."""
+    """Reads run folders; one whose storage hangs is not read for a while, so that others need not wait for it."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic):
         """Reads nothing yet.
 
         Args:
             timeout_s: How long a storage may take to respond.
-            clock: Seconds from any origin.
+            clock: Monotonic clock, in seconds.
         """
         self._timeout_s, self._clock = timeout_s, clock
         self._unresponsive: dict[str, float] = {}
@@ -73,7 +73,7 @@ class RunFolders:
         """Number of the newest attempt in the folder, whoever started it; 0 for none, or where it cannot be read."""
         return self._or_default(run, lambda: self.read(run, lambda folder: Journal(folder).read().attempt), 0)
 
-    def keep_driver_log(self, run: Run, attempt: int, text: bytes) -> None:
+    def write_driver_log(self, run: Run, attempt: int, text: bytes) -> None:
         """Writes the driver's output into the run folder.
 
         Raises:
@@ -116,7 +116,7 @@ class RunFolders:
         return (newest.name, newest.step) if newest is not None else None
 
     def read(self, run: Run, call: Callable[[RunFolder], Result], timeout_s: float | None = None) -> Result:
-        """Calls a function with a run folder, unless its storage has hung lately.
+        """Calls a function with a run folder, unless its storage has hung recently.
 
         Args:
             run: Whose folder.
@@ -128,7 +128,7 @@ class RunFolders:
         """
         location = f"{run.config['run']['s3_endpoint_url']} {run.run_folder.rpartition('/')[0]}"
         if self._clock() < self._unresponsive.get(location, -math.inf):
-            raise StorageError(f"{run.run_folder}: its storage did not respond lately; the next try is in a minute")
+            raise StorageError(f"{run.run_folder}: its storage did not respond recently; retrying in a minute")
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             result = call_with_timeout(lambda: call(folder_of(run)), timeout_s)

@@ -1,4 +1,4 @@
-"""True status: what a live attempt is doing, from Ray's job, from what it waits for, and from what it wrote. Pure."""
+"""The state of an active attempt, from Ray's job, pending resources and its status file. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ PHASES = {
     "TRAINING": RunState.TRAINING,
     "EVALUATING": RunState.EVALUATING,
 }
-# What it writes last, while Ray has yet to see its end.
+# The last phase, before Ray has noticed the end of the job.
 ENDED = "ENDED"
-# An attempt writes every few seconds while it lives; storage may be slow.
-SILENT_S = 120.0
+# An active attempt writes its status every few seconds; storage may be slow.
+STALE_S = 120.0
 
 
 def status_of(
@@ -32,36 +32,36 @@ def status_of(
     stopping: bool,
     now_s: float,
 ) -> tuple[RunState, str]:
-    """State and one line of reason of an attempt that has not ended.
+    """The state of an attempt that has not ended, and the reason for it.
 
     Args:
-        job: What Ray says.
-        progress: What the attempt wrote last; None where it has written nothing, or nothing can be read.
-        pending: Bundles of resources that the job asked for and does not hold.
-        before: What it was doing when last looked at.
-        submitted_s: When Ray took it.
-        run_folder: Where it writes.
-        stopping: Whether a user has asked to stop it.
+        job: The Ray job.
+        progress: The attempt's last status; None if it has written none, or it cannot be read.
+        pending: Bundles of resources that the job has requested and does not hold.
+        before: Its last known state.
+        submitted_s: When Ray accepted it.
+        run_folder: Its run folder.
+        stopping: Whether a user has requested a stop.
         now_s: The time.
     """
-    state, reason = _undisturbed(job, progress, pending, before)
-    quiet_s = now_s - (progress.at_s if progress is not None else submitted_s)
-    if quiet_s > SILENT_S and job.status != PENDING and not pending:
-        reason += f" · {_silence(progress, quiet_s, run_folder)}"
+    state, reason = _state_of(job, progress, pending, before)
+    stale_s = now_s - (progress.at_s if progress is not None else submitted_s)
+    if stale_s > STALE_S and job.status != PENDING and not pending:
+        reason += f" · {_staleness(progress, stale_s, run_folder)}"
     if stopping:
         trains = progress is not None and progress.step
-        held = "it leaves a last checkpoint" if trains else "it has trained nothing yet"
-        return state, f"stopping, {'its entrypoint has not started' if job.status == PENDING else held} · {reason}"
+        saved = "it saves a last checkpoint" if trains else "it has trained no step yet"
+        return state, f"stopping, {'its entrypoint has not started' if job.status == PENDING else saved} · {reason}"
     return state, reason
 
 
-def _undisturbed(
+def _state_of(
     job: JobInfo, progress: Progress | None, pending: Sequence[Mapping[str, float]], before: RunState
 ) -> tuple[RunState, str]:
     if job.status == PENDING:
         return RunState.SETTING_UP, "Ray sets up the runtime environment"
     if pending:
-        return RunState.WAITING_FOR_RESOURCES, f"waits for {_bundles(pending)}, which the cluster has not free"
+        return RunState.WAITING_FOR_RESOURCES, f"waits for {_bundles(pending)}, which are not free on the cluster"
     if progress is not None and progress.phase == ENDED:
         return before, f"ends · {describe(progress)}"
     if progress is None or progress.phase not in PHASES:
@@ -69,14 +69,14 @@ def _undisturbed(
     return PHASES[progress.phase], describe(progress)
 
 
-def _silence(progress: Progress | None, quiet_s: float, run_folder: str) -> str:
+def _staleness(progress: Progress | None, stale_s: float, run_folder: str) -> str:
     if progress is not None:
-        return f"silent for {format_duration(quiet_s)}"
+        return f"no update for {format_duration(stale_s)}"
     return f"it has written nothing to {run_folder} yet, or the service cannot read that folder: read its logs"
 
 
 def describe(progress: Progress) -> str:
-    """`step 37/200 · loss 1.2345 · WER 12.30% · ETA 2 min`, or what else the attempt says of itself."""
+    """`step 37/200 · loss 1.2345 · WER 12.30% · ETA 2 min`, or what else the status says."""
     parts = []
     if progress.step is not None:
         parts.append(f"step {progress.step}/{progress.max_steps}")

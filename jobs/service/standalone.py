@@ -10,11 +10,11 @@ from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import LeaseLostError
 from jobs.ledger import Ledger
 from jobs.ledger.lease import process_has_ended, process_name
-from jobs.paths import default_database, home, user_here
+from jobs.paths import current_user, default_database, home
 from jobs.service.controller import Controller
-from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
+from jobs.service.service import Service
 
 # After a kill, the next command takes the lease at once on the same machine, otherwise after this long.
 LEASE_S = 5.0
@@ -76,7 +76,12 @@ def open_local(
     clusters = Clusters(grows_to)
     lease = ledger.lease(process_name(), ttl_s=LEASE_S, is_dead=process_has_ended)
     service = Service(
-        ledger, CachingClusters(grows_to, wait_s=CAPACITY_TIMEOUT_S), packages, queues, user=user_here(), addresses=None
+        ledger,
+        CachingClusters(grows_to, wait_s=CAPACITY_TIMEOUT_S),
+        packages,
+        queues,
+        user=current_user(),
+        addresses=None,
     )
     try:
         yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)

@@ -18,13 +18,13 @@ from trainers.config.submitted import OVERRIDES_RECORD, write_record
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a submission brings along.
+    """What a submission is packaged from.
 
     Attributes:
         root: The repository's root.
-        tree: Its files that go along.
-        runtime_env: What the job brings along, its requirements read.
-        extra: Files that are added: the record of what was overridden, the script that installs.
+        tree: Its files that are packaged.
+        runtime_env: The job's runtime environment, with its requirements files read.
+        extra: Files that are added: the record of overrides, the install script.
     """
 
     root: Path
@@ -33,12 +33,12 @@ class Bundle:
     extra: dict[str, bytes]
 
 
-def gather(spec: JobSpec, start: Path) -> Bundle:
-    """Finds what goes along with a recipe.
+def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
+    """Collects what is packaged with a recipe.
 
     Args:
         spec: The recipe.
-        start: Folder from which the repository is looked for, upwards.
+        start: Folder in or above which the repository is.
 
     Raises:
         ConfigError: there is no task.py, or the working directory is too large; with the largest files.
@@ -47,24 +47,24 @@ def gather(spec: JobSpec, start: Path) -> Bundle:
     root = find_root(Path(requested.working_dir).expanduser() if requested.working_dir else start)
     part = freeze(requested, root)
     scripts = script_files(part)
-    # The repository's own script, which installs its requirements.txt, makes way for the run's; so does the record of
-    # an earlier package that was unpacked here.
+    # The run's install script replaces the repository's; the record of an earlier package that was unpacked here is
+    # left out, too.
     replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
     tree = list_tree(root, [*requested.excludes, *replaced])
     return Bundle(root, tree, part, {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))})
 
 
 def pack_bundle(bundle: Bundle, folder: Path) -> Package:
-    """Makes the package.
+    """Creates the package.
 
     Raises:
-        ConfigError: it is larger than Ray takes.
+        ConfigError: it is larger than Ray's limit.
     """
     return pack(bundle.tree, folder, bundle.extra)
 
 
 def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
-    """What the service is asked for: the config, its requirements read, and the package."""
+    """The request to the service: the config, with its requirements files read, and the package."""
     job = spec.job.model_copy(update={"runtime_env": bundle.runtime_env})
     config = spec.config.model_copy(update={"job": job})
     return RunRequest(config=config.model_dump(mode="json"), package=package)
@@ -73,12 +73,12 @@ def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
 def preview(
     run_request: RunRequest, *, address_of: Callable[[JobPart], str], user: str, resume: Callable[[Run], str]
 ) -> SubmitRequest:
-    """The request that the first attempt would make of Ray.
+    """The request to Ray of the first attempt.
 
     Args:
-        run_request: What would be asked for.
+        run_request: The run request.
         address_of: Chooses the cluster.
-        user: Who would ask.
+        user: User of the request.
         resume: Says what a run starts from.
     """
     run = run_of(run_request, uid="<made at submission>", user=user, address_of=address_of, now_s=0.0)

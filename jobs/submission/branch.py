@@ -11,7 +11,7 @@ from trainers.config.storage_location import is_absolute
 from trainers.run_folder.layout import CHECKPOINTS
 
 
-def branch(run: Run, checkpoint: str, is_taken: Callable[[str], bool]) -> RunRequest:
+def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> RunRequest:
     """Requests a run like another one that begins from one of its checkpoints.
 
     It has a name and a folder of its own, so that nothing that the other run made later is overwritten.
@@ -19,11 +19,11 @@ def branch(run: Run, checkpoint: str, is_taken: Callable[[str], bool]) -> RunReq
     Args:
         run: The run to begin from.
         checkpoint: Name of one of its checkpoints, or the absolute folder or URL of any.
-        is_taken: Whether a run has this name.
+        name_exists: Whether a run has this name.
     """
     source = checkpoint if is_absolute(checkpoint) else f"{run.run_folder}/{CHECKPOINTS}/{checkpoint}"
     stem = re.sub(r"-from-\d+$", "", run.id)
-    name = next(name for name in (f"{stem}-from-{number}" for number in count(1)) if not is_taken(name))
+    name = next(name for name in (f"{stem}-from-{number}" for number in count(1)) if not name_exists(name))
     config: dict[str, Any] = {**run.config, "run": {**run.config["run"], "name": name, "resume": f"from:{source}"}}
     config["job"] = {**config["job"], "depends_on": [], "address": run.address}
     return RunRequest(config=config, package=run.package)

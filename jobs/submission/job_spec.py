@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from jobs.model import DEFAULT_QUEUE, Gang
-from jobs.submission.literal_secrets import written_secrets
+from jobs.submission.literal_secrets import find_literal_secrets
 from runtime_env.config import RuntimeEnvPart
 from trainers.config.loader import read_yaml, with_run_name
 from trainers.config.locations import (
@@ -28,7 +28,7 @@ from trainers.config.validation import refuse, validated
 
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
 Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=/-]*$", max_length=60)]
-MOST_PRIORITY = 1000
+MAX_PRIORITY = 1000
 NO_CLUSTER = (
     "no Ray cluster is named: give --address http://…:8265, job.address in the recipe, or RAY_API_SERVER_ADDRESS"
 )
@@ -37,23 +37,26 @@ NO_CLUSTER = (
 class JobPart(Part):
     """The `job:` key: what the service needs to know to run the config on a cluster."""
 
-    runtime_env: RuntimeEnvPart = Field(RuntimeEnvPart(), description="Code and packages that the job brings along.")
-    queue: Name = Field(DEFAULT_QUEUE, description="Queue to wait in; its caps are the service's.")
+    runtime_env: RuntimeEnvPart = Field(RuntimeEnvPart(), description="Code and packages of the job.")
+    queue: Name = Field(DEFAULT_QUEUE, description="Queue to wait in; the service defines its limits.")
     priority: int = Field(
-        0, ge=-MOST_PRIORITY, le=MOST_PRIORITY, description="Larger goes first within the queue; equals by their time."
+        0,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Larger starts first within the queue; equal ones by the time of submission.",
     )
     max_retries: int = Field(
-        3, ge=0, le=100, description="New attempts after failures that may pass. Lost nodes are not counted."
+        3, ge=0, le=100, description="New attempts after failures that may be transient. Lost nodes are not counted."
     )
     depends_on: list[Name] = Field([], description="Runs that must succeed before this one starts.")
-    tags: list[Tag] = Field([], max_length=20, description="Free words to find and to account the run by.")
+    tags: list[Tag] = Field([], max_length=20, description="Free text to filter and account runs by.")
     address: str | None = Field(
         None,
         pattern=URL,
-        description="URL of the Ray cluster's dashboard. null: the service's, or RAY_API_SERVER_ADDRESS.",
+        description="URL of the Ray cluster's dashboard. null: the service's default, or RAY_API_SERVER_ADDRESS.",
     )
     stop_grace_s: int = Field(
-        120, gt=0, le=3600, description="How long a stopped attempt may take to leave its last checkpoint. Seconds."
+        120, gt=0, le=3600, description="How long a stopped attempt may take to save its last checkpoint. Seconds."
     )
 
 
@@ -114,7 +117,7 @@ class JobSpec:
 
 def load_spec(
     path: Path,
-    sets: Sequence[str],
+    overrides: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
     now: datetime,
@@ -127,7 +130,7 @@ def load_spec(
 
     Args:
         path: The YAML file.
-        sets: `key=value` overrides.
+        overrides: `key=value` overrides.
         environment: Variables of this machine. None: the process's own.
         now: The time that a generated run name carries.
         is_local: Whether the cluster of this address (None: the recipe names none) is on this machine, so that `~` and
@@ -136,18 +139,21 @@ def load_spec(
     Raises:
         ConfigError: one message with every problem.
     """
-    content = apply_overrides(read_yaml(path), [parse_override(text) for text in sets])
+    content = apply_overrides(read_yaml(path), [parse_override(text) for text in overrides])
     content, missing = _resolve_variables(content, os.environ if environment is None else environment)
     config, problems = validated(RunConfig, content)
-    refuse([*missing, *written_secrets(content), *written_secrets(sets, ("overrides",)), *problems], str(path))
+    refuse(
+        [*missing, *find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",)), *problems],
+        str(path),
+    )
     assert config is not None
     if _names_home(config) and is_local(config.job.address):
         config = _with_home(config)
     refuse(unresolved_paths(config, variables_of(config.job)), str(path))
-    return JobSpec(with_run_name(config, path, now), path, tuple(sets))
+    return JobSpec(with_run_name(config, path, now), path, tuple(overrides))
 
 
-def _resolve_variables(content: dict[str, Any], here: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Replaces what is known here; a path that names a variable of the job is left for the node."""
     job, _ = validated(JobPart, content.get("job") or {})
     brought = variables_of(job) if job is not None else set()
@@ -158,10 +164,10 @@ def _resolve_variables(content: dict[str, Any], here: Mapping[str, str]) -> tupl
             f"{part}.{field}: {value} names the variable {name}, which is set neither here nor for the job: "
             f"export {name}=…, or give it under job.runtime_env.env_vars"
             for name in names
-            if name not in here and name not in brought
+            if name not in environment and name not in brought
         ]
         if names and brought.isdisjoint(names):
-            known, _ = expand_variables({part: {field: value}}, here)
+            known, _ = expand_variables({part: {field: value}}, environment)
             resolved = apply_overrides(resolved, [((part, field), known[part][field])])
     return resolved, missing
 

@@ -13,8 +13,8 @@ FIX = (
 )
 
 
-def written_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str]:
-    """Says of each value that looks like a credential where it stands, and never the value.
+def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str]:
+    """Reports where values look like credentials, without the values.
 
     Args:
         content: A recipe, a part of one, or a list of overrides.
@@ -22,10 +22,10 @@ def written_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str]:
     """
     if isinstance(content, Mapping):
         for key, value in content.items():
-            yield from written_secrets(value, (*path, str(key)))
+            yield from find_literal_secrets(value, (*path, str(key)))
     elif isinstance(content, list | tuple):
         for number, item in enumerate(content):
-            yield from written_secrets(item, (*path, str(number)))
+            yield from find_literal_secrets(item, (*path, str(number)))
     elif isinstance(content, str) and content:
         # job.runtime_env has rules of its own.
         named = any(name in TOKEN_FIELDS for name in path)

@@ -1,4 +1,4 @@
-"""Run → SubmitRequest: all that Ray will be asked for one attempt. Pure and printable; nothing acts here."""
+"""Run → SubmitRequest, the request to Ray for one attempt. Pure and printable."""
 
 import math
 import shlex
@@ -22,14 +22,14 @@ class SubmitRequest:
     """One attempt, as Ray's Jobs API takes it.
 
     Attributes:
-        submission_id: Derived from run and attempt, so that asking twice starts it once.
+        submission_id: Derived from run and attempt, so that a repeated request starts it once.
         address: URL of the cluster's dashboard.
         entrypoint: Command line that the cluster runs.
         runtime_env: Code, packages and variables; secrets only as references.
-        metadata: Whose job this is.
+        metadata: The run that the job belongs to.
         gang: What the run holds while it runs.
         run_folder: Where everything that it makes goes.
-        resume: What it starts from, in words.
+        resume: What it starts from, as text.
     """
 
     submission_id: str
@@ -61,7 +61,7 @@ class SubmitRequest:
 
 
 def build_request(
-    run: Run, attempt: int, *, package: str, resume: str, former_recipe: str | None = None
+    run: Run, attempt: int, *, package: str, resume: str, legacy_recipe: str | None = None
 ) -> SubmitRequest:
     """Builds what Ray is asked for an attempt.
 
@@ -70,17 +70,17 @@ def build_request(
         attempt: Number of the attempt.
         package: Path of the zip with the working directory.
         resume: What the attempt starts from, in words.
-        former_recipe: A recipe in a package of version 0.1, whose task.py takes its config from arguments only. None:
+        legacy_recipe: A recipe in a package of version 0.1, whose task.py takes its config from arguments only. None:
             the package is of this version.
     """
     job = JobPart.model_validate(run.config["job"])
     arguments = ["python", "task.py", "--attempt", str(attempt)]
     # Ray would answer the very same environment with a failure that it remembers.
     variables = {"RAYSCRIBE_ATTEMPT": str(attempt)}
-    if former_recipe is None:
+    if legacy_recipe is None:
         variables[CONFIG_VARIABLE] = config_text(run.config)
     else:
-        arguments += ["--config", former_recipe, *_as_overrides(run.config)]
+        arguments += ["--config", legacy_recipe, *_as_overrides(run.config)]
     return SubmitRequest(
         submission_id=submission_id_of(run.id, attempt),
         address=run.address,

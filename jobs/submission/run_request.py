@@ -10,19 +10,19 @@ from pydantic_core import CoreSchema
 
 from jobs.model import Record, Run
 from jobs.submission.job_spec import JobPart, RunConfig, variables_of
-from jobs.submission.literal_secrets import written_secrets
+from jobs.submission.literal_secrets import find_literal_secrets
 from jobs.submission.ray_request import build_request
 from trainers.config.locations import storage_path_of, unresolved_paths
 from trainers.config.storage_location import ENDPOINT_VARIABLES, S3_SCHEME
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
-# Linux takes 128 KiB for one variable and for one argument. Ray passes the runtime_env as JSON in one of each, beside
-# some paths of its own.
-MOST_RUNTIME_ENV_BYTES = 120_000
-MOST_ATTEMPT = 999_999
+# Linux limits one variable and one argument to 128 KiB. Ray passes the runtime_env as JSON in one of each, with some
+# paths of its own.
+MAX_RUNTIME_ENV_BYTES = 120_000
+MAX_ATTEMPT = 999_999
 # Of requests of version 0.1.
-FORMER_FIELDS = ("overrides", "spec_path")
+LEGACY_FIELDS = ("overrides", "spec_path")
 
 
 class _AsRunConfig:
@@ -49,22 +49,22 @@ class RunRequest(Record):
     @model_validator(mode="before")
     @classmethod
     def _one_config(cls, content: Any) -> Any:
-        former = [name for name in FORMER_FIELDS if isinstance(content, Mapping) and name in content]
+        former = [name for name in LEGACY_FIELDS if isinstance(content, Mapping) and name in content]
         if former:
             raise ValueError(
-                f"{' and '.join(former)}: not taken; a run has one config, which holds what was overridden: send "
+                f"{' and '.join(former)}: not accepted; a run has one config, which holds what was overridden: send "
                 "config and package (a client of version 0.1 sends more: install the service's version)"
             )
         return content
 
 
 def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
-    """The run that a run request becomes.
+    """Builds the run of a run request.
 
     Args:
-        run_request: What was requested; whoever sent it, it is validated here.
-        uid: Unique for ever.
-        user: Who requests it.
+        run_request: The run request; it is validated here, whoever sent it.
+        uid: Unique id.
+        user: User of the request.
         address_of: Chooses the cluster.
         now_s: The time.
 
@@ -72,7 +72,7 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
         ConfigError: one message with every problem.
     """
     config, problems = validated(RunConfig, run_request.config)
-    refuse([*written_secrets(run_request.config), *problems], "submission")
+    refuse([*find_literal_secrets(run_request.config), *problems], "submission")
     assert config is not None
     if config.run.name is None:
         raise ConfigError("run.name: missing; a submitted run has a name (--set run.name=…)")
@@ -97,7 +97,7 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
         queued_s=now_s,
         updated_s=now_s,
     )
-    _refuse_large(run)
+    _check_size(run)
     return run
 
 
@@ -113,11 +113,11 @@ def _other_endpoints(config: RunConfig) -> list[str]:
     ]
 
 
-def _refuse_large(run: Run) -> None:
-    request = build_request(run, MOST_ATTEMPT, package=f"gcs://_ray_pkg_{run.package}.zip", resume="")
+def _check_size(run: Run) -> None:
+    request = build_request(run, MAX_ATTEMPT, package=f"gcs://_ray_pkg_{run.package}.zip", resume="")
     size = len(json.dumps(request.runtime_env))
-    if size > MOST_RUNTIME_ENV_BYTES:
+    if size > MAX_RUNTIME_ENV_BYTES:
         raise ConfigError(
-            f"submission: the config makes a runtime_env of {size} bytes, but a node takes {MOST_RUNTIME_ENV_BYTES}: "
+            f"submission: the config makes a runtime_env of {size} bytes, but the limit is {MAX_RUNTIME_ENV_BYTES}: "
             "shorten the largest lists; requirements (job.runtime_env.pip or uv) without hashes are much shorter"
         )

@@ -1,4 +1,4 @@
-"""How long one decision of the queue policy takes: python -m tests.benchmarks.queue [--turns 15].
+"""How long one decision of the scheduling policy takes: python -m tests.benchmarks.queue [--turns 15].
 
 10,000 waiting runs and 200 that hold their gangs, in several situations. Prints what was measured, whatever it is: the
 median and the worst of several turns on the clock, and the median of the processor time, which other programs on the

@@ -42,6 +42,6 @@ def main(arguments: Sequence[str]) -> None:
         PackageStore(given.packages),
         read_queues(given.queues),
         lease=ledger.lease(f"{socket.gethostname()}-{os.getpid()}", ttl_s=LEASE_S),
-        at=at,
+        hook=at,
     )
     controller.run(Event(), poll_s=POLL_S)

@@ -10,8 +10,8 @@ from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.model import Run
 from jobs.scheduler.limits import QueuesConfig
-from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
+from jobs.service.service import Service
 from jobs.submission.run_request import RunRequest
 from runtime_env.package import pack
 from runtime_env.tree import list_tree

@@ -20,7 +20,7 @@ from jobs.cli.demo import free_ports
 from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
-from jobs.submission.assemble import gather, pack_bundle, run_request_of
+from jobs.submission.assemble import collect_bundle, pack_bundle, run_request_of
 from jobs.submission.job_spec import load_spec
 from tests.integration.controller_driver import ControllerDriver
 from tests.integration.forked_process import REPOSITORY
@@ -137,7 +137,7 @@ def test_a_secret_is_used_on_the_node_and_leaves_no_trace_anywhere_else(
 ) -> None:
     recipe = write_recipe(repository, tmp_path, {"secrets": {"WANDB_API_KEY": {"file": str(tmp_path / "secret")}}})
     found = load_spec(recipe, [], environment={}, now=datetime.now(UTC))
-    bundle = gather(found, repository)
+    bundle = collect_bundle(found, repository)
     package = pack_bundle(bundle, tmp_path / "outbox")
     seen: list[str] = []
     with Client(service, token=(tmp_path / "home/token").read_text().strip()) as client:
@@ -173,7 +173,7 @@ def test_a_secret_that_is_written_into_a_recipe_is_refused_everywhere_without_a_
     token = (tmp_path / "home/token").read_text().strip()
     recipe = write_recipe(repository, tmp_path, {})
     found = load_spec(recipe, [], environment={}, now=datetime.now(UTC))
-    bundle = gather(found, repository)
+    bundle = collect_bundle(found, repository)
     run_request = run_request_of(found, bundle, "ab" * 32).model_dump(mode="json")
     run_request["config"]["job"]["runtime_env"]["env_vars"] = {"WANDB_API_KEY": SECRET}
     answer = httpx.post(f"{service}/v1/runs", json=run_request, headers={"Authorization": f"Bearer {token}"})

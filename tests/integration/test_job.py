@@ -48,7 +48,7 @@ def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobInfo, str]:
     assert jobs.submit(request)
     assert not jobs.submit(request), "submitted twice, started once"
     end = time.monotonic() + DEADLINE_S
-    while not (job_info := jobs.job_info(request.submission_id)).over:
+    while not (job_info := jobs.job_info(request.submission_id)).ended:
         assert time.monotonic() < end, f"{name} has not ended in {DEADLINE_S} s"
         time.sleep(0.2)
     return job_info, jobs.log(request.submission_id).decode()

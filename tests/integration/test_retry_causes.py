@@ -13,7 +13,7 @@ from jobs.errors import ClusterError
 from jobs.lifecycle import RunState
 from jobs.model import Cause, LogPage
 from jobs.scheduler.limits import QueuesConfig
-from jobs.service.operations import Service
+from jobs.service.service import Service
 from tests.integration.controller_driver import ControllerDriver
 from tests.integration.driver_process import RayHead
 from tests.integration.short_jobs import Workspace

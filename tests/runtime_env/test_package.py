@@ -103,7 +103,7 @@ def test_too_large_a_tree_is_refused_with_its_largest_file(root: Path, monkeypat
 
 def test_a_bomb_in_the_tree_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (tree, package):
-        monkeypatch.setattr(module, "MOST_UNPACKED_BYTES", 50_000)
+        monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 50_000)
     (root / "zeros").write_bytes(bytes(60_000))
     with pytest.raises(ConfigError, match="too large"):
         packed(root)
@@ -111,7 +111,7 @@ def test_a_bomb_in_the_tree_is_refused(root: Path, monkeypatch: pytest.MonkeyPat
 
 def test_too_many_files_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (tree, package):
-        monkeypatch.setattr(module, "MOST_FILES", 2)
+        monkeypatch.setattr(module, "MAX_FILES", 2)
     with pytest.raises(ConfigError, match="3 files"):
         packed(root)
 
@@ -234,7 +234,7 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "MOST_UNPACKED_BYTES", 1_000_000)
+    monkeypatch.setattr(package, "MAX_UNPACKED_BYTES", 1_000_000)
     path = tmp_path / "bomb.zip"
     sha256 = evil(path, lambda file: file.writestr("zeros", bytes(2_000_000), compress_type=zipfile.ZIP_DEFLATED))
     assert path.stat().st_size < 10_000

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
-from jobs.service.operations import Service
+from jobs.service.service import Service
 
 
 @dataclass(frozen=True)

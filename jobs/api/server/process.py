@@ -23,11 +23,11 @@ from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Lease, Ledger
 from jobs.ledger.lease import process_has_ended, process_name
-from jobs.paths import default_database, home, user_here
+from jobs.paths import current_user, default_database, home
 from jobs.service.controller import LEASE_S, POLL_S, Controller
-from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
+from jobs.service.service import Service
 from trainers.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -98,14 +98,14 @@ def serve(settings: ServeSettings) -> None:
             CachingClusters(grows_to),
             packages,
             queues,
-            user=user_here(),
+            user=current_user(),
             addresses=_addresses(settings),
         )
         backend = Backend(service, ledger, queues, packages.folder, lambda: lease.held)
-        server, stop = _server(backend, anonymous_user=user_here() if settings.no_auth else None), threading.Event()
+        server, stop = _server(backend, anonymous_user=current_user() if settings.no_auth else None), threading.Event()
         _listen_to_signals(server, stop)
         if not settings.no_auth:
-            _print(create_first_token(ledger, home() / "token", user_here(), time.time()))
+            _print(create_first_token(ledger, home() / "token", current_user(), time.time()))
         lease.try_hold()
         _print(_summary(settings, listener, ledger, lease))
         clusters = Clusters(grows_to)

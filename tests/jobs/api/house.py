@@ -23,8 +23,8 @@ from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import AttemptState, Cause, Run
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
-from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
+from jobs.service.service import Service
 from tests.jobs.ledger.making import DEADLINE_S, make_attempt, put
 from tests.jobs.sample import CONTENT, sample_run
 from trainers.config.schema import TrainConfig

@@ -14,8 +14,8 @@ from jobs.api.server.app import make_app
 from jobs.errors import AuthError, ConflictError, NotFoundError, ServiceError
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter
-from jobs.service.interface import Operations
-from jobs.service.operations import Service
+from jobs.service.operations import Operations
+from jobs.service.service import Service
 from jobs.submission.run_request import RunRequest
 from tests.jobs.api.house import House, a_house, config_of, make_package, served
 from tests.jobs.ledger.making import DEADLINE_S

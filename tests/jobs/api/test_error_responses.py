@@ -18,7 +18,7 @@ from jobs.api.server.error_responses import add_error_handlers
 from jobs.errors import AuthError, ClusterError, JobsError, NotFoundError, RefusedError, ServiceError
 from jobs.ledger import Changed
 from jobs.model import Run
-from jobs.service.operations import Service
+from jobs.service.service import Service
 from tests.jobs.api.house import House, config_of, served
 from tests.jobs.ledger.making import wait_until
 from trainers import errors as trainers_errors

@@ -70,9 +70,9 @@ def both(first: Change, second: Change) -> Change:
 
 
 REFUSED: dict[str, tuple[Change, str]] = {
-    "overrides": (at("overrides", ["scaling.num_workers=64"]), "overrides: not taken; a run has one config"),
-    "empty overrides": (at("overrides", []), "overrides: not taken"),
-    "a recipe": (at("spec_path", "specs/other.yaml"), "spec_path: not taken"),
+    "overrides": (at("overrides", ["scaling.num_workers=64"]), "overrides: not accepted; a run has one config"),
+    "empty overrides": (at("overrides", []), "overrides: not accepted"),
+    "a recipe": (at("spec_path", "specs/other.yaml"), "spec_path: not accepted"),
     "an unknown key": (at("entrypoint", "python other.py"), "body: unknown field"),
     "a name beside the config's": (at("name", "two"), "body: unknown field"),
     "a gang beside the config's": (at("gang", {"num_workers": 64}), "body: unknown field"),
@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a config that is a text": (at("config", json.dumps({"run": {}})), "body.config"),
     "a config that is larger than a variable": (
         at("config.training.training_args", {"label_names": ["x" * 1000] * 130}),
-        "a node takes 120000",
+        "the limit is 120000",
     ),
     "a recipe's path for a package": (at("package", "specs/sr.yaml"), "body.package"),
 }

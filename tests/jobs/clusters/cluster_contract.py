@@ -115,7 +115,7 @@ def new_name() -> str:
 def info_at_end(cluster: Cluster, submission_id: str) -> JobInfo:
     """Reads a job until it has ended."""
     end = time.monotonic() + DEADLINE_S
-    while not (found := cluster.job_info(submission_id)).over:
+    while not (found := cluster.job_info(submission_id)).ended:
         assert time.monotonic() < end, f"{submission_id} has not ended: {found}"
         time.sleep(0.1)
     return found

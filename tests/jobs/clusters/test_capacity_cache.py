@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobs.clusters.capacity_cache import FRESH_S, OLD_S, CachingClusters
+from jobs.clusters.capacity_cache import CACHE_TTL_S, MAX_STALE_S, CachingClusters
 from jobs.clusters.fake_cluster import FakeCluster
 from jobs.errors import ClusterError
 from jobs.scheduler.policy import Capacity
@@ -45,7 +45,7 @@ def test_a_size_is_asked_for_once_while_it_is_fresh() -> None:
         assert clusters.capacity(ADDRESS).total == {"CPU": 8.0}
         slow.cpus = 16.0
         assert clusters.capacity(ADDRESS).total == {"CPU": 8.0}
-        now_s = FRESH_S + 1
+        now_s = CACHE_TTL_S + 1
         assert clusters.capacity(ADDRESS).total == {"CPU": 16.0}
         assert slow.asked == 2
 
@@ -67,9 +67,9 @@ def test_an_older_size_does_while_the_cluster_hangs_until_it_is_too_old() -> Non
         slow.free.set()
         wait_until(lambda: _answers(clusters), "the first answer")
         slow.free.clear()
-        now_s = FRESH_S + 1
+        now_s = CACHE_TTL_S + 1
         assert clusters.capacity(ADDRESS).total == {"CPU": 8.0}
-        now_s = OLD_S + 1
+        now_s = MAX_STALE_S + 1
         with pytest.raises(ClusterError, match="no response yet"):
             clusters.capacity(ADDRESS)
 

@@ -82,7 +82,7 @@ def main() -> None:
     """The far end."""
     url, holder, ttl_s = sys.argv[1:]
     # So that a test need not wait as long as a service would.
-    database.WRITER_SILENCE_S = 1.0
+    database.WRITER_IDLE_TIMEOUT_S = 1.0
     say("ready")
     sys.stdin.readline()
     ledger = Ledger.open(url)

@@ -18,8 +18,8 @@ from jobs.ledger.migrate import upgrade
 from jobs.lifecycle import RunState
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import Controller
-from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
+from jobs.service.service import Service
 from jobs.submission.branch import branch
 from jobs.submission.ray_request import SubmitRequest
 from tests.jobs.api.house import make_package

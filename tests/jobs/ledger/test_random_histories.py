@@ -23,7 +23,7 @@ from tests.settings import examples
 NAMES = ["a", "B", "ab", "a-1", "ž"]
 USERS, QUEUES, TAGS, KEYS = ["ana", "ben"], ["default", "night"], ["x", "y"], [None, "k1", "k2"]
 # Up to thirty attempts, each rounded to a microsecond.
-MOST_ROUNDED_HOURS = 30 * 1e-6 / 3600
+MAX_ROUNDED_HOURS = 30 * 1e-6 / 3600
 LOST = {RunState.FAILED, RunState.STOPPED}
 GANGS = [
     Gang(num_workers=workers, resources_per_worker={"CPU": 1.5, "GPU": 1.0}, extra={"CPU": 0.5}) for workers in (1, 4)
@@ -255,7 +255,7 @@ class Histories(RuleBasedStateMachine):
             exact[user] = exact.get(user, Fraction()) + held_s * Fraction(attempt.gang.total["CPU"]) / 3600
         usage = self.ledger.usage.hours("user", now_s=until_s, since_s=since_s)
         assert {item.key: item.cpu_hours for item in usage} == pytest.approx(
-            {user: float(hours) for user, hours in exact.items()}, rel=1e-12, abs=MOST_ROUNDED_HOURS
+            {user: float(hours) for user, hours in exact.items()}, rel=1e-12, abs=MAX_ROUNDED_HOURS
         )
 
 

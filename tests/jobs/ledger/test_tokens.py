@@ -46,7 +46,7 @@ def test_a_name_has_one_token(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a" * 101])
 def test_what_is_no_name_has_no_token(ledger: Ledger, name: str) -> None:
-    with pytest.raises(ConfigError, match="is no name"):
+    with pytest.raises(ConfigError, match="is not valid: use 1 to 100 printable characters"):
         ledger.tokens.add(name, 1.0)
 
 

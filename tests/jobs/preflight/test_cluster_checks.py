@@ -66,7 +66,7 @@ class TestCluster:
             dashboard.token = "another"
             finding = the_one(CLUSTER, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "error"
-        assert "refuses the token that was found here (403)" in finding.text
+        assert "rejects the token of this machine (403)" in finding.text
         assert "the-right-one" not in finding.text
 
     def test_one_that_takes_our_token(self, tmp_path: Path, token: None) -> None:
@@ -107,7 +107,7 @@ class TestVersions:
         ("changed", "level", "words"),
         [
             ({}, "ok", f"Ray {ray.__version__}"),
-            ({"rayVersion": "2.9.3"}, "error", f"Ray is 2.9.3 on the cluster and {ray.__version__} here"),
+            ({"rayVersion": "2.9.3"}, "error", f"Ray is 2.9.3 on the cluster and {ray.__version__} on this machine"),
             ({"rayVersion": f"{ray.__version__}.post1"}, "warning", "install the same on both"),
             ({"pythonVersion": "3.9.18"}, "error", "Python is 3.9.18 on the cluster, and Rayscribe needs 3.11 to 3.14"),
         ],
@@ -126,7 +126,7 @@ class TestVersions:
         with dashboard_at() as dashboard:
             finding = the_one(VERSION, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "warning"
-        assert "Python is 3.11.9 on the cluster and 3.12.1 here" in finding.text
+        assert "Python is 3.11.9 on the cluster and 3.12.1 on this machine" in finding.text
 
 
 class TestResources:
@@ -154,7 +154,7 @@ class TestResources:
         if level == "error":
             assert (
                 "scaling.num_workers 8 × 1 CPU = 8 of the cluster's 8 CPU leaves less than 1 for Ray Data, which would "
-                "wait for ever: set scaling.num_workers to at most 7"
+                "wait forever: set scaling.num_workers to at most 7"
             ) in finding.text
         assert gang.level == {7: "ok", 8: "skipped", 9: "error"}[workers], "each error is reported once"
 

@@ -18,7 +18,7 @@ from jobs.scheduler.policy import (
     decide,
     never_fits,
 )
-from jobs.scheduler.pools import MOST_WAITING
+from jobs.scheduler.pools import MAX_WAITING
 
 HERE = "http://head:8265"
 NOW_S = 100_000.0
@@ -276,13 +276,13 @@ class TestOvertaking:
         )
 
     def test_nobody_passes_more_than_so_many(self) -> None:
-        waiting = [run(f"large-{n:03}", 10, priority=1) for n in range(MOST_WAITING)] + [run("small", 4)]
+        waiting = [run(f"large-{n:03}", 10, priority=1) for n in range(MAX_WAITING)] + [run("small", 4)]
         one_more = run("one-more", 10, priority=1)
         running = (held("running", 12),)
         assert decided(*waiting, holding=running).start == ("small",)
         decision = decided(*waiting, one_more, holding=running)
         assert decision.start == ()
-        assert reason(decision, "small") == f"needs 4 GPU; behind {MOST_WAITING} runs that wait for the cluster"
+        assert reason(decision, "small") == f"needs 4 GPU; behind {MAX_WAITING} runs that wait for the cluster"
 
 
 class TestElsewhere:
@@ -324,7 +324,7 @@ class TestElsewhere:
         waiting = [run("one", 16, priority=1, not_before_s=NOW_S + 30), run("two", 16)]
         decision = decided(*waiting)
         assert decision.start == ("two",)
-        assert reason(decision, "one") == "tries again at 1970-01-02 03:47:10 UTC"
+        assert reason(decision, "one") == "retries at 1970-01-02 03:47:10 UTC"
         assert decided(run("one", 16, not_before_s=NOW_S)).start == ("one",)
 
     def test_a_cluster_that_does_not_answer_holds_back_its_own_runs_only(self) -> None:

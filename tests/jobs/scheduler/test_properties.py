@@ -1,4 +1,4 @@
-"""Properties of the queue policy, over random sets of runs and over simulated time."""
+"""Properties of the scheduling policy, over random sets of runs and over simulated time."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -112,8 +112,8 @@ class TestPools:
             assert sorted([*decision.start, *decision.waits]) == sorted(world.waiting)
             ranked = in_order(world.waiting.values(), queues, now_s)
             for queue in ("q0", "q1"):
-                stuck = [run.id for run in ranked if run.queue == queue and run.id in decision.waits]
-                assert [decision.waits[name].position for name in stuck] == list(range(1, len(stuck) + 1))
+                blocked = [run.id for run in ranked if run.queue == queue and run.id in decision.waits]
+                assert [decision.waits[name].position for name in blocked] == list(range(1, len(blocked) + 1))
 
         simulate(coming, CLUSTER, queues, look=look)
 

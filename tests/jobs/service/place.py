@@ -15,7 +15,7 @@ from tests.integration.ledger_history import check_each_run
 from tests.jobs.sample import sample_run
 
 ADDRESS = "http://127.0.0.1:8265"
-MOST_ROUNDS = 60
+MAX_ROUNDS = 60
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Place:
         )
         return self.ledger.requests.add_run(run, text="submitted")
 
-    def controller(self, at: Callable[[str], None] | None = None) -> Controller:
+    def controller(self, hook: Callable[[str], None] | None = None) -> Controller:
         """A new controller, as a service that starts has it."""
         lease = self.ledger.lease("test", ttl_s=0.0)
         clusters = Clusters(connect=lambda _: self.cluster, clock=lambda: self.now_s)
@@ -59,13 +59,13 @@ class Place:
             QueuesConfig(),
             lease=lease,
             clock=lambda: self.now_s,
-            at=at or self.points.append,
+            hook=hook or self.points.append,
         )
 
     def drive(self, controller: Controller, until: Callable[[], bool] | None = None) -> None:
         """Rounds until all runs have ended, or the condition holds."""
         condition = until or self.all_ended
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             controller.round()
             self.now_s += 60.0
             if condition():

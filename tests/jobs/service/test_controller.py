@@ -17,7 +17,7 @@ from jobs.service.run_folders import RunFolders
 from jobs.submission.ray_request import METADATA_UID
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
-from tests.jobs.service.place import MOST_ROUNDS, Place
+from tests.jobs.service.place import MAX_ROUNDS, Place
 from trainers.errors import StorageError
 from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Journal
@@ -143,7 +143,7 @@ def test_a_silent_cluster_ends_nothing_and_is_told_once(place: Place) -> None:
         place.now_s += 60.0
     run = place.ledger.run("one")
     assert run.state.holding
-    assert run.reason == "http://fake: no response; trying again"
+    assert run.reason == "http://fake: no response; retrying"
     place.cluster.down = False
     place.drive(controller)
     assert place.ledger.run("one").state == RunState.SUCCEEDED
@@ -166,7 +166,7 @@ def test_one_run_s_trouble_is_its_own_whatever_it_is(place: Place, caplog: pytes
     assert place.ledger.run("other").state == RunState.SUCCEEDED
     assert (
         place.ledger.run("odd").reason
-        == "internal error of the service (TypeError), whose log has the details; trying again"
+        == "internal error of the service (TypeError), whose log has the details; retrying"
     )
     assert "Traceback" in caplog.text
     place.cluster.breaks.clear()
@@ -184,7 +184,7 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     place.ledger.requests.request_stop("one", by="ana", at_s=place.now_s)
     controller.round()
     assert place.ledger.run("one").reason == (
-        "stopping; http://fake: no response; trying again until 1970-01-12 13:57:40 UTC"
+        "stopping; http://fake: no response; retrying until 1970-01-12 13:57:40 UTC"
     )
     place.now_s += ABANDON_AFTER_S - 1.0
     controller.round()
@@ -245,7 +245,7 @@ def test_a_log_that_could_not_be_kept_at_an_attempt_s_end_is_kept_later(
         def refuses(*args: object) -> None:
             raise StorageError("the storage does not respond")
 
-        broken.setattr(RunFolders, "keep_driver_log", refuses)
+        broken.setattr(RunFolders, "write_driver_log", refuses)
         place.drive(controller)
     log = place.folder / "runs/one/attempts/1/logs/driver.log"
     assert (place.ledger.run("one").state, log.exists()) == (RunState.SUCCEEDED, False)
@@ -306,7 +306,7 @@ def test_a_run_waits_for_those_it_depends_on_and_fails_with_them(place: Place) -
 
 def test_a_controller_that_dies_at_any_point_is_continued_without_loss_or_double(place: Place) -> None:
     deaths: Counter[str] = Counter()
-    for number in range(MOST_ROUNDS):
+    for number in range(MAX_ROUNDS):
         died = _with_one_death(place, number)
         if died is None:
             break

@@ -7,7 +7,7 @@ import pytest
 
 from jobs.errors import ClusterError
 from jobs.model import Attempt, AttemptState, Run
-from jobs.service.logs import MOST_BYTES, read_logs
+from jobs.service.logs import MAX_BYTES, read_logs
 from jobs.service.run_folders import RunFolders
 from tests.jobs.sample import sample_run
 from trainers.errors import ConfigError, StorageError
@@ -31,7 +31,7 @@ def written(folder: Path, key: str, content: bytes) -> Path:
 
 def test_a_line_longer_than_a_page_and_what_follows_it_come_whole(tmp_path: Path) -> None:
     run = sample_run(run_folder=str(tmp_path))
-    line = "ž" * MOST_BYTES  # two bytes each
+    line = "ž" * MAX_BYTES  # two bytes each
     written(tmp_path, driver_log_key(1), f"a{line}\nafter\n".encode())
     cursor, texts, ended = None, [], False
     while not ended:
@@ -62,7 +62,7 @@ def test_logs_that_cannot_be_read_now_are_not_said_to_be_all(tmp_path: Path) -> 
 
 def test_a_mistyped_source_is_refused(tmp_path: Path) -> None:
     run = sample_run(run_folder=str(tmp_path))
-    with pytest.raises(ConfigError, match="'rnak-0' is nobody who prints"):
+    with pytest.raises(ConfigError, match="unknown source 'rnak-0'"):
         read_logs(RunFolders(), run, attempt_of(run), source="rnak-0", cursor=None, driver_log=silent)
 
 
@@ -95,5 +95,5 @@ def test_no_link_in_a_run_folder_leads_the_service_out_of_it(tmp_path: Path) -> 
     log.parent.rmdir()
     log.parent.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="not followed"):
-        RunFolders().keep_driver_log(run, 1, b"printed\n")
+        RunFolders().write_driver_log(run, 1, b"printed\n")
     assert not (tmp_path / "elsewhere").exists()

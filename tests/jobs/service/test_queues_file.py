@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.scheduler.limits import PATIENCE_S, Limits, QueuePart, QueuesConfig
+from jobs.scheduler.limits import STARVATION_TIMEOUT_S, Limits, QueuePart, QueuesConfig
 from jobs.service.queues_file import find_queues, read_queues
 from jobs.service.standalone import open_local
 from trainers.errors import ConfigError
@@ -46,7 +46,7 @@ def test_there_is_always_a_default_queue_without_limits(file: Path, text: str) -
     file.write_text(text)
     config = read_queues(file)
     assert config.queues["default"] == QueuePart()
-    assert config.patience_s == PATIENCE_S
+    assert config.patience_s == STARVATION_TIMEOUT_S
 
 
 def test_a_queue_with_nothing_under_it_has_no_limits(file: Path) -> None:
@@ -85,7 +85,7 @@ def test_what_is_written_can_be_read_again(file: Path) -> None:
         ("patience_s: -1", "patience_s: Input should be greater than or equal to 0 (got -1)"),
         ('queues: {"late night": {}}', "queues.late night: a queue's name is letters, digits and . _ -"),
         ("queues: {1: {}}", "queues.1: a queue's name is"),
-        ("[1, 2]", "holds list, not the keys patience_s, queues"),
+        ("[1, 2]", "has list, not the keys patience_s, queues"),
         ("queues: {", "cannot be read as YAML"),
     ],
 )

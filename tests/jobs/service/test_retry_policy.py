@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, AttemptState, Cause, Gang
-from jobs.service.retry_policy import MOST_WITHOUT_A_STEP, RULES, RetryDecision, decide_retry
+from jobs.service.retry_policy import MAX_ATTEMPTS_WITHOUT_PROGRESS, RULES, RetryDecision, decide_retry
 
 FAILING = sorted(set(Cause) - {Cause.SUCCEEDED})
-MOST_RETRIES = 3
+MAX_RETRIES = 3
 TRANSIENT = "requests.exceptions.ConnectionError: Connection refused"
 
 End = tuple[Cause, int | None, int | None, str]
@@ -23,7 +23,7 @@ def ended(cause: Cause, exit_code: int | None = None, last_step: int | None = No
     return cause, exit_code, last_step, message
 
 
-def decision_of(*ends: End, max_retries: int = MOST_RETRIES) -> RetryDecision:
+def decision_of(*ends: End, max_retries: int = MAX_RETRIES) -> RetryDecision:
     """What is made of attempts that ended so."""
     return decide_retry(attempts_of(ends), max_retries)
 
@@ -97,7 +97,7 @@ def test_lost_nodes_are_not_counted() -> None:
 
 @pytest.mark.parametrize("causes", [[Cause.NODE_LOST], [Cause.NODE_LOST, Cause.CLUSTER_LOST]])
 def test_lost_nodes_without_a_step_come_to_an_end(causes: list[Cause]) -> None:
-    ends = [ended(causes[number % len(causes)], None, 7) for number in range(MOST_WITHOUT_A_STEP + 1)]
+    ends = [ended(causes[number % len(causes)], None, 7) for number in range(MAX_ATTEMPTS_WITHOUT_PROGRESS + 1)]
     assert decision_of(*ends[:-1]).retry
     last = decision_of(*ends)
     assert (last.retry, last.state) == (False, RunState.FAILED)
@@ -105,7 +105,7 @@ def test_lost_nodes_without_a_step_come_to_an_end(causes: list[Cause]) -> None:
 
 
 def test_retries_are_used_up() -> None:
-    ends = [ended(Cause.WORKER_LOST, 8, step) for step in range(MOST_RETRIES + 1)]
+    ends = [ended(Cause.WORKER_LOST, 8, step) for step in range(MAX_RETRIES + 1)]
     assert decision_of(*ends[:-1]).retry
     assert "retry 3 of 3" in decision_of(*ends[:-1]).reason
     last = decision_of(*ends)
@@ -169,7 +169,7 @@ def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_step() -> None:
     pauses = [decision_of(*ends[:count]).backoff_s for count in range(1, len(ends) + 1)]
     rule = RULES[Cause.NODE_LOST]
     assert pauses[:3] == [rule.first_backoff_s, 2 * rule.first_backoff_s, 4 * rule.first_backoff_s]
-    assert pauses[-1] == rule.most_backoff_s
+    assert pauses[-1] == rule.max_backoff_s
     assert decision_of(*ends, ended(Cause.NODE_LOST, None, 6)).backoff_s == rule.first_backoff_s
 
 
@@ -199,7 +199,7 @@ def test_no_run_is_retried_for_ever_without_a_step(data: st.DataObject, max_retr
     causes = st.sampled_from([cause for cause in FAILING if RULES[cause].retried])
     history = [ended(data.draw(causes), None, 7, TRANSIENT)]
     while decision_of(*history, max_retries=max_retries).retry:
-        assert len(history) <= MOST_WITHOUT_A_STEP
+        assert len(history) <= MAX_ATTEMPTS_WITHOUT_PROGRESS
         history.append(ended(data.draw(causes), None, 7, TRANSIENT))
 
 

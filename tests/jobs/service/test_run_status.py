@@ -42,7 +42,7 @@ def test_what_is_waited_for_is_named() -> None:
     bundles = [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 4.0, "GPU": 1.0}, {"CPU": 1.0}]
     state, reason = said(RUNNING, None, bundles, stopping=False, now_s=1000.0)
     assert state == RunState.WAITING_FOR_RESOURCES
-    assert reason == "waits for 2 × (4 CPU, 1 GPU) and 1 × (1 CPU), which the cluster has not free"
+    assert reason == "waits for 2 × (4 CPU, 1 GPU) and 1 × (1 CPU), which are not free on the cluster"
 
 
 def test_a_training_attempt_says_step_loss_score_and_time() -> None:
@@ -58,7 +58,7 @@ def test_each_phase_is_a_state_with_its_detail(phase: str) -> None:
 
 def test_a_silent_attempt_is_said_to_be_silent() -> None:
     _, reason = said(RUNNING, TRAINING, [], stopping=False, now_s=1000.0 + 600)
-    assert reason.endswith(" · silent for 10 min 00 s")
+    assert reason.endswith(" · no update for 10 min 00 s")
 
 
 def test_an_attempt_of_which_nothing_can_be_read_is_said_to_be_so_after_a_while() -> None:
@@ -76,9 +76,9 @@ def test_a_stop_that_is_asked_for_is_told_in_every_state() -> None:
     _, pending = said(PENDING, None, [], stopping=True, now_s=1000.0)
     assert pending.startswith("stopping, its entrypoint has not started · ")
     _, training = said(RUNNING, TRAINING, [], stopping=True, now_s=1000.0)
-    assert training.startswith("stopping, it leaves a last checkpoint · step 37/200")
+    assert training.startswith("stopping, it saves a last checkpoint · step 37/200")
     _, beginning = said(RUNNING, None, [], stopping=True, now_s=1000.0)
-    assert beginning == "stopping, it has trained nothing yet · the entrypoint has started"
+    assert beginning == "stopping, it has trained no step yet · the entrypoint has started"
 
 
 def test_an_attempt_that_has_written_its_end_still_belongs_to_ray() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.submission.assemble import Bundle, gather, pack_bundle
+from jobs.submission.assemble import Bundle, collect_bundle, pack_bundle
 from jobs.submission.job_spec import load_spec
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.install_script import SCRIPT, render
@@ -21,7 +21,7 @@ def gathered(root: Path, script: str) -> Bundle:
     (root / SCRIPT).write_text(script)
     recipe = root / "sr.yaml"
     recipe.write_text(yaml.safe_dump({**CONTENT, "job": {"runtime_env": BY_SCRIPT}}))
-    return gather(load_spec(recipe, (), environment={}, now=NOW), root)
+    return collect_bundle(load_spec(recipe, (), environment={}, now=NOW), root)
 
 
 def test_the_run_s_install_script_takes_the_place_of_the_repository_s(tmp_path: Path) -> None:

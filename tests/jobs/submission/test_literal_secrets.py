@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.submission.literal_secrets import written_secrets
+from jobs.submission.literal_secrets import find_literal_secrets
 from jobs.submission.run_request import RunRequest, run_of
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.submission.test_job_spec import load
@@ -35,13 +35,13 @@ def test_a_credential_is_refused_wherever_it_stands_and_never_repeated(tmp_path:
 
 
 def test_a_credential_in_an_override_is_refused_too() -> None:
-    [fault] = written_secrets([f"run.s3_endpoint_url=https://ana:{TOKEN}@minio"], ("overrides",))
+    [fault] = find_literal_secrets([f"run.s3_endpoint_url=https://ana:{TOKEN}@minio"], ("overrides",))
     assert fault.startswith("overrides.0: looks like a credential")
 
 
 def test_a_common_recipe_holds_none() -> None:
     config = {**sample_run().config, "model": {"special_tokens": ["<|startoftranscript|>"], "unk_token": "[UNK]"}}
-    assert [*written_secrets(config)] == []
+    assert [*find_literal_secrets(config)] == []
 
 
 @pytest.mark.parametrize("value", ["a: b", "true", "0123", "#x", "null", "plain/path", "2026-11-21", "[x]", "é ü"])

@@ -1,4 +1,4 @@
-"""In which pools a run stands in line, and with what. Pure."""
+"""What a run demands of each of its pools. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,43 +8,44 @@ from jobs.scheduler.feasibility import RUNS, Capacity, Resources, caps, infeasib
 from jobs.scheduler.limits import Limits, QueuesConfig
 from jobs.scheduler.pools import Demand, Pool
 
-# A run's pools, the narrowest first, and what it takes of each.
-Places = tuple[tuple[Pool, Demand], ...]
+# A run's pools, the narrowest first, and its demand on each.
+PoolDemands = tuple[tuple[Pool, Demand], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RunKind:
     """What runs of the same queue, cluster and gang have in common.
 
     Attributes:
-        never_starts: Why none could start even if nobody else were there; None where they could.
+        blocked_reason: Why none could start even if no other run existed; None if they could.
         own: What each takes of its user's part of the queue. None: users have no limits.
         shared: What each takes of its queue and its cluster.
     """
 
-    never_starts: str | None
+    blocked_reason: str | None
     own: Demand | None
-    shared: Places
+    shared: PoolDemands
 
 
-class Lines:
-    """The pools of one decision: clusters, queues with limits, and users' parts of queues that limit users.
+class RunDemands:
+    """The pools of one decision, and the demands of runs on them.
 
-    What runs of one kind have in common is found once; there may be thousands of them.
+    The pools are clusters, queues with limits, and users' parts of queues that limit users. What runs of one kind have
+    in common is computed once; there may be thousands of them.
     """
 
     def __init__(self, capacity: Mapping[str, Capacity], queues: QueuesConfig, always: Collection[str] = ()):
         """Empty pools.
 
         Args:
-            capacity: Clusters that answer, by address.
+            capacity: Clusters that respond, by address.
             queues: What the queues allow.
             always: Resources of which every run needs some.
         """
         self._capacity, self._queues = capacity, queues
         self._counted = {*always} & {"CPU", "GPU"} | {RUNS}
         self._clusters = {address: Pool("the cluster", item.size, always=always) for address, item in capacity.items()}
-        # With several clusters, a queue that one of them holds up still goes on at another.
+        # With several clusters, a queue that is blocked on one of them may still start runs on another.
         self._only = next(iter(self._clusters.values())) if len(self._clusters) == 1 else None
         self._shared = {
             name: Pool(f"queue {name}", sizes, "it allows", always=self._counted, within=self._only)
@@ -53,22 +54,22 @@ class Lines:
         }
         self._own: dict[tuple[str, str], Pool] = {}
         self._own_sizes = {name: _sizes(part.per_user) for name, part in queues.queues.items()}
-        self._kinds: dict[object, Kind] = {}
+        self._kinds: dict[object, RunKind] = {}
         self._known: dict[object, Demand] = {}
 
-    def standing(self, run: Waiting) -> str | Places:
-        """What a run takes of each of its pools, or why it could not start even if nobody else were there."""
+    def demands_or_reason(self, run: Waiting) -> str | PoolDemands:
+        """A run's demand on each of its pools, or why it could not start even if no other run existed."""
         key = (run.queue, run.address, run.num_workers, run.need, run.per_worker)
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = self._kind(run)
-        return kind.never_starts or self._with_own(run, kind.own, kind.shared)
+        return kind.blocked_reason or self._with_own(run, kind.own, kind.shared)
 
-    def places(self, run: Waiting | Holding) -> Places:
-        """What a run takes of each of its pools, the narrowest first; pools without limits are left out."""
+    def demands(self, run: Waiting | Holding) -> PoolDemands:
+        """A run's demand on each of its pools, the narrowest first; pools without limits are left out."""
         return self._with_own(run, *self._demands(run))
 
-    def _with_own(self, run: Waiting | Holding, own: Demand | None, shared: Places) -> Places:
+    def _with_own(self, run: Waiting | Holding, own: Demand | None, shared: PoolDemands) -> PoolDemands:
         if own is None:
             return shared
         pool = self._own.get((run.queue, run.user))
@@ -83,7 +84,7 @@ class Lines:
             )
         return ((pool, own), *shared)
 
-    def _demands(self, run: Waiting | Holding) -> tuple[Demand | None, Places]:
+    def _demands(self, run: Waiting | Holding) -> tuple[Demand | None, PoolDemands]:
         counted = {"GPU": run.need.get("GPU", 0.0), "CPU": run.need.get("CPU", 0.0), RUNS: 1.0}
         own, queue = self._own_sizes.get(run.queue), self._shared.get(run.queue)
         cluster = self._clusters.get(run.address)
@@ -99,11 +100,11 @@ class Lines:
             self._known[items] = Demand(items)
         return self._known[items]
 
-    def _kind(self, run: Waiting) -> Kind:
+    def _kind(self, run: Waiting) -> RunKind:
         own, shared = self._demands(run)
-        return Kind(self._never_starts(run), own, shared)
+        return RunKind(self._blocked_reason(run), own, shared)
 
-    def _never_starts(self, run: Waiting) -> str | None:
+    def _blocked_reason(self, run: Waiting) -> str | None:
         capacity = self._capacity.get(run.address)
         part = self._queues.queues.get(run.queue)
         if part is not None and part.max_running == 0:

@@ -8,8 +8,8 @@ from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
-from jobs.service.operations import Service
 from jobs.service.package_store import PackageStore
+from jobs.service.service import Service
 from jobs.submission.run_request import RunRequest
 from runtime_env.package import pack
 from runtime_env.tree import list_tree

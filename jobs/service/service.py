@@ -1,0 +1,211 @@
+"""The service: operations on the runs of a ledger, for the HTTP API and for the command line without a service."""
+
+import copy
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection
+from pathlib import Path
+from threading import Lock
+
+from jobs.clusters.registry import Clusters
+from jobs.errors import ClusterError, ConflictError, NotFoundError
+from jobs.ledger import Ledger
+from jobs.lifecycle import RunState
+from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
+from jobs.scheduler.feasibility import never_fits
+from jobs.scheduler.limits import QueuesConfig
+from jobs.scheduler.policy import Decision
+from jobs.service.admission import forecast
+from jobs.service.logs import read_logs
+from jobs.service.package_store import PackageStore
+from jobs.service.run_folders import RunFolders
+from jobs.submission.job_spec import NO_CLUSTER, JobPart
+from jobs.submission.run_request import RunRequest, run_of
+from trainers.errors import ConfigError, ResourceError
+
+# A forecast is cached for this long, so that a page of a hundred waiting runs computes it once.
+FORECAST_TTL_S = 2.0
+
+
+class Service:
+    """The operations on a ledger. Which runs start, and when, is decided by the controller."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clusters: Clusters,
+        packages: PackageStore,
+        queues: QueuesConfig,
+        *,
+        user: str,
+        addresses: Collection[str] | None,
+        clock: Callable[[], float] = time.time,
+    ):
+        """Stores its collaborators.
+
+        Args:
+            ledger: The ledger.
+            clusters: Calls Ray clusters.
+            packages: The package store.
+            queues: Limits of the queues.
+            user: User of the requests.
+            addresses: Clusters that runs may name; the first is the default. None: any may be named.
+            clock: Seconds since 1970.
+        """
+        self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
+        self._user, self._addresses, self._clock = user, list(addresses) if addresses is not None else None, clock
+        self._folders = RunFolders()
+        self._forecast = _Forecast(lambda: forecast(ledger, clusters, queues, now_s=clock()), clock)
+
+    def as_user(self, user: str) -> "Service":
+        """The same service, for the requests of another user."""
+        other = copy.copy(self)
+        other._user = user
+        return other
+
+    def clusters(self) -> list[str]:
+        """Addresses of the clusters that runs may name, as far as they are known; the first is the default."""
+        if self._addresses is not None:
+            return self._addresses
+        default = os.environ.get("RAY_API_SERVER_ADDRESS")
+        return [default.rstrip("/")] if default else []
+
+    def has_package(self, sha256: str) -> bool:
+        """Whether the store has a package."""
+        return self._packages.has(sha256)
+
+    def put_package(self, sha256: str, path: Path) -> None:
+        """Stores a package; see `PackageStore.put`."""
+        self._packages.put(sha256, path)
+
+    def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
+        """Queues a run.
+
+        Raises:
+            ConfigError: the config, the queue or the cluster is not valid.
+            ResourceError: the gang can never fit; the message has the amounts.
+            NotFoundError: the package was not uploaded, or a run it depends on does not exist.
+            ConflictError: the run's name is taken.
+        """
+        run = run_of(
+            run_request, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock()
+        )
+        # A request that was accepted before is not checked again, since the cluster may have changed.
+        if (
+            idempotency_key is not None
+            and (existing := self._ledger.requests.run_of_key(run, idempotency_key)) is not None
+        ):
+            return existing
+        if not self._packages.has(run_request.package):
+            raise NotFoundError(f"package {run_request.package} was not uploaded: upload it first")
+        self._check_feasible(run)
+        return self._ledger.requests.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
+
+    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """A page of runs, the newest first."""
+        page = self._ledger.runs(wanted, limit=limit, cursor=cursor)
+        return Page(runs=[self._with_wait_reason(run) for run in page.runs], next_cursor=page.next_cursor)
+
+    def run(self, run_id: str) -> Run:
+        """One run.
+
+        Raises:
+            NotFoundError: no run has this name.
+        """
+        return self._with_wait_reason(self._ledger.run(run_id))
+
+    def attempts(self, run_id: str) -> list[Attempt]:
+        """The run's attempts, oldest first."""
+        return self._ledger.attempts(run_id)
+
+    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The run's events after the one with this number."""
+        return self._ledger.events(run_id, after=after, limit=limit)
+
+    def stop(self, run_id: str) -> Run:
+        """Requests a stop: a waiting run stops at once, an active one when it has saved its last checkpoint."""
+        return self._ledger.requests.request_stop(run_id, by=self._user, at_s=self._clock())
+
+    def resume(self, run_id: str) -> Run:
+        """Queues a failed or stopped run again; its next attempt continues from its last complete checkpoint.
+
+        Raises:
+            ConflictError: the run is active, or has succeeded.
+        """
+        return self._ledger.requests.reopen(run_id, by=self._user, at_s=self._clock())
+
+    def logs(
+        self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
+    ) -> LogPage:
+        """The log lines of an attempt since the cursor.
+
+        Raises:
+            ConflictError: the run has no attempt yet.
+        """
+        run = self._ledger.run(run_id)
+        number = attempt if attempt is not None else run.attempt
+        if number == 0:
+            raise ConflictError(f"{run_id} has no attempt yet ({run.state}: {self._with_wait_reason(run).reason})")
+        found = self._ledger.attempt(run_id, number)
+        return read_logs(
+            self._folders,
+            run,
+            found,
+            source=source,
+            cursor=cursor,
+            driver_log=lambda: self._clusters.log(run.address, found.submission_id),
+        )
+
+    def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
+        """GPU-hours and CPU-hours; active attempts count up to now."""
+        return self._ledger.usage.hours(by, now_s=self._clock(), since_s=since_s, run_id=run_id)
+
+    def _address_of(self, job: JobPart) -> str:
+        if job.address is None:
+            known = self.clusters()
+            if not known:
+                raise ConfigError(NO_CLUSTER)
+            return known[0]
+        address = job.address.rstrip("/")
+        if self._addresses is not None and address not in self._addresses:
+            known = self._addresses
+            raise ConfigError(f"job.address: {address} is not a cluster of this service, which has {', '.join(known)}")
+        return address
+
+    def _check_feasible(self, run: Run) -> None:
+        try:
+            capacity = self._clusters.capacity(run.address)
+        except ClusterError:
+            capacity = None  # it may be down for an hour; the run waits for it
+        reason = never_fits(run.gang, run.queue, self._queues, capacity, run.address)
+        if reason is not None:
+            raise ResourceError(reason)
+
+    def _with_wait_reason(self, run: Run) -> Run:
+        """The run; if it waits, its reason says what for."""
+        if not run.state.waiting:
+            return run
+        wait = self._forecast.decision().waits.get(run.id)
+        if wait is None:
+            return run
+        position = f"position {wait.position} in queue {run.queue}"
+        prefix = f"{run.reason} · " if run.state != RunState.QUEUED else ""
+        return run.model_copy(update={"reason": f"{prefix}{position} · {wait.reason}"})
+
+
+class _Forecast:
+    """A cache of what the scheduling policy would do now."""
+
+    def __init__(self, compute: Callable[[], Decision], clock: Callable[[], float]):
+        self._compute, self._clock = compute, clock
+        self._lock = Lock()
+        self._cached: tuple[float, Decision] | None = None
+
+    def decision(self) -> Decision:
+        """A decision that is at most FORECAST_TTL_S old."""
+        with self._lock:
+            now_s = self._clock()
+            if self._cached is None or not 0 <= now_s - self._cached[0] < FORECAST_TTL_S:
+                self._cached = (now_s, self._compute())
+            return self._cached[1]
