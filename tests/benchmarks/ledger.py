@@ -24,7 +24,7 @@ from jobs.ledger import Ledger, records, tables
 from jobs.ledger.database import Database
 from jobs.lifecycle import RunState
 from jobs.model import Gang, Progress, Run, RunFilter
-from tests.jobs.ledger.making import make_attempt, make_run
+from tests.jobs.ledger.builders import make_attempt, make_run
 from tests.postgres import running_server
 
 TURNS = 15

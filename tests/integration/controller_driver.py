@@ -8,7 +8,7 @@ from jobs.model import Cause, Run
 from jobs.service.controller import Controller
 from tests.integration.short_jobs import Workspace
 
-DEADLINE_S = 300.0
+TIMEOUT_S = 300.0
 POLL_S = 0.2
 
 
@@ -29,7 +29,7 @@ class ControllerDriver:
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Rounds until a condition holds."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + TIMEOUT_S
         while not condition():
             assert time.monotonic() < end, f"no {what}: {[(r.id, r.state, r.reason) for r in self.runs()]}"
             self._controller.round()

@@ -17,7 +17,7 @@ from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import Storage, open_storage
 
-DEADLINE_S = 600.0
+TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Run:
     def finish(self) -> None:
         """Waits for the driver to end well."""
         assert self.driver is not None
-        code = self.driver.wait(DEADLINE_S)
+        code = self.driver.wait(TIMEOUT_S)
         assert code == 0, f"the driver ended with {code}:\n{self.log.read_text()[-4000:]}"
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -111,12 +111,12 @@ class Run:
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Waits for a condition while the driver lives."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + TIMEOUT_S
         while not condition():
             assert self.driver is not None
             code = self.driver.poll()
             assert code is None, f"the driver ended with {code} before {what}:\n{self.log.read_text()[-4000:]}"
-            assert time.monotonic() < end, f"no {what} in {DEADLINE_S} s:\n{self.log.read_text()[-4000:]}"
+            assert time.monotonic() < end, f"no {what} in {TIMEOUT_S} s:\n{self.log.read_text()[-4000:]}"
             time.sleep(self.poll_s)
 
     def kill_worker(self) -> None:
@@ -132,4 +132,4 @@ class Run:
         self.seen = len(self.steps())
         self.driver.send_signal(signal.SIGKILL)
         self.driver.wait()
-        psutil.wait_procs(self.head.training_workers(), timeout=DEADLINE_S)
+        psutil.wait_procs(self.head.training_workers(), timeout=TIMEOUT_S)

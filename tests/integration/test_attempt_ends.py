@@ -14,7 +14,7 @@ import yaml
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.model import Gang
 from jobs.submission.ray_request import SubmitRequest
-from tests.integration.driver_process import DEADLINE_S, RayHead, Run
+from tests.integration.driver_process import TIMEOUT_S, RayHead, Run
 from tests.integration.forked_process import REPOSITORY
 from tests.trainers.synthetic import content
 from trainers.run_folder.attempt_status import Phase, read_status, worker_logs
@@ -55,7 +55,7 @@ def run(ray_head: RayHead, recipe: Path, tmp_path: Path) -> Run:
 def ends(run: Run) -> tuple[int, str]:
     """The driver's exit code, and all that it said."""
     assert run.driver is not None
-    code = run.driver.wait(DEADLINE_S)
+    code = run.driver.wait(TIMEOUT_S)
     return code, run.log.read_text()
 
 
@@ -66,9 +66,9 @@ def status(run: Run, attempt: int = 1) -> dict[str, Any]:
 
 def poll(condition: Callable[[], bool], what: str) -> None:
     """Waits for a condition."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < end, f"no {what} in {DEADLINE_S} s"
+        assert time.monotonic() < end, f"no {what} in {TIMEOUT_S} s"
         time.sleep(0.05)
 
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.integration.driver_process import DEADLINE_S, RayHead
+from tests.integration.driver_process import TIMEOUT_S, RayHead
 from tests.integration.forked_process import ForkedProcess
 from tests.integration.slow_task import main as slow_main
 from tests.s3 import FaultProxy
@@ -110,7 +110,7 @@ class Attempts:
 
     def pause_when(self, number: int, condition: Callable[[], bool], what: str) -> None:
         """Stops an attempt's process as soon as a condition holds."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + TIMEOUT_S
         while not condition():
             code = self.drivers[number].poll()
             assert code is None, f"attempt {number} ended with {code} before {what}:\n{self.log(number).read_text()}"
@@ -124,7 +124,7 @@ class Attempts:
 
     def ends_with(self, number: int, code: int) -> None:
         """Waits for an attempt to end by itself."""
-        assert self.drivers[number].wait(DEADLINE_S) == code, self.log(number).read_text()
+        assert self.drivers[number].wait(TIMEOUT_S) == code, self.log(number).read_text()
 
     def kill_all(self) -> None:
         """Leaves no process behind."""
@@ -260,6 +260,6 @@ def test_a_driver_on_ray_and_its_workers_wake_when_the_next_attempt_has_finished
             worker.resume()
         attempts.go_on(1)
         attempts.ends_with(1, FencedError.exit_code)
-        assert psutil.wait_procs(workers, timeout=DEADLINE_S)[1] == []
+        assert psutil.wait_procs(workers, timeout=TIMEOUT_S)[1] == []
         assert "attempt 2 has taken this run over" in attempts.log(1).read_text()
         assert attempts.state_read() == before

@@ -21,7 +21,7 @@ data.demo.train_utterances=64 data.demo.validation_utterances=8 data.demo.test_u
 training.max_steps=4 training.save_steps=4 training.eval_steps=2 training.logging_steps=2
 """.split()  # noqa: SIM905
 
-DEADLINE_S = 300.0
+TIMEOUT_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,9 @@ def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobInfo, str]:
     )
     assert jobs.submit(request)
     assert not jobs.submit(request), "submitted twice, started once"
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + TIMEOUT_S
     while not (job_info := jobs.job_info(request.submission_id)).ended:
-        assert time.monotonic() < end, f"{name} has not ended in {DEADLINE_S} s"
+        assert time.monotonic() < end, f"{name} has not ended in {TIMEOUT_S} s"
         time.sleep(0.2)
     return job_info, jobs.log(request.submission_id).decode()
 

@@ -20,7 +20,7 @@ from tests.integration.short_jobs import Workspace
 
 RUNS = 30
 RANDOM_KILLS = 10
-DEADLINE_S = 420.0
+TIMEOUT_S = 420.0
 # Before and after each kind of side effect, each at another pass.
 POINTS = (
     "ledger.admit:before/0",
@@ -63,7 +63,7 @@ class Keeper:
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Waits for a condition, or for the controller's own death."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + TIMEOUT_S
         assert self.process is not None
         while not condition() and self.process.poll() is None:
             assert time.monotonic() < end, f"no {what}:\n{self._log.read_text()[-4000:]}"

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.integration.driver_process import DEADLINE_S
+from tests.integration.driver_process import TIMEOUT_S
 from tests.integration.forked_process import REPOSITORY
 from tests.trainers.synthetic import content
 from trainers.data.preparation import ShardTask
@@ -96,7 +96,7 @@ def poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def request_stop() -> None:
     """A signal to this process, and then as long as training takes to hear it."""
     os.kill(os.getpid(), signal.SIGTERM)
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + TIMEOUT_S
     while any(thread.name == "last-step" for thread in threading.enumerate()):
         assert time.monotonic() < end
         time.sleep(0.002)
@@ -233,12 +233,12 @@ def test_two_ranks_of_torchrun_end_after_the_same_step(runs: RunSetup, tmp_path:
             stderr=log,
         )
     try:
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + TIMEOUT_S
         while max((line["step"] for line in metrics_of(folder)), default=0) < 5:
             assert ranks.poll() is None and time.monotonic() < end, (tmp_path / "log").read_text()
             time.sleep(0.05)
         ranks.send_signal(signal.SIGTERM)
-        ranks.wait(DEADLINE_S)
+        ranks.wait(TIMEOUT_S)
     finally:
         # Those that torchrun started outlive it.
         for process in [*psutil.Process(ranks.pid).children(recursive=True), ranks] if ranks.poll() is None else []:

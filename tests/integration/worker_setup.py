@@ -1,4 +1,4 @@
-"""What a test's Ray runs in place of its own `setup_worker.py`: it asks the worker server for a forked worker.
+"""What a test's Ray runs in harness of its own `setup_worker.py`: it asks the worker server for a forked worker.
 
 A worker of this project imports Ray, torch and transformers, which is most of what a test costs that restarts its
 workers. Of the standard library only, since it runs once for each worker.

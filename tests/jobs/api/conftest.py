@@ -1,4 +1,4 @@
-"""A served house for each test, and one for those that change nothing."""
+"""A backend with an HTTP server for each test, and a shared one for tests that only read."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,47 +6,47 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.jobs.api.house import House, served_house
+from tests.jobs.api.backend_harness import BackendHarness, served_backend
 
 
 @pytest.fixture
-def house_and_url(tmp_path: Path) -> Iterator[tuple[House, str]]:
-    """A house of one's own, served."""
-    with served_house(tmp_path) as served:
+def harness_and_url(tmp_path: Path) -> Iterator[tuple[BackendHarness, str]]:
+    """A backend for one test, and its URL."""
+    with served_backend(tmp_path) as served:
         yield served
 
 
 @pytest.fixture
-def house(house_and_url: tuple[House, str]) -> House:
-    """What is behind the door."""
-    return house_and_url[0]
+def harness(harness_and_url: tuple[BackendHarness, str]) -> BackendHarness:
+    """The backend of `harness_and_url`."""
+    return harness_and_url[0]
 
 
 @pytest.fixture
-def http(house_and_url: tuple[House, str]) -> Iterator[httpx.Client]:
-    """Ana at the door."""
-    house, url = house_and_url
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {house.token}"}, timeout=30) as client:
+def http(harness_and_url: tuple[BackendHarness, str]) -> Iterator[httpx.Client]:
+    """A client with Ana's token."""
+    harness, url = harness_and_url
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {harness.token}"}, timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, str]]:
-    """A house that all tests of a module look at, and none changes; served."""
-    with served_house(tmp_path_factory.mktemp("house")) as served:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BackendHarness, str]]:
+    """A backend that the tests of a module share and do not change, and its URL."""
+    with served_backend(tmp_path_factory.mktemp("backend")) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
-def reader(shared: tuple[House, str]) -> Iterator[httpx.Client]:
-    """Ana at the shared door."""
-    house, url = shared
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {house.token}"}, timeout=30) as client:
+def reader(shared: tuple[BackendHarness, str]) -> Iterator[httpx.Client]:
+    """A client of the shared backend with Ana's token."""
+    harness, url = shared
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {harness.token}"}, timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def stranger(shared: tuple[House, str]) -> Iterator[httpx.Client]:
-    """Somebody without a token at the shared door."""
+def anonymous(shared: tuple[BackendHarness, str]) -> Iterator[httpx.Client]:
+    """A client of the shared backend without a token."""
     with httpx.Client(base_url=shared[1], timeout=30) as client:
         yield client

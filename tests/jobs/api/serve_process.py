@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO
 
 from jobs.api.server.process import ServeSettings, serve
-from tests.jobs.ledger.making import DEADLINE_S
+from tests.jobs.ledger.builders import TIMEOUT_S
 
 ROOT = Path(__file__).parents[3]
-# Nobody answers there.
+# No server responds there.
 NO_CLUSTER = "http://127.0.0.1:9"
 
 
@@ -64,7 +64,7 @@ class ServeProcess:
 
     def wait(self) -> int:
         """Waits for the end; returns the exit code."""
-        return self._process.wait(DEADLINE_S)
+        return self._process.wait(TIMEOUT_S)
 
     def end(self) -> int:
         """Ends it as a system would."""
@@ -74,7 +74,7 @@ class ServeProcess:
     def kill(self) -> None:
         """Kills it, if it lives."""
         self._process.kill()
-        self._process.wait(DEADLINE_S)
+        self._process.wait(TIMEOUT_S)
         self._stdout.close()
 
     @property
@@ -83,7 +83,7 @@ class ServeProcess:
         return self._process.stdout
 
     def _read(self) -> str:
-        timer = threading.Timer(DEADLINE_S, self._process.kill)
+        timer = threading.Timer(TIMEOUT_S, self._process.kill)
         timer.start()
         try:
             return self._stdout.readline()

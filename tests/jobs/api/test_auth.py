@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from jobs.addresses import is_loopback
 from jobs.api.server.app import make_app
 from jobs.api.server.auth import check_loopback, rejection_reason
-from tests.jobs.api.house import House, served
+from tests.jobs.api.backend_harness import BackendHarness, served
 from trainers.errors import ConfigError
 
 PATHS = ("/v1/runs", "/v1/runs/x/stop", "/v1/nothing", "/v1", "/docs", "/redoc", "/metrics", "/nothing", "/")
@@ -17,51 +17,53 @@ PATHS = ("/v1/runs", "/v1/runs/x/stop", "/v1/nothing", "/v1", "/docs", "/redoc",
 @pytest.mark.parametrize(
     "header", [None, "Bearer", "Bearer rsk_unknown", "Basic YTpi", "rsk_unknown", "Bearer " + "x" * 9000]
 )
-def test_without_a_known_token_every_path_answers_401(stranger: httpx.Client, path: str, header: str | None) -> None:
-    answer = stranger.get(path, headers={"Authorization": header} if header else {})
-    assert answer.status_code == 401
-    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
-    error = answer.json()["error"]
+def test_without_a_known_token_every_path_responds_with_401(
+    anonymous: httpx.Client, path: str, header: str | None
+) -> None:
+    response = anonymous.get(path, headers={"Authorization": header} if header else {})
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"].startswith("Bearer")
+    error = response.json()["error"]
     assert (error["type"], error["exit_code"]) == ("AuthError", 25)
     assert "RAYSCRIBE_TOKEN" in error["message"]
 
 
-def test_the_description_is_public_since_it_is_the_same_everywhere(stranger: httpx.Client) -> None:
-    assert stranger.get("/openapi.json").status_code == 200
+def test_the_description_is_public_since_it_is_the_same_everywhere(anonymous: httpx.Client) -> None:
+    assert anonymous.get("/openapi.json").status_code == 200
 
 
-def test_a_revoked_token_opens_nothing(http: httpx.Client, house: House) -> None:
+def test_a_revoked_token_opens_nothing(http: httpx.Client, harness: BackendHarness) -> None:
     assert http.get("/v1/runs").status_code == 200
-    house.ledger.tokens.revoke("ana")
+    harness.ledger.tokens.revoke("ana")
     assert http.get("/v1/runs").status_code == 401
 
 
 def test_the_scheme_s_case_does_not_matter_and_a_query_holds_no_token(
-    shared: tuple[House, str], stranger: httpx.Client
+    shared: tuple[BackendHarness, str], anonymous: httpx.Client
 ) -> None:
-    house = shared[0]
-    assert stranger.get("/v1/runs", headers={"Authorization": f"bearer {house.token}"}).status_code == 200
-    assert stranger.get("/v1/runs", params={"token": house.token}).status_code == 401
+    harness = shared[0]
+    assert anonymous.get("/v1/runs", headers={"Authorization": f"bearer {harness.token}"}).status_code == 200
+    assert anonymous.get("/v1/runs", params={"token": harness.token}).status_code == 401
 
 
-def test_a_body_is_not_read_for_a_stranger(stranger: httpx.Client) -> None:
-    assert stranger.post("/v1/runs", content=b"x" * 5_000_000).status_code == 401
+def test_a_body_is_not_read_without_a_token(anonymous: httpx.Client) -> None:
+    assert anonymous.post("/v1/runs", content=b"x" * 5_000_000).status_code == 401
 
 
-def test_without_tokens_a_program_on_this_machine_is_the_service_s_user(house: House) -> None:
+def test_without_tokens_a_program_on_this_machine_is_the_service_s_user(harness: BackendHarness) -> None:
     with (
-        served(make_app(house.backend, anonymous_user="owner")) as url,
+        served(make_app(harness.backend, anonymous_user="owner")) as url,
         httpx.Client(base_url=url, timeout=30) as local,
     ):
         assert local.get("/v1/runs").status_code == 200
         assert local.post("/v1/runs/run-queued/stop").status_code == 200
-        assert house.ledger.events("run-queued")[-1].text.startswith("owner requested")
+        assert harness.ledger.events("run-queued")[-1].text.startswith("owner requested")
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
-            answer = local.get("/v1/runs", headers=headers)
-            assert answer.status_code == 403
-            assert answer.json()["error"]["type"] == "AuthError"
+            response = local.get("/v1/runs", headers=headers)
+            assert response.status_code == 403
+            assert response.json()["error"]["type"] == "AuthError"
         assert local.post("/v1/runs/run-retrying/stop", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
-    assert house.ledger.run("run-retrying").state == "RETRYING"
+    assert harness.ledger.run("run-retrying").state == "RETRYING"
 
 
 @pytest.mark.parametrize(

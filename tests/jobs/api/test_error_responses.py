@@ -1,4 +1,4 @@
-"""What goes wrong: one shape of answer, nothing of the request in it nor in the log."""
+"""Errors: one format of response, and nothing of the request in it or in the log."""
 
 import logging
 import socket
@@ -19,8 +19,8 @@ from jobs.errors import AuthError, ClusterError, JobsError, NotFoundError, Refus
 from jobs.ledger import Changed
 from jobs.model import Run
 from jobs.service.service import Service
-from tests.jobs.api.house import House, config_of, served
-from tests.jobs.ledger.making import wait_until
+from tests.jobs.api.backend_harness import BackendHarness, config_of, served
+from tests.jobs.ledger.builders import wait_until
 from trainers import errors as trainers_errors
 from trainers.errors import RayscribeError
 
@@ -37,27 +37,31 @@ class Broken(Service):
             raise ValueError(f"cannot use {SECRET}") from error
 
 
-def test_a_bug_is_told_by_its_place_alone(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_exception_is_logged_without_its_text(
+    harness: BackendHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     service = Broken(
-        house.ledger,
-        house.backend.service._clusters,
-        house.backend.service._packages,
-        house.backend.queues,
+        harness.ledger,
+        harness.backend.service._clusters,
+        harness.backend.service._packages,
+        harness.backend.queues,
         user="x",
         addresses=[],
     )
-    backend = Backend(service, house.ledger, house.backend.queues, house.backend.uploads, lambda: False)
+    backend = Backend(service, harness.ledger, harness.backend.queues, harness.backend.uploads, lambda: False)
     with served(make_app(backend)) as url:
-        answer = httpx.get(f"{url}/v1/runs/{SECRET}", headers={"Authorization": f"Bearer {house.token}"}, timeout=30)
-    assert answer.status_code == 500
-    body = ErrorBody.model_validate_json(answer.content)
+        response = httpx.get(
+            f"{url}/v1/runs/{SECRET}", headers={"Authorization": f"Bearer {harness.token}"}, timeout=30
+        )
+    assert response.status_code == 500
+    body = ErrorBody.model_validate_json(response.content)
     assert (body.error.type, body.error.exit_code) == ("ServiceError", 24)
-    assert answer.headers["X-Request-Id"] in body.error.message
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(told) == 1
-    assert "ValueError" in told[0]
-    assert "test_error_responses.py" in told[0]
-    assert SECRET not in told[0] + answer.text
+    assert response.headers["X-Request-Id"] in body.error.message
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(logged) == 1
+    assert "ValueError" in logged[0]
+    assert "test_error_responses.py" in logged[0]
+    assert SECRET not in logged[0] + response.text
 
 
 @pytest.mark.parametrize(
@@ -81,10 +85,10 @@ def test_a_refused_submission_repeats_no_value_of_it(
         config = {**config_of("a"), **body["config"]}
         body = {"package": "0" * 64, **body, "config": config}
     with caplog.at_level(logging.DEBUG):
-        answer = reader.post("/v1/runs", json=body)
-    assert answer.status_code == 422
-    assert ErrorBody.model_validate_json(answer.content).error.type == "ConfigError"
-    assert SECRET not in answer.text
+        response = reader.post("/v1/runs", json=body)
+    assert response.status_code == 422
+    assert ErrorBody.model_validate_json(response.content).error.type == "ConfigError"
+    assert SECRET not in response.text
     assert SECRET not in caplog.text
 
 
@@ -93,31 +97,31 @@ def test_a_refused_submission_repeats_no_value_of_it(
     [b"", b"{", b'{"config": ' + SECRET.encode(), b"\xff\xfe", b"[" * 100_000, b'{"a": 1e999, "b": NaN}', b'"\\ud800"'],
 )
 def test_a_body_that_is_no_submission_is_refused(reader: httpx.Client, content: bytes) -> None:
-    answer = reader.post("/v1/runs", content=content, headers={"Content-Type": "application/json"})
-    assert answer.status_code in (400, 422)
-    assert ErrorBody.model_validate_json(answer.content).error.type == "ConfigError"
-    assert SECRET not in answer.text
+    response = reader.post("/v1/runs", content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code in (400, 422)
+    assert ErrorBody.model_validate_json(response.content).error.type == "ConfigError"
+    assert SECRET not in response.text
 
 
 @pytest.mark.parametrize(
     "odd", ['"\\u0000"', '"\\ud800"', "NaN", "Infinity", "[" * 60 + "]" * 60, '{"\\udc00": 1}'], ids=repr
 )
-def test_what_no_database_could_keep_is_refused(reader: httpx.Client, odd: str) -> None:
+def test_values_that_a_database_cannot_store_are_rejected(reader: httpx.Client, odd: str) -> None:
     rest = f'"package": "{"0" * 64}"'
     content = '{"config": {"run": ' + odd + "}, " + rest + "}"
-    answer = reader.post("/v1/runs", content=content.encode(), headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422
-    assert "the submission has" in ErrorBody.model_validate_json(answer.content).error.message
+    response = reader.post("/v1/runs", content=content.encode(), headers={"Content-Type": "application/json"})
+    assert response.status_code == 422
+    assert "the submission has" in ErrorBody.model_validate_json(response.content).error.message
 
 
 def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(reader: httpx.Client) -> None:
     large = b"x" * 1_500_000
     assert reader.post("/v1/runs", content=large).status_code == 413
-    answer = reader.post(
+    response = reader.post(
         "/v1/runs", content=(large[start : start + 100_000] for start in range(0, len(large), 100_000))
     )
-    assert answer.status_code == 413
-    assert ErrorBody.model_validate_json(answer.content).error.type == "ConfigError"
+    assert response.status_code == 413
+    assert ErrorBody.model_validate_json(response.content).error.type == "ConfigError"
     assert reader.get("/v1/runs").status_code == 200
 
 
@@ -133,9 +137,9 @@ def test_a_body_that_does_not_come_is_given_up() -> None:
     app.add_middleware(AccessLogMiddleware)
     with served(app) as url, socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), 30) as slow:
         slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this")
-        answer = b"".join(iter(lambda: slow.recv(65536), b""))
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b'"ServiceError"' in answer
+        response = b"".join(iter(lambda: slow.recv(65536), b""))
+    assert response.startswith(b"HTTP/1.1 408 ")
+    assert b'"ServiceError"' in response
 
 
 def test_unknown_paths_and_methods_answer_in_the_same_shape(reader: httpx.Client) -> None:
@@ -152,7 +156,7 @@ def test_the_log_has_path_status_and_user_and_no_query(reader: httpx.Client, cap
     with caplog.at_level(logging.INFO, logger="jobs.api.server.access_log"):
         reader.get("/v1/runs", params={"tag": SECRET})
         reader.get("/v1/runs/a%0Ab")
-        # Written after the answer has gone; the line of the request before may come late too.
+        # Written after the response has gone; the line of the request before may come late too.
         wait_until(lambda: "a%0Ab" in caplog.text, "line of the last request")
     lines = [record.getMessage() for record in caplog.records if record.name == "jobs.api.server.access_log"][-2:]
     assert [line.split()[:3] for line in lines] == [["GET", "/v1/runs", "200"], ["GET", "/v1/runs/a%0Ab", "404"]]
@@ -160,15 +164,17 @@ def test_the_log_has_path_status_and_user_and_no_query(reader: httpx.Client, cap
     assert SECRET not in caplog.text
 
 
-def test_a_database_that_is_gone_answers_503_and_names_no_file_of_the_service(house: House, http: httpx.Client) -> None:
+def test_a_database_that_is_gone_answers_503_and_names_no_file_of_the_service(
+    harness: BackendHarness, http: httpx.Client
+) -> None:
     assert http.get("/healthz").status_code == 200
-    for file in Path(house.folder).glob("ledger.db*"):
+    for file in Path(harness.folder).glob("ledger.db*"):
         file.write_bytes(b"no database" * 1000)
     for path in ("/healthz", "/v1/runs", "/metrics"):
-        answer = http.get(path)
-        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "ServiceError")
-        assert "the service's database does not respond" in answer.text
-        assert str(house.folder) not in answer.text and "sqlite" not in answer.text
+        response = http.get(path)
+        assert (response.status_code, response.json()["error"]["type"]) == (503, "ServiceError")
+        assert "the service's database does not respond" in response.text
+        assert str(harness.folder) not in response.text and "sqlite" not in response.text
 
 
 @pytest.mark.parametrize(
@@ -186,7 +192,9 @@ def test_a_database_that_is_gone_answers_503_and_names_no_file_of_the_service(ho
         (AuthError("x"), 401, "AuthError"),
     ],
 )
-def test_an_error_travels_and_is_raised_again_as_it_was(error: RayscribeError, status: int, kind: str) -> None:
+def test_an_error_is_raised_by_the_client_as_it_was_by_the_service(
+    error: RayscribeError, status: int, kind: str
+) -> None:
     assert status_of(error) == status
     body = ErrorBody.model_validate_json(ErrorBody.from_error(error).model_dump_json())
     assert body.error.type == kind

@@ -1,4 +1,4 @@
-"""The first token: made once, kept for its owner alone, and never told."""
+"""The first token: created once, readable by its owner only, and never logged."""
 
 import stat
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.jobs.api.house import a_house, config_of, make_package
+from tests.jobs.api.backend_harness import config_of, make_package, open_harness
 from tests.jobs.api.serve_process import serve_process
 
 MIB = 1024**2
@@ -45,18 +45,18 @@ def requests(http: httpx.Client, package: str) -> Iterator[httpx.Response]:
 @pytest.mark.slow
 def test_memory_grows_neither_with_requests_nor_with_the_size_of_uploads(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'ledger.db'}"
-    with a_house(tmp_path, database) as house:
-        house.fill()
-        token = house.token
+    with open_harness(tmp_path, database) as harness:
+        harness.fill()
+        token = harness.token
     package = make_package(tmp_path / "package.zip")
     with serve_process(tmp_path, database) as service:
         process = psutil.Process(service.pid)
         with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
             http.put(f"/v1/packages/{package}", content=(tmp_path / "package.zip").read_bytes()).raise_for_status()
-            asked = requests(http, package)
-            assert {next(asked).status_code // 100 for _ in range(WARM_UP)} == {2, 4}
+            request = requests(http, package)
+            assert {next(request).status_code // 100 for _ in range(WARM_UP)} == {2, 4}
             before = process.memory_info().rss
-            assert all(next(asked).status_code < 500 for _ in range(REQUESTS))
+            assert all(next(request).status_code < 500 for _ in range(REQUESTS))
             after = process.memory_info().rss
             assert after - before < MAX_GROWTH_BYTES, f"{before / MIB:.1f} MiB, then {after / MIB:.1f} MiB"
 
@@ -64,8 +64,8 @@ def test_memory_grows_neither_with_requests_nor_with_the_size_of_uploads(tmp_pat
             with large.open("wb") as file:
                 file.truncate(UPLOAD_BYTES)
             with large.open("rb") as file:
-                answer = http.put(f"/v1/packages/{'0' * 64}", content=file)
-            assert answer.status_code == 422
+                response = http.put(f"/v1/packages/{'0' * 64}", content=file)
+            assert response.status_code == 422
             peak = _peak_bytes(service.pid)
             assert peak - after < MAX_FOR_UPLOAD_BYTES, f"{after / MIB:.1f} MiB, at the peak {peak / MIB:.1f} MiB"
 

@@ -18,7 +18,7 @@ from jobs.ledger.address import parse
 from jobs.model import Run
 from jobs.service.controller import Controller
 from jobs.submission.ray_request import SubmitRequest
-from tests.jobs.api.house import QUEUES, House, config_of
+from tests.jobs.api.backend_harness import QUEUES, BackendHarness, config_of
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import CONFIG_VARIABLE, OVERRIDES_RECORD, read_record, read_submitted
 
@@ -149,18 +149,18 @@ def test_the_same_key_with_another_config_is_refused(http: httpx.Client, package
 
 
 class Submitted:
-    """A run that a body became, and what a cluster was asked for."""
+    """A run that was made from a body, and the request that its cluster received."""
 
-    def __init__(self, house: House, response: httpx.Response):
+    def __init__(self, harness: BackendHarness, response: httpx.Response):
         assert response.status_code == 201, response.text
         self.run = Run.model_validate(response.json())
         cluster = FakeCluster(cpus=100.0)
         clusters = Clusters(connect=lambda _: cluster)
-        lease = house.ledger.lease("test", ttl_s=0.0)
-        packages = house.backend.service._packages
-        Controller(house.ledger, clusters, packages, QUEUES, lease=lease).round()
+        lease = harness.ledger.lease("test", ttl_s=0.0)
+        packages = harness.backend.service._packages
+        Controller(harness.ledger, clusters, packages, QUEUES, lease=lease).round()
         self.request: SubmitRequest = cluster.jobs[f"{self.run.id}-a1"].request
-        engine = create_engine(parse(house.ledger.url))
+        engine = create_engine(parse(harness.ledger.url))
         with engine.connect() as connection:
             statement = text("SELECT config FROM requests WHERE run_id = :run_id")
             self.stored: str = connection.execute(statement, {"run_id": self.run.id}).scalar_one()
@@ -195,11 +195,11 @@ HARMLESS: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_was_admitted_is_what_runs_byte_for_byte(
-    name: str, http: httpx.Client, house: House, package: str, tmp_path: Path
+    name: str, http: httpx.Client, harness: BackendHarness, package: str, tmp_path: Path
 ) -> None:
     body = body_of(package)
     HARMLESS[name](body)
-    submitted = Submitted(house, http.post("/v1/runs", json=body))
+    submitted = Submitted(harness, http.post("/v1/runs", json=body))
     run, request = submitted.run, submitted.request
     assert request.runtime_env["env_vars"][CONFIG_VARIABLE] == submitted.stored
     assert request.entrypoint == "python task.py --attempt 1"
@@ -218,16 +218,16 @@ def test_what_was_admitted_is_what_runs_byte_for_byte(
 
 
 def test_of_a_key_that_stands_twice_one_value_is_admitted_and_runs(
-    http: httpx.Client, house: House, package: str, tmp_path: Path
+    http: httpx.Client, harness: BackendHarness, package: str, tmp_path: Path
 ) -> None:
     content = json.dumps(body_of(package)).replace('"num_workers": 1', '"num_workers": 64, "num_workers": 2')
     response = http.post("/v1/runs", content=content, headers={"Content-Type": "application/json"})
-    submitted = Submitted(house, response)
+    submitted = Submitted(harness, response)
     assert submitted.run.gang.num_workers == submitted.config(tmp_path).scaling.num_workers == 2
 
 
 def test_what_lies_in_the_package_changes_nothing_but_the_record(
-    http: httpx.Client, house: House, tmp_path: Path
+    http: httpx.Client, harness: BackendHarness, tmp_path: Path
 ) -> None:
     files = {
         "task.py": "",
@@ -235,7 +235,7 @@ def test_what_lies_in_the_package_changes_nothing_but_the_record(
         "config.yaml": "scaling: {num_workers: 64}",
         ".rayscribe/config.json": '{"scaling": {"num_workers": 64}}',
     }
-    submitted = Submitted(house, http.post("/v1/runs", json=body_of(upload(http, tmp_path, files))))
+    submitted = Submitted(harness, http.post("/v1/runs", json=body_of(upload(http, tmp_path, files))))
     for name, content in files.items():
         path = tmp_path / "working_dir" / name
         path.parent.mkdir(parents=True, exist_ok=True)

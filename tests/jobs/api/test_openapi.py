@@ -1,4 +1,4 @@
-"""The API, exercised from its own description by schemathesis, as anybody would who reads it."""
+"""The API, tested against its OpenAPI description by schemathesis."""
 
 import subprocess
 import sys
@@ -10,11 +10,11 @@ import pytest
 
 from jobs.api.protocol import HEALTH, OPENAPI
 from jobs.submission.job_spec import RunConfig
-from tests.jobs.api.house import House
+from tests.jobs.api.backend_harness import BackendHarness
 from tests.settings import examples
 
 # All checks but one: which texts are a cursor, or a whole config, no JSON schema can say.
-UNSAYABLE = "positive_data_acceptance"
+EXCLUDED_CHECK = "positive_data_acceptance"
 MAX_S = 45
 # Clients are generated with these names.
 OPERATIONS = {
@@ -37,16 +37,16 @@ OPERATIONS = {
 
 
 @pytest.fixture(scope="module")
-def operations(stranger: httpx.Client) -> dict[tuple[str, str], dict[str, Any]]:
-    paths = stranger.get(OPENAPI).raise_for_status().json()["paths"]
+def operations(anonymous: httpx.Client) -> dict[tuple[str, str], dict[str, Any]]:
+    paths = anonymous.get(OPENAPI).raise_for_status().json()["paths"]
     return {(method.upper(), path): item for path, methods in paths.items() for method, item in methods.items()}
 
 
 @pytest.mark.slow
-def test_every_operation_keeps_to_its_description(house_and_url: tuple[House, str], tmp_path: Path) -> None:
-    house, url = house_and_url
+def test_every_operation_keeps_to_its_description(harness_and_url: tuple[BackendHarness, str], tmp_path: Path) -> None:
+    harness, url = harness_and_url
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", url + OPENAPI, "--checks", "all"]
-    command += ["--exclude-checks", UNSAYABLE, "--header", f"Authorization: Bearer {house.token}"]
+    command += ["--exclude-checks", EXCLUDED_CHECK, "--header", f"Authorization: Bearer {harness.token}"]
     command += ["--max-examples", str(examples(40)), "--max-time", str(MAX_S), "--seed", "1", "--continue-on-failure"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=4 * MAX_S, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr
@@ -54,13 +54,13 @@ def test_every_operation_keeps_to_its_description(house_and_url: tuple[House, st
 
 
 def test_operations_keep_their_names(operations: dict[tuple[str, str], dict[str, Any]]) -> None:
-    assert {item["operationId"]: place for place, item in operations.items()} == OPERATIONS
+    assert {item["operationId"]: endpoint for endpoint, item in operations.items()} == OPERATIONS
 
 
 def test_a_run_request_is_described_as_one_config_and_a_package(
-    operations: dict[tuple[str, str], dict[str, Any]], stranger: httpx.Client
+    operations: dict[tuple[str, str], dict[str, Any]], anonymous: httpx.Client
 ) -> None:
-    schemas = stranger.get(OPENAPI).raise_for_status().json()["components"]["schemas"]
+    schemas = anonymous.get(OPENAPI).raise_for_status().json()["components"]["schemas"]
     assert set(schemas["RunRequest"]["properties"]) == {"config", "package"}
     config = schemas["RunRequest"]["properties"]["config"]
     assert set(config["properties"]) == set(RunConfig.model_fields)
@@ -71,25 +71,25 @@ def test_a_run_request_is_described_as_one_config_and_a_package(
 
 
 def test_every_operation_is_explained_with_examples(operations: dict[tuple[str, str], dict[str, Any]]) -> None:
-    for place, item in operations.items():
-        assert item["summary"] and len(item["description"]) > len(item["summary"]), place
-        for status, answer in item["responses"].items():
-            assert answer["description"], (place, status)
-            if status.startswith("2") and place[0] != "HEAD" and status != "204":
-                (content,) = answer["content"].values()
-                assert "example" in content and "schema" in content, (place, status)
+    for endpoint, item in operations.items():
+        assert item["summary"] and len(item["description"]) > len(item["summary"]), endpoint
+        for status, response in item["responses"].items():
+            assert response["description"], (endpoint, status)
+            if status.startswith("2") and endpoint[0] != "HEAD" and status != "204":
+                (content,) = response["content"].values()
+                assert "example" in content and "schema" in content, (endpoint, status)
             elif not status.startswith("2"):
-                content = answer["content"]["application/json"]
-                assert content["schema"] == {"$ref": "#/components/schemas/ErrorBody"}, (place, status)
-                assert content["example"]["error"]["message"], (place, status)
+                content = response["content"]["application/json"]
+                assert content["schema"] == {"$ref": "#/components/schemas/ErrorBody"}, (endpoint, status)
+                assert content["example"]["error"]["message"], (endpoint, status)
 
 
 def test_every_operation_but_health_asks_for_a_token(
-    operations: dict[tuple[str, str], dict[str, Any]], stranger: httpx.Client
+    operations: dict[tuple[str, str], dict[str, Any]], anonymous: httpx.Client
 ) -> None:
     for (method, path), item in operations.items():
-        asked = path.format(run_id="run-queued", sha256="0" * 64) if "{" in path else path
+        url = path.format(run_id="run-queued", sha256="0" * 64) if "{" in path else path
         for headers in ({}, {"Authorization": "Bearer rsk_" + "A" * 43}):
-            answer = stranger.request(method, asked, headers=headers)
-            assert (answer.status_code == 200) if path == HEALTH else (answer.status_code == 401), (method, path)
+            response = anonymous.request(method, url, headers=headers)
+            assert (response.status_code == 200) if path == HEALTH else (response.status_code == 401), (method, path)
         assert ("security" in item) == ("401" in item["responses"]) == (path != HEALTH), (method, path)

@@ -12,28 +12,28 @@ from jobs.api.server.prometheus import Counts, LedgerCollector, registry_of
 from jobs.ledger import AttemptTotals
 from jobs.lifecycle import RunState
 from jobs.model import AttemptState, Cause
-from tests.jobs.api.house import QUEUES, House, a_house, served
-from tests.jobs.ledger.making import make_attempt
+from tests.jobs.api.backend_harness import QUEUES, BackendHarness, open_harness, served
+from tests.jobs.ledger.builders import make_attempt
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 NOW_S = 100_000.0
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def empty_house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    """A house without runs, on a database of each kind."""
+def empty_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackendHarness]:
+    """A backend without runs, on a database of each kind."""
     database = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
-    with a_house(tmp_path, database) as house:
-        yield house
+    with open_harness(tmp_path, database) as harness:
+        yield harness
 
 
-def scrape(house: House, now_s: float = NOW_S) -> Samples:
+def scrape(harness: BackendHarness, now_s: float = NOW_S) -> Samples:
     """Everything that Prometheus would read."""
-    headers = {"Authorization": f"Bearer {house.token}"}
-    with served(make_app(house.backend, clock=lambda: now_s)) as url:
-        answer = httpx.get(f"{url}/metrics", headers=headers, timeout=30).raise_for_status()
-    assert answer.headers["content-type"].startswith("text/plain; version=")
-    families = text_string_to_metric_families(answer.text)
+    headers = {"Authorization": f"Bearer {harness.token}"}
+    with served(make_app(harness.backend, clock=lambda: now_s)) as url:
+        response = httpx.get(f"{url}/metrics", headers=headers, timeout=30).raise_for_status()
+    assert response.headers["content-type"].startswith("text/plain; version=")
+    families = text_string_to_metric_families(response.text)
     return {(item.name, frozenset(item.labels.items())): item.value for family in families for item in family.samples}
 
 
@@ -42,36 +42,36 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
-def test_an_empty_ledger_shows_its_queues_at_zero(empty_house: House) -> None:
-    samples = scrape(empty_house)
+def test_an_empty_ledger_shows_its_queues_at_zero(empty_harness: BackendHarness) -> None:
+    samples = scrape(empty_harness)
     assert value(samples, "rayscribe_queue_length", queue="default") == 0
     assert value(samples, "rayscribe_runs", queue="small", state="TRAINING") == 0
     assert value(samples, "rayscribe_holds_lease") == 1
     assert value(samples, "process_resident_memory_bytes") > 0
 
 
-def test_runs_and_queue_lengths_are_counted_by_queue_and_state(empty_house: House) -> None:
-    empty_house.fill()
-    empty_house.add("more", queue="small")
-    empty_house.add("stray", queue="gone")
-    samples = scrape(empty_house)
+def test_runs_and_queue_lengths_are_counted_by_queue_and_state(empty_harness: BackendHarness) -> None:
+    empty_harness.fill()
+    empty_harness.add("more", queue="small")
+    empty_harness.add("stray", queue="gone")
+    samples = scrape(empty_harness)
     assert {value(samples, "rayscribe_runs", queue="default", state=state) for state in RunState} == {1}
     assert value(samples, "rayscribe_queue_length", queue="default") == 3
     assert value(samples, "rayscribe_queue_length", queue="small") == 1
     assert value(samples, "rayscribe_runs", queue="gone", state="QUEUED") == 1
 
 
-def test_hours_attempts_and_waits_are_those_of_the_attempts(empty_house: House) -> None:
-    house = empty_house
+def test_hours_attempts_and_waits_are_those_of_the_attempts(empty_harness: BackendHarness) -> None:
+    harness = empty_harness
     # Two GPUs and nine CPUs each: an hour that ended, and half an hour that still runs.
-    house.add_in("done", RunState.FAILED, submitted_s=1000.0)
-    house.add_in("live", RunState.TRAINING, submitted_s=NOW_S - 1830.0, user="bo")
-    house.add("waits")
-    with house.ledger.write() as writer:
-        second = make_attempt("done", 2, created_s=50_000.0, gang=house.ledger.run("done").gang)
+    harness.add_in_state("done", RunState.FAILED, submitted_s=1000.0)
+    harness.add_in_state("live", RunState.TRAINING, submitted_s=NOW_S - 1830.0, user="bo")
+    harness.add("waits")
+    with harness.ledger.write() as writer:
+        second = make_attempt("done", 2, created_s=50_000.0, gang=harness.ledger.run("done").gang)
         writer.open_attempt(second)
         writer.change_attempt("done", 2, state=AttemptState.ENDED, ended_s=50_900.0, cause=Cause.OUT_OF_MEMORY)
-    samples = scrape(house)
+    samples = scrape(harness)
     ana, bo = {"queue": "default", "user": "ana"}, {"queue": "default", "user": "bo"}
     assert value(samples, "rayscribe_gpu_hours_total", **ana) == 2.5
     assert value(samples, "rayscribe_cpu_hours_total", **ana) == 11.25
@@ -86,22 +86,24 @@ def test_hours_attempts_and_waits_are_those_of_the_attempts(empty_house: House) 
     assert value(samples, "rayscribe_wait_seconds_bucket", queue="default", le="+Inf") == 2
 
 
-def test_the_hours_are_those_that_usage_tells(empty_house: House) -> None:
-    house = empty_house
+def test_the_hours_are_those_that_usage_tells(empty_harness: BackendHarness) -> None:
+    harness = empty_harness
     for number in range(20):
-        house.add_in(f"run-{number}", RunState.TRAINING, submitted_s=1000.0 + number / 7, user=f"user-{number % 3}")
-    samples = scrape(house)
-    for usage in house.ledger.usage.hours("user", now_s=NOW_S):
+        harness.add_in_state(
+            f"run-{number}", RunState.TRAINING, submitted_s=1000.0 + number / 7, user=f"user-{number % 3}"
+        )
+    samples = scrape(harness)
+    for usage in harness.ledger.usage.hours("user", now_s=NOW_S):
         shown = value(samples, "rayscribe_gpu_hours_total", queue="default", user=usage.key)
         assert shown == pytest.approx(usage.gpu_hours, abs=1e-5)
 
 
-def test_counters_never_go_back_while_time_goes_on(empty_house: House) -> None:
-    house = empty_house
+def test_counters_never_go_back_while_time_goes_on(empty_harness: BackendHarness) -> None:
+    harness = empty_harness
     for number in range(7):
-        house.add_in(f"live-{number}", RunState.TRAINING, submitted_s=1000.0 + number * 0.1)
+        harness.add_in_state(f"live-{number}", RunState.TRAINING, submitted_s=1000.0 + number * 0.1)
     hours = [
-        value(scrape(house, NOW_S + step / 10), "rayscribe_gpu_hours_total", queue="default", user="ana")
+        value(scrape(harness, NOW_S + step / 10), "rayscribe_gpu_hours_total", queue="default", user="ana")
         for step in range(4)
     ]
     assert hours == sorted(hours)
@@ -117,8 +119,8 @@ def test_several_scrapers_at_once_cost_one_query() -> None:
         return {}, AttemptTotals({}, {}, {}, {})
 
     registry = registry_of(LedgerCollector(read, QUEUES, lambda: True, clock=lambda: next(times)))
-    told = []
+    logged = []
     for _ in range(4):
         assert list(registry.collect())
-        told.append(looks)
-    assert told == [1, 1, 1, 2]
+        logged.append(looks)
+    assert logged == [1, 1, 1, 2]

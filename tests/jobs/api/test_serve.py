@@ -16,10 +16,10 @@ from jobs.api.client import Client
 from jobs.api.server.process import ServeSettings, serve
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
-from tests.jobs.api.house import config_of, make_package
+from tests.jobs.api.backend_harness import config_of, make_package
 from tests.jobs.api.serve_process import NO_CLUSTER, serve_process
 from tests.jobs.api.test_client import run_request
-from tests.jobs.ledger.making import wait_until
+from tests.jobs.ledger.builders import wait_until
 from trainers.errors import ConfigError
 
 
@@ -126,8 +126,8 @@ def test_runs_wait_for_a_cluster_that_is_down_and_can_be_stopped(tmp_path: Path,
 
 @pytest.mark.slow
 def test_a_cluster_that_hangs_neither_delays_answers_nor_the_end(tmp_path: Path, database: str, ledger: Ledger) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        address = f"http://127.0.0.1:{mute.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with serve_process(tmp_path, database, addresses=[address]) as service:
             with Client(service.url, token_of(tmp_path), read_timeout_s=10) as client:
                 client.submit(run_request(client, tmp_path, "waits"))
@@ -169,10 +169,10 @@ def test_a_spec_s_secret_is_in_no_answer_no_log_and_no_ledger(tmp_path: Path, da
         body = {"config": config, "package": sha256}
         headers = {"Authorization": f"Bearer {token_of(tmp_path)}"}
         for sent in (body, {**body, secret: secret}, [secret], {"config": {"run": {"name": secret, secret: secret}}}):
-            answer = httpx.post(f"{service.url}/v1/runs", json=sent, headers=headers, timeout=30)
-            assert answer.status_code == 422
-        answer = httpx.get(f"{service.url}/v1/runs", params={"tag": secret}, headers=headers, timeout=30)
-        assert answer.json()["runs"] == []
+            response = httpx.post(f"{service.url}/v1/runs", json=sent, headers=headers, timeout=30)
+            assert response.status_code == 422
+        response = httpx.get(f"{service.url}/v1/runs", params={"tag": secret}, headers=headers, timeout=30)
+        assert response.json()["runs"] == []
         assert service.end() == 0
     assert secret not in service.log.read_text()
     assert not [path for path in tmp_path.glob("ledger.db*") if secret.encode() in path.read_bytes()]

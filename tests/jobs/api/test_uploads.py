@@ -14,8 +14,8 @@ from fastapi import FastAPI, Request
 from jobs.api.server.access_log import AccessLogMiddleware
 from jobs.api.server.error_responses import add_error_handlers
 from jobs.api.server.uploads import PREFIX, STALE_S, receive_upload, remove_stale_uploads
-from tests.jobs.api.house import House, make_package, served
-from tests.jobs.ledger.making import wait_until
+from tests.jobs.api.backend_harness import BackendHarness, make_package, served
+from tests.jobs.ledger.builders import wait_until
 
 MAX_BYTES = 1000
 
@@ -25,24 +25,26 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def test_a_package_is_kept_under_its_hash_and_may_come_again(http: httpx.Client, house: House, tmp_path: Path) -> None:
+def test_a_package_is_kept_under_its_hash_and_may_come_again(
+    http: httpx.Client, harness: BackendHarness, tmp_path: Path
+) -> None:
     sha256 = make_package(tmp_path / "a.zip")
     content = (tmp_path / "a.zip").read_bytes()
     assert http.head(f"/v1/packages/{sha256}").status_code == 404
     for _ in range(2):
-        answer = http.put(f"/v1/packages/{sha256}", content=content)
-        assert (answer.status_code, answer.content) == (204, b"")
+        response = http.put(f"/v1/packages/{sha256}", content=content)
+        assert (response.status_code, response.content) == (204, b"")
     assert http.head(f"/v1/packages/{sha256}").status_code == 200
-    assert left_in(house.backend.uploads) == [f"{sha256}.zip"]
-    assert (house.backend.uploads / f"{sha256}.zip").read_bytes() == content
+    assert left_in(harness.backend.uploads) == [f"{sha256}.zip"]
+    assert (harness.backend.uploads / f"{sha256}.zip").read_bytes() == content
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x05\x06" + bytes(18)], ids=["empty", "text", "other zip"])
 def test_what_is_not_the_package_of_its_name_is_refused(
-    reader: httpx.Client, shared: tuple[House, str], content: bytes
+    reader: httpx.Client, shared: tuple[BackendHarness, str], content: bytes
 ) -> None:
-    answer = reader.put(f"/v1/packages/{'a' * 64}", content=content)
-    assert (answer.status_code, answer.json()["error"]["type"]) == (422, "ConfigError")
+    response = reader.put(f"/v1/packages/{'a' * 64}", content=content)
+    assert (response.status_code, response.json()["error"]["type"]) == (422, "ConfigError")
     assert left_in(shared[0].backend.uploads) == []
 
 
@@ -67,7 +69,7 @@ def app_that_takes(folder: Path, *, idle_timeout_s: float = 30.0) -> FastAPI:
 
 
 def chunks(number: int) -> Iterator[bytes]:
-    """A body whose length is not told beforehand."""
+    """A body whose length is not logged beforehand."""
     return (b"x" * 100 for _ in range(number))
 
 
@@ -75,8 +77,8 @@ def test_an_upload_that_is_too_large_is_refused_whether_it_says_so_or_not(tmp_pa
     with served(app_that_takes(tmp_path / "in")) as url:
         assert httpx.put(url, content=chunks(10), timeout=30).json() == MAX_BYTES
         for content in (chunks(11), b"x" * (MAX_BYTES + 1)):
-            answer = httpx.put(url, content=content, timeout=30)
-            assert (answer.status_code, answer.json()["error"]["type"]) == (413, "ConfigError")
+            response = httpx.put(url, content=content, timeout=30)
+            assert (response.status_code, response.json()["error"]["type"]) == (413, "ConfigError")
     assert left_in(tmp_path / "in") == []
 
 
@@ -97,8 +99,8 @@ def test_an_upload_whose_client_dies_leaves_nothing(tmp_path: Path) -> None:
 
 def test_an_upload_that_falls_silent_is_given_up(tmp_path: Path) -> None:
     with served(app_that_takes(tmp_path, idle_timeout_s=0.3)) as url, begun_upload(url) as slow:
-        answer = b"".join(iter(lambda: slow.recv(65536), b""))
-    assert answer.startswith(b"HTTP/1.1 408 ")
+        response = b"".join(iter(lambda: slow.recv(65536), b""))
+    assert response.startswith(b"HTTP/1.1 408 ")
     assert left_in(tmp_path) == []
 
 

@@ -11,7 +11,7 @@ from jobs.errors import ClusterError, ConflictError
 from jobs.model import Gang
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
 
-DEADLINE_S = 120.0
+TIMEOUT_S = 120.0
 # What a job of the contract does: prints a line, then ends with exit code 0, with 3, or not at all.
 SUCCEEDS, FAILS, RUNS = "exit 0", "exit 3", "sleep 3600"
 
@@ -114,7 +114,7 @@ def new_name() -> str:
 
 def info_at_end(cluster: Cluster, submission_id: str) -> JobInfo:
     """Reads a job until it has ended."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + TIMEOUT_S
     while not (found := cluster.job_info(submission_id)).ended:
         assert time.monotonic() < end, f"{submission_id} has not ended: {found}"
         time.sleep(0.1)

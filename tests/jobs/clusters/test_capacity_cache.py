@@ -10,7 +10,7 @@ from jobs.clusters.capacity_cache import CACHE_TTL_S, MAX_STALE_S, CachingCluste
 from jobs.clusters.fake_cluster import FakeCluster
 from jobs.errors import ClusterError
 from jobs.scheduler.policy import Capacity
-from tests.jobs.ledger.making import DEADLINE_S, wait_until
+from tests.jobs.ledger.builders import TIMEOUT_S, wait_until
 
 ADDRESS = "http://head:8265"
 
@@ -25,12 +25,12 @@ class Slow(FakeCluster):
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
         self.asked += 1
-        assert self.free.wait(DEADLINE_S)
+        assert self.free.wait(TIMEOUT_S)
         return super().capacity(grows_to)
 
 
 @contextmanager
-def clusters_of(slow: Slow, now: Callable[[], float], wait_s: float = DEADLINE_S) -> Iterator[CachingClusters]:
+def clusters_of(slow: Slow, now: Callable[[], float], wait_s: float = TIMEOUT_S) -> Iterator[CachingClusters]:
     """Clusters of which there is one."""
     try:
         yield CachingClusters(connect=lambda address: slow, clock=now, wait_s=wait_s)

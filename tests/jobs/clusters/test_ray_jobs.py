@@ -10,7 +10,7 @@ import pytest
 from jobs.clusters import ray_private
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
-from tests.jobs.ledger.making import wait_until
+from tests.jobs.ledger.builders import wait_until
 
 
 @pytest.fixture

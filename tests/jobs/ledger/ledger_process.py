@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jobs.errors import LeaseLostError, ServiceError
 from jobs.ledger import Lease, Ledger, database
-from tests.jobs.ledger.making import DEADLINE_S, make_run
+from tests.jobs.ledger.builders import TIMEOUT_S, make_run
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,10 +38,10 @@ class LedgerProcess:
         self._process.stdin.write(word + "\n")
         self._process.stdin.flush()
 
-    def answer(self) -> object:
-        """Waits for an answer."""
+    def receive(self) -> object:
+        """Waits for a response."""
         assert self._process.stdout is not None
-        timer = threading.Timer(DEADLINE_S, self._process.kill)
+        timer = threading.Timer(TIMEOUT_S, self._process.kill)
         timer.start()
         try:
             line = self._process.stdout.readline()
@@ -50,10 +50,10 @@ class LedgerProcess:
         assert line, "the process has ended, or did not respond in time"
         return json.loads(line)
 
-    def ask(self, word: str) -> object:
+    def call(self, word: str) -> object:
         """Says a word and waits for the answer."""
         self.tell(word)
-        return self.answer()
+        return self.receive()
 
     def signal(self, number: int) -> None:
         """Sends a signal."""
@@ -62,7 +62,7 @@ class LedgerProcess:
     def end(self) -> None:
         """Kills the process, if it lives."""
         self._process.kill()
-        self._process.wait(DEADLINE_S)
+        self._process.wait(TIMEOUT_S)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()

@@ -6,12 +6,12 @@ import pytest
 from jobs.errors import NotFoundError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
-from tests.jobs.ledger.making import add, add_in, make_run
+from tests.jobs.ledger.builders import add, add_in_state, make_run
 
 
 def test_numbers_grow_over_all_runs_and_each_run_has_its_own(ledger: Ledger) -> None:
     add(ledger, "a")
-    add_in(ledger, "b", RunState.TRAINING)
+    add_in_state(ledger, "b", RunState.TRAINING)
     ledger.requests.request_stop("a", by="ana", at_s=2.0)
     every = ledger.events(None)
     numbers = [event.number for event in every]
@@ -28,7 +28,7 @@ def test_numbers_grow_over_all_runs_and_each_run_has_its_own(ledger: Ledger) -> 
 
 def test_going_on_after_the_last_number_misses_and_repeats_nothing(ledger: Ledger) -> None:
     for name in "abcde":
-        add_in(ledger, name, RunState.TRAINING)
+        add_in_state(ledger, name, RunState.TRAINING)
     every, found, after = ledger.events(None), [], 0
     while part := ledger.events(None, after=after, limit=4):
         assert len(part) <= 4

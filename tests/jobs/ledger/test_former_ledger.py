@@ -22,7 +22,7 @@ from jobs.service.package_store import PackageStore
 from jobs.service.service import Service
 from jobs.submission.branch import branch
 from jobs.submission.ray_request import SubmitRequest
-from tests.jobs.api.house import make_package
+from tests.jobs.api.backend_harness import make_package
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import CONFIG_VARIABLE, config_text
@@ -72,9 +72,9 @@ def continued(ledger_url: str, tmp_path: Path) -> Iterator[Continued]:
             connection.executescript(script)
     else:
         _restore_rows(ledger_url, script)
-    place = Continued(ledger_url, packages)
-    yield place
-    place.ledger.close()
+    harness = Continued(ledger_url, packages)
+    yield harness
+    harness.ledger.close()
 
 
 def _restore_rows(url: str, script: str) -> None:

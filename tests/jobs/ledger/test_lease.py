@@ -9,8 +9,8 @@ from jobs.errors import LeaseLostError
 from jobs.ledger import Changed, Lease, Ledger
 from jobs.ledger.database import Database
 from jobs.lifecycle import RunState
+from tests.jobs.ledger.builders import add, wait_until
 from tests.jobs.ledger.ledger_process import ledger_process
-from tests.jobs.ledger.making import add, wait_until
 
 TTL_S = 10.0
 
@@ -133,12 +133,12 @@ class TestOneHolder:
         clock.now_s += TTL_S
         barrier = threading.Barrier(8)
 
-        def ask(lease: Lease) -> bool:
+        def call(lease: Lease) -> bool:
             barrier.wait()
             return lease.try_hold()
 
         with ThreadPoolExecutor(8) as pool:
-            assert sum(pool.map(ask, leases)) == 1
+            assert sum(pool.map(call, leases)) == 1
 
 
 class TestWriting:
@@ -225,44 +225,44 @@ class TestProcesses:
         add(ledger, "r")
         with ledger_process(ledger_url, "a") as first, ledger_process(ledger_url, "b") as second:
             for process in (first, second):
-                assert (process.answer(), process.ask("")) == ("ready", "open")
-            assert first.ask("hold") is True and first.ask("write r") == 1
-            assert second.ask("hold") is False
-            assert second.ask("write r") == "LeaseLostError"
+                assert (process.receive(), process.call("")) == ("ready", "open")
+            assert first.call("hold") is True and first.call("write r") == 1
+            assert second.call("hold") is False
+            assert second.call("write r") == "LeaseLostError"
             first.signal(signal.SIGKILL)
-            wait_until(lambda: second.ask("hold") is True, "the second service to take over")
-            assert second.ask("epoch") == 2
-            assert second.ask("write r") == 2
+            wait_until(lambda: second.call("hold") is True, "the second service to take over")
+            assert second.call("epoch") == 2
+            assert second.call("write r") == 2
         assert [event.text for event in ledger.events("r")][1:] == ["a", "b"]
 
     def test_a_paused_service_that_wakes_up_writes_nothing(self, ledger: Ledger, ledger_url: str) -> None:
         add(ledger, "r")
         other = ledger.lease("b", ttl_s=0.5)
         with ledger_process(ledger_url, "a") as paused:
-            assert (paused.answer(), paused.ask(""), paused.ask("hold")) == ("ready", "open", True)
-            assert paused.ask("write r") == 1
+            assert (paused.receive(), paused.call(""), paused.call("hold")) == ("ready", "open", True)
+            assert paused.call("write r") == 1
             assert not other.try_hold()
             paused.signal(signal.SIGSTOP)
             paused.tell("write r")
             wait_until(other.try_hold, "the other service to take over")
             write(ledger, other)
             paused.signal(signal.SIGCONT)
-            assert paused.answer() == "LeaseLostError"
-            assert paused.ask("epoch") is None
-            assert paused.ask("hold") is False
+            assert paused.receive() == "LeaseLostError"
+            assert paused.call("epoch") is None
+            assert paused.call("hold") is False
         assert [event.text for event in ledger.events("r")][1:] == ["a", "2"]
 
     def test_on_postgresql_one_that_is_paused_in_mid_transaction_holds_nobody_up(self, postgres_url: str) -> None:
         ledger = Ledger.open(postgres_url)
         run, other = add(ledger, "r"), ledger.lease("b", ttl_s=0.5)
         with ledger_process(postgres_url, "a") as paused:
-            assert (paused.answer(), paused.ask(""), paused.ask("hold")) == ("ready", "open", True)
-            assert paused.ask("linger r") == "inside"
+            assert (paused.receive(), paused.call(""), paused.call("hold")) == ("ready", "open", True)
+            assert paused.call("linger r") == "inside"
             paused.signal(signal.SIGSTOP)
             wait_until(other.try_hold, "the other service to take over")
             paused.signal(signal.SIGCONT)
             paused.tell("go on")
-            assert paused.answer() == "LedgerError"
-            assert paused.ask("write r") == "LeaseLostError"
+            assert paused.receive() == "LedgerError"
+            assert paused.call("write r") == "LeaseLostError"
         assert ledger.run("r") == run
         ledger.close()

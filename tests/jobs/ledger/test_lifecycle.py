@@ -2,7 +2,7 @@ import pytest
 
 from jobs.ledger import Ledger
 from jobs.lifecycle import LIFE, Kind, RunState, StateRule, check_life, may_follow
-from tests.jobs.ledger.making import add_in
+from tests.jobs.ledger.builders import add_in_state
 
 # Rows: before; columns: after; x: allowed; =: stays.
 TABLE = """
@@ -39,7 +39,7 @@ def test_a_state_is_followed_as_the_table_says(before: RunState, after: RunState
 
 @pytest.mark.parametrize("before", sorted(RunState))
 def test_the_ledger_holds_to_the_table(ledger: Ledger, before: RunState) -> None:
-    run = add_in(ledger, "r", before)
+    run = add_in_state(ledger, "r", before)
     for after in RunState:
         if may_follow(before, after):
             continue

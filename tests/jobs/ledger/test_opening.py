@@ -19,8 +19,8 @@ from jobs.ledger import Ledger
 from jobs.ledger.address import parse
 from jobs.ledger.database import Database
 from jobs.ledger.tables import METADATA
+from tests.jobs.ledger.builders import add
 from tests.jobs.ledger.ledger_process import ROOT, ledger_process
-from tests.jobs.ledger.making import add
 from trainers.errors import ConfigError
 
 
@@ -53,11 +53,11 @@ class TestMigrating:
         names = ["a", "b", "c", "d"]
         with ExitStack() as stack:
             processes = [stack.enter_context(ledger_process(ledger_url, name)) for name in names]
-            assert [process.answer() for process in processes] == ["ready"] * 4
+            assert [process.receive() for process in processes] == ["ready"] * 4
             for process in processes:
                 process.tell("")
-            assert [process.answer() for process in processes] == ["open"] * 4
-            assert [process.ask(f"add {name}") for process, name in zip(processes, names, strict=True)] == names
+            assert [process.receive() for process in processes] == ["open"] * 4
+            assert [process.call(f"add {name}") for process, name in zip(processes, names, strict=True)] == names
         ledger = Ledger.open(ledger_url)
         assert {run.id for run in ledger.runs().runs} == set(names)
         ledger.close()

@@ -7,7 +7,7 @@ import pytest
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Run, RunFilter
-from tests.jobs.ledger.making import add, add_in
+from tests.jobs.ledger.builders import add, add_in_state
 from trainers.errors import ConfigError
 
 STATES = (RunState.QUEUED, RunState.TRAINING, RunState.SUCCEEDED, RunState.FAILED)
@@ -20,7 +20,7 @@ def runs(ledger: Ledger) -> list[Run]:
     """Runs of several kinds, many of one time, newest first."""
     rng = random.Random(7)
     made = [
-        add_in(
+        add_in_state(
             ledger,
             f"{name}{number}",
             rng.choice(STATES),

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, event
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter
-from tests.jobs.ledger.making import add
+from tests.jobs.ledger.builders import add
 
 STATES = [RunState.QUEUED, RunState.FAILED]
 CURSOR = "WzEwMDAuMCwgImEiXQ"

@@ -5,7 +5,7 @@ import pytest
 from jobs.errors import ServiceError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
-from tests.jobs.ledger.making import add
+from tests.jobs.ledger.builders import add
 from tests.postgres import PostgresServer
 
 

@@ -17,7 +17,7 @@ from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Changed, Ledger
 from jobs.lifecycle import LIFE, RunState
 from jobs.model import Attempt, AttemptState, Event, Gang, Progress, Run, RunFilter
-from tests.jobs.ledger.making import make_attempt, make_run
+from tests.jobs.ledger.builders import make_attempt, make_run
 from tests.settings import examples
 
 NAMES = ["a", "B", "ab", "a-1", "ž"]

@@ -10,7 +10,7 @@ from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Gang, Progress, Run, RunFilter
-from tests.jobs.ledger.making import add, add_in, make_run
+from tests.jobs.ledger.builders import add, add_in_state, make_run
 
 
 class TestAdding:
@@ -58,7 +58,7 @@ class TestAdding:
     def test_a_taken_id_is_refused_with_its_state_and_the_fix(
         self, ledger: Ledger, state: RunState, fixes: list[str]
     ) -> None:
-        before = add_in(ledger, "taken", state)
+        before = add_in_state(ledger, "taken", state)
         with pytest.raises(ConflictError) as caught:
             ledger.requests.add_run(make_run("taken", user="ben", uid="other"), text="submitted by ben")
         message = str(caught.value)
@@ -128,7 +128,7 @@ class TestIdempotencyKey:
 class TestDependencies:
     def test_a_run_may_wait_for_others_that_may_still_succeed(self, ledger: Ledger) -> None:
         for name, state in (("q", RunState.QUEUED), ("t", RunState.TRAINING), ("s", RunState.SUCCEEDED)):
-            add_in(ledger, name, state)
+            add_in_state(ledger, name, state)
         assert add(ledger, "last", depends_on=["q", "t", "s"]).depends_on == ["q", "t", "s"]
 
     def test_what_is_not_there_is_refused_with_a_near_name(self, ledger: Ledger) -> None:
@@ -141,7 +141,7 @@ class TestDependencies:
 
     @pytest.mark.parametrize("state", [RunState.FAILED, RunState.STOPPED])
     def test_what_will_never_succeed_is_refused_with_the_fix(self, ledger: Ledger, state: RunState) -> None:
-        add_in(ledger, "lost", state)
+        add_in_state(ledger, "lost", state)
         with pytest.raises(ConflictError, match=f"last depends on lost, which is {state}.*`rayscribe resume lost`"):
             add(ledger, "last", depends_on=["lost"])
 

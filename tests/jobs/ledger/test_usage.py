@@ -7,7 +7,7 @@ import pytest
 from jobs.errors import NotFoundError
 from jobs.ledger import Ledger
 from jobs.model import Gang, Usage
-from tests.jobs.ledger.making import add, make_attempt
+from tests.jobs.ledger.builders import add, make_attempt
 
 HOUR_S = 3600.0
 # 10 CPUs and 2 GPUs; half a CPU.

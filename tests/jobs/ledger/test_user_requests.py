@@ -3,13 +3,13 @@ import pytest
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.lifecycle import ENDED, HOLDING, WAITING, RunState
-from tests.jobs.ledger.making import add, add_in, put
+from tests.jobs.ledger.builders import add, add_in_state, move_to
 
 
 class TestStopping:
     @pytest.mark.parametrize("state", sorted(WAITING))
     def test_a_waiting_run_is_stopped_at_once(self, ledger: Ledger, state: RunState) -> None:
-        run = put(ledger, add(ledger, "r"), state, not_before_s=5000.0)
+        run = move_to(ledger, add(ledger, "r"), state, not_before_s=5000.0)
         stopped = ledger.requests.request_stop("r", by="ben", at_s=3000.0)
         assert stopped == ledger.run("r")
         assert (stopped.state, stopped.exit_code, stopped.ended_s) == (RunState.STOPPED, None, 3000.0)
@@ -22,7 +22,7 @@ class TestStopping:
 
     @pytest.mark.parametrize("state", sorted(HOLDING))
     def test_a_run_that_holds_its_gang_is_asked_once(self, ledger: Ledger, state: RunState) -> None:
-        run = add_in(ledger, "r", state)
+        run = add_in_state(ledger, "r", state)
         asked = ledger.requests.request_stop("r", by="ben", at_s=3000.0)
         assert (asked.state, asked.stop_requested_s, asked.ended_s) == (state, 3000.0, None)
         assert ledger.requests.request_stop("r", by="eva", at_s=3001.0) == asked == ledger.run("r")
@@ -32,7 +32,7 @@ class TestStopping:
 
     @pytest.mark.parametrize("state", sorted(ENDED))
     def test_a_run_that_has_ended_stays_as_it_is(self, ledger: Ledger, state: RunState) -> None:
-        run, events = add_in(ledger, "r", state), ledger.events("r")
+        run, events = add_in_state(ledger, "r", state), ledger.events("r")
         assert ledger.requests.request_stop("r", by="ben", at_s=3000.0) == run == ledger.run("r")
         assert ledger.events("r") == events
 
@@ -44,7 +44,7 @@ class TestStopping:
 class TestReopening:
     @pytest.mark.parametrize("state", [RunState.FAILED, RunState.STOPPED])
     def test_a_lost_run_is_queued_again(self, ledger: Ledger, state: RunState) -> None:
-        lost = put(
+        lost = move_to(
             ledger, add(ledger, "r"), state, attempt=4, exit_code=3, stop_requested_s=2500.0, not_before_s=2600.0
         )
         assert lost.ended_s is not None
@@ -59,7 +59,7 @@ class TestReopening:
 
     @pytest.mark.parametrize("state", sorted(set(RunState) - {RunState.FAILED, RunState.STOPPED}))
     def test_any_other_run_is_refused(self, ledger: Ledger, state: RunState) -> None:
-        run = add_in(ledger, "r", state)
+        run = add_in_state(ledger, "r", state)
         with pytest.raises(ConflictError, match=f"run r is {state}"):
             ledger.requests.reopen("r", by="ben", at_s=3000.0)
         assert ledger.run("r") == run

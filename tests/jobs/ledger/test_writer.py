@@ -6,7 +6,7 @@ from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Changed, Ledger
 from jobs.lifecycle import RunState
 from jobs.model import AttemptState, Cause, Gang, Progress
-from tests.jobs.ledger.making import add, add_in, make_attempt, make_run
+from tests.jobs.ledger.builders import add, add_in_state, make_attempt, make_run
 
 
 class TestChanging:
@@ -28,7 +28,10 @@ class TestChanging:
         assert (event.before, event.state) == (RunState.QUEUED, RunState.SETTING_UP)
 
     def test_progress_may_come_without_an_event(self, ledger: Ledger) -> None:
-        run, progress = add_in(ledger, "r", RunState.TRAINING), Progress(phase="TRAINING", step=5, loss=0.25, at_s=3.0)
+        run, progress = (
+            add_in_state(ledger, "r", RunState.TRAINING),
+            Progress(phase="TRAINING", step=5, loss=0.25, at_s=3.0),
+        )
         events = ledger.events("r")
         with ledger.write() as writer:
             writer.change(run, cause="phase", text="", progress=progress, at_s=3.0, event=False)
@@ -74,7 +77,7 @@ class TestChanging:
     def test_a_run_that_ends_has_ended_at_that_time_unless_told(self, ledger: Ledger, state: RunState) -> None:
         told: list[tuple[str, dict[str, Any], float]] = [("a", {}, 7.0), ("b", {"ended_s": 6.5}, 6.5)]
         for name, fields, ended_s in told:
-            run = add_in(ledger, name, RunState.TRAINING)
+            run = add_in_state(ledger, name, RunState.TRAINING)
             with ledger.write() as writer:
                 writer.change(run, cause="ended", text="", state=state, exit_code=3, at_s=7.0, **fields)
             assert (ledger.run(name).ended_s, ledger.run(name).exit_code) == (ended_s, 3)

@@ -1,4 +1,4 @@
-"""A repository with a recipe, a dashboard that answers as told, and a cluster of so many nodes."""
+"""A repository with a recipe, a configurable dashboard, and a cluster of given nodes."""
 
 import json
 import threading
@@ -26,13 +26,13 @@ VERSIONS = {"rayVersion": ray.__version__, "pythonVersion": "3.11.9"}
 
 @dataclass
 class Dashboard:
-    """What the dashboard answers.
+    """A dashboard's responses.
 
     Attributes:
-        url: Where it is.
-        token: What it asks for; None: nothing.
-        data: The versions that it tells.
-        broken: It answers as something that is no dashboard.
+        url: Its URL.
+        token: The token that it requires. None: it requires none.
+        data: The versions that it reports.
+        broken: Whether it responds like another web server.
     """
 
     url: str
@@ -40,7 +40,7 @@ class Dashboard:
     data: Mapping[str, Any] = None  # type: ignore[assignment]
     broken: bool = False
 
-    def answer(self, authorization: str | None) -> tuple[int, str]:
+    def respond(self, authorization: str | None) -> tuple[int, str]:
         """Status and body."""
         if self.broken:
             return 200, "<html>a printer</html>"
@@ -55,20 +55,20 @@ def dashboard_at(host: str = "127.0.0.1") -> Iterator[Dashboard]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = told.answer(self.headers.get("Authorization"))
+            status, body = dashboard.respond(self.headers.get("Authorization"))
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body.encode())
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     server = ThreadingHTTPServer((host, 0), Handler)
-    told = Dashboard(f"http://127.0.0.1:{server.server_port}")
+    dashboard = Dashboard(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        yield told
+        yield dashboard
     finally:
         server.shutdown()
         server.server_close()
@@ -77,7 +77,7 @@ def dashboard_at(host: str = "127.0.0.1") -> Iterator[Dashboard]:
 
 @dataclass
 class SizedCluster:
-    """RayJobs, as far as preflight asks it for resources."""
+    """RayJobs, as far as preflight uses it."""
 
     nodes: Sequence[Mapping[str, float]]
     grows_to: Mapping[str, float]
@@ -89,7 +89,7 @@ class SizedCluster:
         return Capacity(total=total, can_grow_to={**total, **self.grows_to}, nodes=tuple(self.nodes))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 def clusters_of(*nodes: Mapping[str, float], grows_to: Mapping[str, float] | None = None) -> Clusters:
@@ -98,7 +98,7 @@ def clusters_of(*nodes: Mapping[str, float], grows_to: Mapping[str, float] | Non
 
 
 def repository(folder: Path) -> Path:
-    """A folder with an entry."""
+    """A folder with task.py."""
     root = folder / "repository"
     root.mkdir(exist_ok=True)
     (root / "task.py").write_text("print('trains')\n")
@@ -131,8 +131,8 @@ def named(checks: Sequence[Check[Context]], name: str) -> Check[Context]:
     return next(check for check in checks if check.name == name)
 
 
-def the_one(check: Check[Context], context: Context) -> Finding:
-    """The only thing that a check says."""
+def single_finding(check: Check[Context], context: Context) -> Finding:
+    """The only finding of a check."""
     findings = list(run_check(check, context))
     assert len(findings) == 1, findings
     assert findings[0].check == check.name

@@ -18,7 +18,7 @@ from tests.jobs.preflight.contexts import (
     context_of,
     dashboard_at,
     named,
-    the_one,
+    single_finding,
 )
 
 CLUSTER = named(checks.CHECKS, "cluster")
@@ -47,8 +47,8 @@ def test_a_cluster_that_answers_is_sound_in_every_way(tmp_path: Path) -> None:
 class TestCluster:
     def test_one_that_is_down_delays_a_run_and_is_an_error_to_a_question_about_it(self, tmp_path: Path) -> None:
         quick, deep = (context_of(tmp_path, address=NOBODY, deep=deep) for deep in (False, True))
-        assert the_one(CLUSTER, quick).level == "warning"
-        finding = the_one(CLUSTER, deep)
+        assert single_finding(CLUSTER, quick).level == "warning"
+        finding = single_finding(CLUSTER, deep)
         assert finding.level == "error"
         assert f"{NOBODY} does not respond (ConnectionError): check the address" in finding.text
         others = list(run_cluster_checks(checks.CHECKS[1:], quick))
@@ -57,14 +57,14 @@ class TestCluster:
     def test_one_that_asks_for_a_token(self, tmp_path: Path) -> None:
         with dashboard_at() as dashboard:
             dashboard.token = "the-right-one"
-            finding = the_one(CLUSTER, context_of(tmp_path, address=dashboard.url))
+            finding = single_finding(CLUSTER, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "error"
         assert f"{dashboard.url} requires a token (401): set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in finding.text
 
     def test_one_that_refuses_our_token_does_not_see_it_in_the_message(self, tmp_path: Path, token: None) -> None:
         with dashboard_at() as dashboard:
             dashboard.token = "another"
-            finding = the_one(CLUSTER, context_of(tmp_path, address=dashboard.url))
+            finding = single_finding(CLUSTER, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "error"
         assert "rejects the token of this machine (403)" in finding.text
         assert "the-right-one" not in finding.text
@@ -73,13 +73,13 @@ class TestCluster:
         with dashboard_at() as dashboard:
             dashboard.token = "the-right-one"
             context = context_of(tmp_path, address=dashboard.url)
-            assert the_one(CLUSTER, context).level == "ok"
-            assert the_one(OPEN_DASHBOARD, context).text == f"{dashboard.url} requires a token"
+            assert single_finding(CLUSTER, context).level == "ok"
+            assert single_finding(OPEN_DASHBOARD, context).text == f"{dashboard.url} requires a token"
 
     def test_something_that_is_no_dashboard(self, tmp_path: Path) -> None:
         with dashboard_at() as dashboard:
             dashboard.broken = True
-            finding = the_one(CLUSTER, context_of(tmp_path, address=dashboard.url))
+            finding = single_finding(CLUSTER, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "error"
         assert "responds with 200, but not as a Ray dashboard" in finding.text
 
@@ -87,7 +87,7 @@ class TestCluster:
 class TestOpenDashboard:
     def test_one_on_loopback_is_its_own_machine_s(self, tmp_path: Path) -> None:
         with dashboard_at("127.0.0.1") as dashboard:
-            finding = the_one(OPEN_DASHBOARD, context_of(tmp_path, address=dashboard.url))
+            finding = single_finding(OPEN_DASHBOARD, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "ok"
         assert "reached from its own machine only" in finding.text
 
@@ -96,7 +96,7 @@ class TestOpenDashboard:
             outside = asking.external_url(dashboard.url)
             assert outside is not None, "this machine has no address but loopback"
             for address in (dashboard.url, outside):
-                finding = the_one(OPEN_DASHBOARD, context_of(tmp_path, address=address))
+                finding = single_finding(OPEN_DASHBOARD, context_of(tmp_path, address=address))
                 assert finding.level == "warning"
                 assert f"{outside} lets anybody who reaches it run code on the cluster" in finding.text
                 assert "RAY_AUTH_MODE=token" in finding.text
@@ -118,13 +118,13 @@ class TestVersions:
         monkeypatch.setattr(platform, "python_version", lambda: "3.11.4")
         with dashboard_at() as dashboard:
             dashboard.data = {**VERSIONS, **changed}
-            finding = the_one(VERSION, context_of(tmp_path, address=dashboard.url))
+            finding = single_finding(VERSION, context_of(tmp_path, address=dashboard.url))
         assert (finding.level, words in finding.text) == (level, True), finding
 
     def test_another_python_may_not_take_our_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(platform, "python_version", lambda: "3.12.1")
         with dashboard_at() as dashboard:
-            finding = the_one(VERSION, context_of(tmp_path, address=dashboard.url))
+            finding = single_finding(VERSION, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "warning"
         assert "Python is 3.11.9 on the cluster and 3.12.1 on this machine" in finding.text
 
@@ -134,7 +134,7 @@ class TestResources:
         with dashboard_at() as dashboard:
             clusters = clusters_of({"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0}, grows_to={"GPU": 3.0})
             changes = {"scaling.num_workers": 4, "scaling.use_gpu": True}
-            finding = the_one(GANG, context_of(tmp_path, changes, address=dashboard.url, clusters=clusters))
+            finding = single_finding(GANG, context_of(tmp_path, changes, address=dashboard.url, clusters=clusters))
         assert finding.level == "error"
         assert "4 GPU" in finding.text
         assert dashboard.url in finding.text
@@ -143,13 +143,16 @@ class TestResources:
         with dashboard_at() as dashboard:
             clusters = clusters_of({"CPU": 8.0}, grows_to={"CPU": 64.0, "GPU": 4.0})
             changes = {"scaling.num_workers": 4, "scaling.use_gpu": True}
-            assert the_one(GANG, context_of(tmp_path, changes, address=dashboard.url, clusters=clusters)).level == "ok"
+            assert (
+                single_finding(GANG, context_of(tmp_path, changes, address=dashboard.url, clusters=clusters)).level
+                == "ok"
+            )
 
     @pytest.mark.parametrize(("workers", "level"), [(7, "ok"), (8, "error"), (9, "skipped")])
     def test_workers_that_leave_no_cpu_for_ray_data(self, tmp_path: Path, workers: int, level: str) -> None:
         with dashboard_at() as dashboard:
             context = context_of(tmp_path, {"scaling.num_workers": workers}, address=dashboard.url)
-            finding, gang = the_one(DATA_CPUS, context), the_one(GANG, context)
+            finding, gang = single_finding(DATA_CPUS, context), single_finding(GANG, context)
         assert finding.level == level
         if level == "error":
             assert (
@@ -179,5 +182,5 @@ def test_of_a_cluster_that_does_not_tell_its_resources_nothing_is_claimed(tmp_pa
     with dashboard_at() as dashboard:
         context = context_of(tmp_path, address=dashboard.url, clusters=Clusters(connect=refuse))
         for check in (GANG, DATA_CPUS):
-            finding = the_one(check, context)
+            finding = single_finding(check, context)
             assert (finding.level, finding.text) == ("skipped", "the cluster does not report its resources")

@@ -1,4 +1,4 @@
-"""Faults of preflight's list that no recipe gets past: they are told of when it is read, before any check."""
+"""Errors in a recipe that are found when it is read, before any preflight check."""
 
 from pathlib import Path
 from typing import Any

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.preflight.local_checks import CHECKS
-from tests.jobs.preflight.contexts import clusters_of, context_of, dashboard_at, named, repository, the_one
+from tests.jobs.preflight.contexts import clusters_of, context_of, dashboard_at, named, repository, single_finding
 from trainers.inspection.findings import run_check
 
 WORKING_DIR = named(CHECKS, "working_dir")
@@ -16,14 +16,14 @@ NODE = {"CPU": 8.0}
 
 class TestWorkingDir:
     def test_a_small_one_is_fine(self, tmp_path: Path) -> None:
-        finding = the_one(WORKING_DIR, context_of(tmp_path))
+        finding = single_finding(WORKING_DIR, context_of(tmp_path))
         assert finding.level == "ok"
         assert "3 files" in finding.text
 
     def test_one_over_ray_s_limit_names_the_largest_files(self, tmp_path: Path) -> None:
         root = repository(tmp_path)
         (root / "weights.bin").write_bytes(os.urandom(101 * 1024**2))
-        finding = the_one(WORKING_DIR, context_of(tmp_path))
+        finding = single_finding(WORKING_DIR, context_of(tmp_path))
         assert finding.level == "error"
         assert "Ray takes a zip of less than 100 MiB" in finding.text
         assert "weights.bin 101.0 MiB" in finding.text
@@ -32,7 +32,7 @@ class TestWorkingDir:
     def test_no_entry_is_an_error(self, tmp_path: Path) -> None:
         context = context_of(tmp_path)
         (tmp_path / "repository" / "task.py").unlink()
-        finding = the_one(WORKING_DIR, context)
+        finding = single_finding(WORKING_DIR, context)
         assert finding.level == "error"
         assert "no task.py in" in finding.text
 
@@ -49,18 +49,18 @@ class TestPackagedData:
         root = repository(tmp_path)
         (root / "train.csv").write_text("path,text\n")
         (root / ".gitignore").write_text("*.csv\n")
-        finding = the_one(PACKAGED_DATA, context_of(tmp_path, {"data.train": "train.csv"}))
+        finding = single_finding(PACKAGED_DATA, context_of(tmp_path, {"data.train": "train.csv"}))
         assert finding.level == "error"
         assert "data.train: train.csv is not packaged, since .gitignore, .rayignore or" in finding.text
         assert "--set data.train=s3://…" in finding.text
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
-        finding = the_one(PACKAGED_DATA, context_of(tmp_path, {"data.train": "trian.csv"}))
+        finding = single_finding(PACKAGED_DATA, context_of(tmp_path, {"data.train": "trian.csv"}))
         assert finding.level == "error"
         assert "data.train: trian.csv: no such file in" in finding.text
 
     def test_absolute_paths_are_others_business(self, tmp_path: Path) -> None:
-        assert the_one(PACKAGED_DATA, context_of(tmp_path)).level == "ok"
+        assert single_finding(PACKAGED_DATA, context_of(tmp_path)).level == "ok"
 
 
 class TestStoragePath:
@@ -83,18 +83,18 @@ class TestStoragePath:
             context = context_of(
                 tmp_path, {"run.storage_path": path}, address=dashboard.url, clusters=clusters_of(*[NODE] * nodes)
             )
-            finding = the_one(STORAGE_PATH, context)
+            finding = single_finding(STORAGE_PATH, context)
         assert (finding.level, words in finding.text) == (level, True), finding
 
     def test_a_cluster_that_can_grow_has_several_nodes(self, tmp_path: Path) -> None:
         with dashboard_at() as dashboard:
             growing = clusters_of(NODE, grows_to={"CPU": 64.0})
             context = context_of(tmp_path, {"run.storage_path": None}, address=dashboard.url, clusters=growing)
-            assert the_one(STORAGE_PATH, context).level == "error"
+            assert single_finding(STORAGE_PATH, context).level == "error"
 
     @pytest.mark.parametrize(("workers", "level"), [(1, "ok"), (2, "warning")])
     def test_of_a_cluster_that_does_not_answer_only_the_workers_are_known(
         self, tmp_path: Path, workers: int, level: str
     ) -> None:
         changes: dict[str, Any] = {"run.storage_path": None, "scaling.num_workers": workers}
-        assert the_one(STORAGE_PATH, context_of(tmp_path, changes, address="http://127.0.0.1:1")).level == level
+        assert single_finding(STORAGE_PATH, context_of(tmp_path, changes, address="http://127.0.0.1:1")).level == level

@@ -48,7 +48,7 @@ def simulate(
     queues: QueuesConfig,
     *,
     policy: Policy | None = None,
-    look: Look = lambda world, decision, now_s: None,
+    observe: Look = lambda world, decision, now_s: None,
     world: World | None = None,
     from_s: float = 0.0,
     until_s: float = 1e9,
@@ -60,7 +60,7 @@ def simulate(
         capacity: What the one cluster has.
         queues: What the queues allow.
         policy: Who starts. None: the policy under test.
-        look: Called after each decision, before it is carried out.
+        observe: Called after each decision, before it is carried out.
         world: What there is at the beginning. None: nothing.
         from_s: When it begins.
         until_s: When to stop looking.
@@ -79,7 +79,7 @@ def simulate(
         while coming and coming[0].queued_s <= now_s:
             run = coming.pop(0)
             world.waiting[run.id] = run
-        for name in _starts(world, capacity, queues, policy, look, now_s):
+        for name in _starts(world, capacity, queues, policy, observe, now_s):
             run = world.waiting.pop(name)
             world.holding[name] = held(run)
             world.started_s[name], world.ends_s[name] = now_s, now_s + lengths[name]
@@ -94,13 +94,13 @@ def simulate(
 
 
 def _starts(
-    world: World, capacity: Capacity, queues: QueuesConfig, policy: Policy | None, look: Look, now_s: float
+    world: World, capacity: Capacity, queues: QueuesConfig, policy: Policy | None, observe: Look, now_s: float
 ) -> Sequence[str]:
     waiting, holding = list(world.waiting.values()), list(world.holding.values())
     if policy is not None:
         return policy(waiting, holding, {ADDRESS: capacity}, queues, now_s)
     decision = decide(waiting, holding, {ADDRESS: capacity}, queues, {}, now_s)
-    look(world, decision, now_s)
+    observe(world, decision, now_s)
     return decision.start
 
 

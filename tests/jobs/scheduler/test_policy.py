@@ -1,75 +1,15 @@
-"""Who starts now, and what the others are told."""
-
-from collections.abc import Mapping
-from typing import Any
+"""The scheduling policy: which runs start, and the reasons of those that wait."""
 
 import pytest
 
 from jobs.lifecycle import RunState
-from jobs.model import Gang
-from jobs.scheduler.policy import (
-    Capacity,
-    Decision,
-    Holding,
-    Limits,
-    QueuePart,
-    QueuesConfig,
-    Waiting,
-    decide,
-    never_fits,
-)
+from jobs.scheduler.policy import Capacity, Decision, Limits, QueuePart
 from jobs.scheduler.pools import MAX_WAITING
-
-HERE = "http://head:8265"
-NOW_S = 100_000.0
-HOUR_S = 3600.0
-
-
-def cluster(gpus: float = 0.0, cpus: float = 1000.0, *, grows_to: float | None = None, nodes: Any = ()) -> Capacity:
-    """A cluster with so many GPUs and CPUs."""
-    total = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
-    grown = total | ({"GPU": grows_to} if grows_to is not None else {})
-    return Capacity(total=total, can_grow_to=grown, nodes=tuple(nodes))
-
-
-def run(id_: str, gpus: float = 0.0, cpus: float = 0.0, *, workers: int = 1, **fields: Any) -> Waiting:
-    """A run that wants to start; those with a smaller `queued_s` came earlier."""
-    need = {name: value for name, value in {"GPU": gpus, "CPU": cpus, **fields.pop("need", {})}.items() if value}
-    row: dict[str, Any] = {"queue": "default", "user": "ana", "priority": 0, "queued_s": NOW_S - 60, "address": HERE}
-    each = {name: value / workers for name, value in need.items()}
-    return Waiting(id=id_, need=need, per_worker=each, num_workers=workers, **{**row, **fields})
-
-
-def held(*args: Any, **fields: Any) -> Holding:
-    """A run that holds its gang."""
-    row = run(*args, **fields)
-    return Holding(row.id, row.queue, row.user, row.priority, row.queued_s, row.address, row.need)
-
-
-def queues(patience_s: float = 6 * HOUR_S, **parts: QueuePart) -> QueuesConfig:
-    """Queues with limits."""
-    return QueuesConfig(patience_s=patience_s, queues=dict(parts))
-
-
-def decided(
-    *waiting: Waiting,
-    holding: tuple[Holding, ...] = (),
-    on: Capacity | Mapping[str, Capacity] | None = None,
-    queues: QueuesConfig | None = None,
-    dependencies: Mapping[str, RunState] | None = None,
-) -> Decision:
-    """What the policy says."""
-    clusters = {HERE: on or cluster(16)} if not isinstance(on, Mapping) else on
-    return decide(waiting, holding, clusters, queues or QueuesConfig(), dependencies or {}, NOW_S)
-
-
-def reason(decision: Decision, run_id: str) -> str:
-    """What a waiting run is told."""
-    return decision.waits[run_id].reason
+from tests.jobs.scheduler.decisions import HERE, HOUR_S, NOW_S, cluster, decided, held, queues, reason, run
 
 
 class TestRank:
-    """Who goes first."""
+    """The order of waiting runs."""
 
     def test_a_larger_priority_goes_first(self) -> None:
         decision = decided(run("low", 12), run("high", 12, priority=5, queued_s=NOW_S - 1))
@@ -124,7 +64,7 @@ class TestGangs:
         assert decision.start == ("run-0", "run-1")
         assert reason(decision, "run-2") == "needs 1 license; the cluster has 0 of 2 license free"
 
-    def test_memory_is_told_in_gibibytes(self) -> None:
+    def test_memory_is_shown_in_gibibytes(self) -> None:
         on = Capacity(total={"memory": 8 * 2.0**30}, can_grow_to={})
         waiting = [run(name, need={"memory": 5 * 2.0**30}) for name in ("a", "b")]
         assert reason(decided(*waiting, on=on), "b") == "needs 5 GiB memory; the cluster has 3 GiB of 8 GiB memory free"
@@ -140,7 +80,7 @@ class TestGangs:
 
 
 class TestLimits:
-    """What a queue and its users may hold."""
+    """Limits of queues and users."""
 
     def test_a_queue_holds_no_more_gpus_than_it_may(self) -> None:
         parts = queues(research=QueuePart(max_gpus=8))
@@ -166,7 +106,7 @@ class TestLimits:
             "needs 6 CPU; queue default holds 4 of 8 CPU that it allows"
         )
 
-    def test_so_many_runs_at_a_time_and_no_more(self) -> None:
+    def test_the_number_of_runs_is_limited(self) -> None:
         parts = queues(default=QueuePart(max_running=3, per_user=Limits(max_running=2)))
         waiting = [run(f"run-{n}", 1) for n in range(3)] + [run(f"bobs-{n}", 1, user="bob") for n in range(2)]
         decision = decided(*waiting, queues=parts)
@@ -193,10 +133,10 @@ class TestLimits:
 
 
 class TestOvertaking:
-    """Lower ones start ahead of a waiting run exactly where that cannot delay it."""
+    """Back-filling: lower-ranked runs start ahead of a waiting one only if that cannot delay it."""
 
     def test_a_small_run_fills_the_place_that_a_waiting_large_one_cannot_use(self) -> None:
-        """12 of 16 run; the large one needs those 12 to end, and then 8 of 16: another 8 are nobody's."""
+        """12 of 16 run; the large one needs those 12 to end, and then 8 of 16: another 8 stay free."""
         waiting = [run("large", 8, priority=1), run("small", 4)]
         assert decided(*waiting, holding=(held("running", 12),)).start == ("small",)
 
@@ -239,19 +179,19 @@ class TestOvertaking:
         decision = decided(*waiting, holding=(held("running", 16),), on=cluster(16, 64))
         assert reason(decision, "cpus") == "needs 30 CPU; behind second, for which 40 CPU of the cluster are reserved"
 
-    def test_another_cluster_is_another_line(self) -> None:
+    def test_another_cluster_has_pools_of_its_own(self) -> None:
         other = "http://other:8265"
         waiting = [run("large", 16, priority=1), run("there", 4, address=other)]
         on = {HERE: cluster(16), other: cluster(4)}
         assert decided(*waiting, holding=(held("running", 1),), on=on).start == ("there",)
 
-    def test_who_waits_for_the_own_limit_stands_in_nobody_elses_way(self) -> None:
+    def test_a_run_that_waits_for_its_users_limit_does_not_block_other_users(self) -> None:
         parts = queues(default=QueuePart(per_user=Limits(max_gpus=8)))
         waiting = [run(f"anas-{n}", 8, priority=1) for n in range(5)] + [run("bobs", 8, user="bob")]
         decision = decided(*waiting, holding=(held("running", 8),), queues=parts)
         assert decision.start == ("bobs",)
 
-    def test_but_in_the_way_of_the_same_users_lower_ones(self) -> None:
+    def test_but_blocks_lower_runs_of_the_same_user(self) -> None:
         parts = queues(default=QueuePart(per_user=Limits(max_gpus=8)))
         waiting = [run("anas", 8, priority=1), run("anas-small", 4)]
         decision = decided(*waiting, holding=(held("running", 4),), queues=parts)
@@ -275,7 +215,7 @@ class TestOvertaking:
             "needs 4 CPU; behind gpus, for which 6 CPU of user ana in queue default are reserved"
         )
 
-    def test_nobody_passes_more_than_so_many(self) -> None:
+    def test_no_run_overtakes_more_than_the_limit(self) -> None:
         waiting = [run(f"large-{n:03}", 10, priority=1) for n in range(MAX_WAITING)] + [run("small", 4)]
         one_more = run("one-more", 10, priority=1)
         running = (held("running", 12),)
@@ -285,8 +225,8 @@ class TestOvertaking:
         assert reason(decision, "small") == f"needs 4 GPU; behind {MAX_WAITING} runs that wait for the cluster"
 
 
-class TestElsewhere:
-    """Runs that wait for something else stand in nobody's way."""
+class TestOtherReasons:
+    """Runs that wait for something other than resources do not block others."""
 
     def test_a_run_waits_for_anothers_success(self) -> None:
         waiting = [run("one", 16, priority=1, depends_on=("prep-1",)), run("two", 16)]
@@ -327,7 +267,7 @@ class TestElsewhere:
         assert reason(decision, "one") == "retries at 1970-01-02 03:47:10 UTC"
         assert decided(run("one", 16, not_before_s=NOW_S)).start == ("one",)
 
-    def test_a_cluster_that_does_not_answer_holds_back_its_own_runs_only(self) -> None:
+    def test_a_cluster_that_does_not_respond_blocks_its_own_runs_only(self) -> None:
         waiting = [run("there", 16, priority=1, address="http://gone:8265"), run("here", 16)]
         decision = decided(*waiting)
         assert decision.start == ("here",)
@@ -352,107 +292,3 @@ class TestElsewhere:
 
     def test_nothing_waits_and_nothing_happens(self) -> None:
         assert decided() == Decision()
-
-
-class TestNeverFits:
-    """What is refused at submission, with the arithmetic."""
-
-    @staticmethod
-    def said(
-        workers: int,
-        each: dict[str, float],
-        on: Capacity | None = None,
-        *,
-        extra: dict[str, float] | None = None,
-        part: QueuePart | None = None,
-    ) -> str | None:
-        """What is said of a gang."""
-        gang = Gang(num_workers=workers, resources_per_worker=each, extra=extra or {})
-        return never_fits(gang, "research", queues(research=part or QueuePart()), on, HERE)
-
-    def test_what_fits_is_not_refused(self) -> None:
-        assert self.said(4, {"GPU": 4}, cluster(16)) is None
-
-    def test_more_than_the_cluster_can_grow_to(self) -> None:
-        assert self.said(4, {"GPU": 2}, cluster(2, grows_to=4)) == (
-            f"scaling.num_workers 4 × 2 GPU = 8 GPU, but the cluster at {HERE} can grow to 4 GPU; set "
-            "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
-        )
-
-    def test_what_is_beside_the_workers_is_in_the_sum(self) -> None:
-        assert self.said(3, {"CPU": 3}, cluster(cpus=9), extra={"CPU": 1}) == (
-            f"scaling.num_workers 3 × 3 CPU + 1 CPU for Ray Data = 10 CPU, but the cluster at {HERE} has 9 CPU; set "
-            "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
-        )
-
-    def test_a_cluster_without_gpus(self) -> None:
-        assert self.said(1, {"GPU": 1, "CPU": 1}, cluster()) == (
-            f"scaling.num_workers 1 × 1 GPU = 1 GPU, but the cluster at {HERE} has 0 GPU; set scaling.use_gpu: false, "
-            "or name a larger cluster (job.address)"
-        )
-
-    def test_one_worker_that_is_more_than_there_is(self) -> None:
-        said = self.said(1, {"CPU": 8}, cluster(cpus=5), extra={"CPU": 1})
-        assert said is not None
-        assert "set scaling.resources_per_worker.CPU to at most 4" in said
-
-    def test_more_than_a_queue_allows(self) -> None:
-        said = self.said(4, {"GPU": 2}, cluster(16), part=QueuePart(max_gpus=4))
-        assert said == (
-            "scaling.num_workers 4 × 2 GPU = 8 GPU, but queue research allows 4 GPU; set scaling.num_workers to at "
-            "most 2, or name another queue (job.queue)"
-        )
-
-    def test_more_than_each_user_may(self) -> None:
-        said = self.said(4, {"GPU": 2}, cluster(16), part=QueuePart(per_user=Limits(max_gpus=4)))
-        assert said is not None
-        assert "but queue research allows each user 4 GPU; set scaling.num_workers to at most 2" in said
-
-    def test_a_queue_without_gpus(self) -> None:
-        said = self.said(1, {"GPU": 1}, cluster(16), part=QueuePart(max_gpus=0))
-        assert said is not None
-        assert "queue research allows 0 GPU; set scaling.use_gpu: false" in said
-
-    def test_a_paused_queue_is_no_reason_to_refuse(self) -> None:
-        assert self.said(1, {"GPU": 1}, cluster(16), part=QueuePart(max_running=0)) is None
-
-    def test_a_queue_that_is_not_there(self) -> None:
-        gang = Gang(num_workers=1, resources_per_worker={"CPU": 1})
-        assert never_fits(gang, "nihgt", queues(night=QueuePart()), None, HERE) == (
-            "job.queue nihgt is not one of the queues default, night: name one of these"
-        )
-
-    def test_a_cluster_that_does_not_answer_refuses_nothing(self) -> None:
-        assert self.said(100, {"GPU": 8}) is None
-
-    def test_a_worker_larger_than_every_node(self) -> None:
-        on = cluster(16, nodes=[{"GPU": 4, "CPU": 32}] * 4)
-        assert self.said(2, {"GPU": 8}, on) == (
-            f"one worker needs 8 GPU, but the largest node of the cluster at {HERE} has 4 GPU; set "
-            "scaling.resources_per_worker.GPU to at most 4, and more scaling.num_workers instead"
-        )
-
-    def test_a_worker_that_no_single_node_has_all_of(self) -> None:
-        on = cluster(8, nodes=[{"GPU": 8, "CPU": 4}, {"CPU": 64}])
-        assert self.said(1, {"GPU": 1, "CPU": 16}, on) == (
-            f"one worker needs 1 GPU, 16 CPU together, but no single node of the cluster at {HERE} has all of it; set "
-            "scaling.resources_per_worker to what one node has"
-        )
-
-    def test_more_whole_workers_than_the_nodes_have_places(self) -> None:
-        on = cluster(9, nodes=[{"GPU": 3}] * 3)
-        assert self.said(4, {"GPU": 2}, on) == (
-            f"scaling.num_workers 4 × (2 GPU): the nodes of the cluster at {HERE} hold at most 3 such workers whole; "
-            "set scaling.num_workers to at most 3, or smaller scaling.resources_per_worker"
-        )
-
-    def test_a_node_that_may_be_added_may_hold_all_that_is_added(self) -> None:
-        on = cluster(4, grows_to=12, nodes=[{"GPU": 4, "CPU": 500}, {"CPU": 500}])
-        assert self.said(1, {"GPU": 8}, on) is None
-        assert self.said(2, {"GPU": 6}, on) is not None
-
-    def test_what_no_node_holds_does_not_start_because_totals_fit(self) -> None:
-        on = cluster(16, nodes=[{"GPU": 4}] * 4)
-        decision = decided(run("one", 8, priority=1), run("two", 8, workers=2), on=on)
-        assert decision.start == ("two",)
-        assert "one worker needs 8 GPU, but the largest node" in reason(decision, "one")

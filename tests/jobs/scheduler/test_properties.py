@@ -94,10 +94,10 @@ class TestPools:
     @quick
     @given(coming=arrivals(), queues=any_queues)
     def test_no_pool_ever_holds_more_than_it_may(self, coming: list[Arrival], queues: QueuesConfig) -> None:
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             assert not over(rows_after(world, decision), CLUSTER, queues)
 
-        simulate(coming, CLUSTER, queues, look=look)
+        simulate(coming, CLUSTER, queues, observe=observe)
 
     @quick
     @given(coming=arrivals(), queues=any_queues)
@@ -108,14 +108,14 @@ class TestPools:
     @quick
     @given(coming=arrivals(), queues=any_queues)
     def test_everybody_is_told_one_thing(self, coming: list[Arrival], queues: QueuesConfig) -> None:
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             assert sorted([*decision.start, *decision.waits]) == sorted(world.waiting)
             ranked = in_order(world.waiting.values(), queues, now_s)
             for queue in ("q0", "q1"):
                 blocked = [run.id for run in ranked if run.queue == queue and run.id in decision.waits]
                 assert [decision.waits[name].position for name in blocked] == list(range(1, len(blocked) + 1))
 
-        simulate(coming, CLUSTER, queues, look=look)
+        simulate(coming, CLUSTER, queues, observe=observe)
 
 
 class TestSameRowsSameDecision:
@@ -128,27 +128,27 @@ class TestSameRowsSameDecision:
     ) -> None:
         random = Random(seed)
 
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             waiting, holding = list(world.waiting.values()), list(world.holding.values())
             random.shuffle(waiting)
             random.shuffle(holding)
             assert decide(waiting, holding, {ADDRESS: CLUSTER}, queues, {}, now_s) == decision
 
-        simulate(coming, CLUSTER, queues, look=look)
+        simulate(coming, CLUSTER, queues, observe=observe)
 
     @quick
     @given(coming=arrivals(), queues=any_queues)
     def test_starting_one_at_a_time_starts_the_same(self, coming: list[Arrival], queues: QueuesConfig) -> None:
         """A controller that is killed between two starts is continued as if it had not been."""
 
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             waiting, holding, starts = dict(world.waiting), list(world.holding.values()), list(decision.start)
             while starts:
                 again = decide(waiting.values(), holding, {ADDRESS: CLUSTER}, queues, {}, now_s)
                 assert list(again.start) == starts
                 holding.append(held(waiting.pop(starts.pop(0))))
 
-        simulate(coming, CLUSTER, queues, look=look)
+        simulate(coming, CLUSTER, queues, observe=observe)
 
 
 class TestOrder:
@@ -159,7 +159,7 @@ class TestOrder:
     def test_who_fits_waits_only_behind_one_that_ranks_higher(
         self, coming: list[Arrival], queues: QueuesConfig
     ) -> None:
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             above: list[str] = []
             for run in in_order(world.waiting.values(), queues, now_s):
                 if run.id not in decision.waits:
@@ -169,7 +169,7 @@ class TestOrder:
                     assert any(f"behind {name}, for which" in reason for name in above), reason
                 above.append(run.id)
 
-        simulate(coming, CLUSTER, queues, look=look)
+        simulate(coming, CLUSTER, queues, observe=observe)
 
     @quick
     @given(coming=arrivals(), queues=any_queues, need=needs())
@@ -206,7 +206,7 @@ class TestOvertaking:
     ) -> None:
         """At every moment: nobody comes any more, and those in the line go on in strict order, without the others."""
 
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             line = _line(world, decision, queues, now_s)
             left = [item for item in coming if item.run.id in world.waiting]
             onward = simulate(left, CLUSTER, queues, world=world.copy(), from_s=now_s)
@@ -215,7 +215,7 @@ class TestOvertaking:
             strictly = simulate(left, CLUSTER, queues, policy=without_overtaking, world=alone, from_s=now_s)
             assert all(onward[run.id] <= strictly[run.id] for run in line)
 
-        simulate(coming, CLUSTER, queues, look=look)
+        simulate(coming, CLUSTER, queues, observe=observe)
 
     @settings(quick, max_examples=examples(300))
     @given(coming=arrivals(), queues=patient_queues)
@@ -224,7 +224,7 @@ class TestOvertaking:
     ) -> None:
         """Every set of those ahead that fits with a waiting run still fits once the lower ones have been started."""
 
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             line = _line(world, decision, queues, now_s)
             for place, run in enumerate(line):
                 if run.id in decision.waits:
@@ -234,7 +234,7 @@ class TestOvertaking:
                         if _fit([run, *others], run):
                             assert _fit([run, *others, *lower], run)
 
-        simulate(coming, CLUSTER, queues, look=look)
+        simulate(coming, CLUSTER, queues, observe=observe)
 
     @quick
     @given(coming=arrivals(), queues=patient_queues)
@@ -242,7 +242,7 @@ class TestOvertaking:
         """Whoever else comes: what was started below a run since it stands in the cluster's line leaves it a place."""
         since_s: dict[str, float] = {}
 
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             in_line = {name for name, wait in decision.waits.items() if "the cluster" in wait.reason}
             for name in set(since_s) - in_line:
                 del since_s[name]
@@ -256,7 +256,7 @@ class TestOvertaking:
                 ]
                 assert _fit([world.waiting[name], *lower], world.waiting[name])
 
-        simulate(coming, CLUSTER, queues, look=look)
+        simulate(coming, CLUSTER, queues, observe=observe)
 
 
 def _check_nobody_is_later(coming: list[Arrival]) -> None:
@@ -330,10 +330,10 @@ class TestPatience:
         overdue_s = float(patience_s + 1)
         ends_s = [overdue_s]
 
-        def look(world: World, decision: Decision, now_s: float) -> None:
+        def observe(world: World, decision: Decision, now_s: float) -> None:
             if now_s == overdue_s:
                 ends_s.extend(world.ends_s.values())
 
         queues, until_s = open_queues(float(patience_s)), overdue_s + SHORT_S
-        started = simulate([*coming, Arrival(victim, 1.0)], CLUSTER, queues, look=look, until_s=until_s)
+        started = simulate([*coming, Arrival(victim, 1.0)], CLUSTER, queues, observe=observe, until_s=until_s)
         assert started[victim.id] <= max(ends_s)

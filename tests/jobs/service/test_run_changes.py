@@ -6,7 +6,7 @@ from jobs.lifecycle import RunState, may_follow
 from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Progress, Run
 from jobs.service.retry_policy import RULES
 from jobs.service.run_changes import AttemptEnd, RunChange, admitted, blocked, ended, observed, refused
-from tests.jobs.ledger.making import make_attempt
+from tests.jobs.ledger.builders import make_attempt
 from tests.jobs.sample import sample_run
 
 NOW_S = 5000.0

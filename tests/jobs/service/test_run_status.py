@@ -1,4 +1,4 @@
-"""What a live attempt is said to be doing."""
+"""The state and reason of an active attempt."""
 
 import pytest
 

@@ -35,8 +35,8 @@ def test_a_credential_is_refused_wherever_it_stands_and_never_repeated(tmp_path:
 
 
 def test_a_credential_in_an_override_is_refused_too() -> None:
-    [fault] = find_literal_secrets([f"run.s3_endpoint_url=https://ana:{TOKEN}@minio"], ("overrides",))
-    assert fault.startswith("overrides.0: looks like a credential")
+    [error] = find_literal_secrets([f"run.s3_endpoint_url=https://ana:{TOKEN}@minio"], ("overrides",))
+    assert error.startswith("overrides.0: looks like a credential")
 
 
 def test_a_common_recipe_holds_none() -> None:

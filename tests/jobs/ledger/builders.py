@@ -1,4 +1,4 @@
-"""Runs, attempts and ledgers for tests: whole ones, of which a test names only what it is about."""
+"""Builders of runs and attempts for tests; a test only gives the fields that it is about."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from jobs.lifecycle import RunState
 from jobs.model import Attempt, AttemptState, Gang, Run, submission_id_of
 
 GANG = Gang(num_workers=2, resources_per_worker={"CPU": 4.0, "GPU": 1.0}, extra={"CPU": 1.0})
-DEADLINE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def make_run(run_id: str, **fields: Any) -> Run:
@@ -55,30 +55,30 @@ def add(ledger: Ledger, run_id: str, **fields: Any) -> Run:
     return ledger.requests.add_run(make_run(run_id, **fields), text="submitted by ana")
 
 
-def put(ledger: Ledger, run: Run, state: RunState, **fields: Any) -> Run:
-    """Brings a run into a state, through those that must lie between."""
+def move_to(ledger: Ledger, run: Run, state: RunState, **fields: Any) -> Run:
+    """Moves a run to a state, through those in between."""
     with ledger.write() as writer:
-        for step in _way(run.state, state):
+        for step in _path(run.state, state):
             run = writer.change(run, cause="test", text=f"now {step}", state=step, at_s=run.updated_s + 1.0)
         if fields:
             run = writer.change(run, cause="test", text="fields", at_s=run.updated_s, event=False, **fields)
     return run
 
 
-def add_in(ledger: Ledger, run_id: str, state: RunState, **fields: Any) -> Run:
-    """Submits a run and brings it into a state."""
-    return put(ledger, add(ledger, run_id, **fields), state)
+def add_in_state(ledger: Ledger, run_id: str, state: RunState, **fields: Any) -> Run:
+    """Submits a run and moves it to a state."""
+    return move_to(ledger, add(ledger, run_id, **fields), state)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Waits for a condition, with a deadline."""
-    end = time.monotonic() + DEADLINE_S
+    """Waits for a condition, with a timeout."""
+    end = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < end, f"waited in vain: {what}"
+        assert time.monotonic() < end, f"timed out: {what}"
         time.sleep(0.02)
 
 
-def _way(before: RunState, after: RunState) -> list[RunState]:
+def _path(before: RunState, after: RunState) -> list[RunState]:
     if before == after:
         return []
     direct = after == RunState.SETTING_UP or (before.waiting and after in (RunState.FAILED, RunState.STOPPED))

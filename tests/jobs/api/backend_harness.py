@@ -25,7 +25,7 @@ from jobs.model import AttemptState, Cause, Run
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.service.package_store import PackageStore
 from jobs.service.service import Service
-from tests.jobs.ledger.making import DEADLINE_S, make_attempt, put
+from tests.jobs.ledger.builders import TIMEOUT_S, make_attempt, move_to
 from tests.jobs.sample import CONTENT, sample_run
 from trainers.config.schema import TrainConfig
 
@@ -35,17 +35,17 @@ QUEUES = QueuesConfig(queues={"small": QueuePart(max_gpus=4, per_user=Limits(max
 
 def no_cluster(address: str) -> RayJobs:
     """A cluster that is down."""
-    raise ClusterError(f"{address}: no answer; is the cluster's head alive?")
+    raise ClusterError(f"{address}: no response; is the cluster's head alive?")
 
 
 @dataclass(frozen=True)
-class House:
-    """What a service has behind its door.
+class BackendHarness:
+    """A backend, and what tests need to use it.
 
     Attributes:
-        backend: Everything.
-        folder: Where its files are.
-        token: Ana's.
+        backend: The backend.
+        folder: Folder of its files.
+        token: Ana's token.
     """
 
     backend: Backend
@@ -54,7 +54,7 @@ class House:
 
     @property
     def ledger(self) -> Ledger:
-        """The runs."""
+        """The ledger."""
         return self.backend.ledger
 
     def add(self, run_id: str, **fields: Any) -> Run:
@@ -62,8 +62,8 @@ class House:
         values = {"id": run_id, "address": ADDRESS, "run_folder": f"{self.folder}/runs/{run_id}", **fields}
         return self.ledger.requests.add_run(sample_run(**values), text=f"submitted by {values.get('user', 'ana')}")
 
-    def add_in(self, run_id: str, state: RunState, **fields: Any) -> Run:
-        """Submits a run and brings it into a state, with the attempt that this needs."""
+    def add_in_state(self, run_id: str, state: RunState, **fields: Any) -> Run:
+        """Submits a run and moves it to a state, with the attempt that this needs."""
         run = self.add(run_id, **fields)
         if state == RunState.QUEUED:
             return run
@@ -74,41 +74,41 @@ class House:
             if state.ended or state.waiting:
                 cause = Cause.SUCCEEDED if state == RunState.SUCCEEDED else Cause.NODE_LOST
                 writer.change_attempt(run_id, 1, state=AttemptState.ENDED, ended_s=now_s + 3600, cause=cause)
-        return put(self.ledger, put(self.ledger, run, RunState.SETTING_UP, attempt=1), state)
+        return move_to(self.ledger, move_to(self.ledger, run, RunState.SETTING_UP, attempt=1), state)
 
     def fill(self) -> dict[RunState, str]:
         """A run in every state; returns their names."""
         names = {}
-        for place, state in enumerate(RunState):
+        for index, state in enumerate(RunState):
             name = f"run-{state.lower().replace('_', '-')}"
-            self.add_in(name, state, tags=["every"], submitted_s=1000.0 + place, queued_s=1000.0 + place)
+            self.add_in_state(name, state, tags=["every"], submitted_s=1000.0 + index, queued_s=1000.0 + index)
             names[state] = name
         return names
 
 
 @contextmanager
-def a_house(folder: Path, database: str | None = None) -> Iterator[House]:
-    """A backend that lives as long as the block; its cluster is down."""
+def open_harness(folder: Path, database: str | None = None) -> Iterator[BackendHarness]:
+    """A backend for the duration of the block; its cluster is down."""
     ledger = Ledger.open(database or f"sqlite:///{folder / 'ledger.db'}")
     packages = PackageStore(folder / "packages")
     clusters = CachingClusters(connect=no_cluster)
     service = Service(ledger, clusters, packages, QUEUES, user="nobody", addresses=[ADDRESS])
     backend = Backend(service, ledger, QUEUES, packages.folder, lambda: True)
     try:
-        yield House(backend, folder, ledger.tokens.add("ana", 1.0))
+        yield BackendHarness(backend, folder, ledger.tokens.add("ana", 1.0))
     finally:
         ledger.close()
 
 
 @contextmanager
 def served(app: ASGIApp, port: int = 0) -> Iterator[str]:
-    """Serves an app on loopback for the length of the block; gives its URL."""
+    """Serves an app on loopback for the duration of the block; yields its URL."""
     config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     with listen("127.0.0.1", port) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + TIMEOUT_S
         while not server.started:
             assert thread.is_alive() and time.monotonic() < end, "the server did not start"
             time.sleep(0.01)
@@ -116,17 +116,17 @@ def served(app: ASGIApp, port: int = 0) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(DEADLINE_S)
+            thread.join(TIMEOUT_S)
             assert not thread.is_alive()
 
 
 @contextmanager
-def served_house(folder: Path) -> Iterator[tuple[House, str]]:
-    """A house with runs in every state, served with tokens; gives its URL."""
-    with a_house(folder) as house:
-        house.fill()
-        with served(make_app(house.backend)) as url:
-            yield house, url
+def served_backend(folder: Path) -> Iterator[tuple[BackendHarness, str]]:
+    """A backend with runs in every state, served with tokens, and its URL."""
+    with open_harness(folder) as harness:
+        harness.fill()
+        with served(make_app(harness.backend)) as url:
+            yield harness, url
 
 
 def make_package(path: Path, content: bytes = b"print('hello')\n") -> str:
@@ -137,6 +137,6 @@ def make_package(path: Path, content: bytes = b"print('hello')\n") -> str:
 
 
 def config_of(name: str, **job: Any) -> dict[str, Any]:
-    """A whole config that the service takes."""
+    """A complete config that the service accepts."""
     content = {**CONTENT, "run": {**CONTENT["run"], "name": name}}
     return {**TrainConfig.model_validate(content).model_dump(mode="json"), "job": job}

@@ -1,4 +1,4 @@
-"""A ledger, a cluster at the seam where Ray begins, and controllers to drive them."""
+"""A ledger, a fake cluster, and controllers for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ MAX_ROUNDS = 60
 
 
 @dataclass
-class Place:
-    """A ledger, a cluster, and a clock that goes on by a minute a round."""
+class ControllerHarness:
+    """A ledger, a fake cluster, and a clock that advances by a minute per round."""
 
     folder: Path
     ledger: Ledger
@@ -48,7 +48,7 @@ class Place:
         return self.ledger.requests.add_run(run, text="submitted")
 
     def controller(self, hook: Callable[[str], None] | None = None) -> Controller:
-        """A new controller, as a service that starts has it."""
+        """A new controller, as after a restart of the service."""
         lease = self.ledger.lease("test", ttl_s=0.0)
         clusters = Clusters(connect=lambda _: self.cluster, clock=lambda: self.now_s)
         packages = PackageStore(self.folder / "packages")
@@ -62,8 +62,8 @@ class Place:
             hook=hook or self.points.append,
         )
 
-    def drive(self, controller: Controller, until: Callable[[], bool] | None = None) -> None:
-        """Rounds until all runs have ended, or the condition holds."""
+    def run_rounds(self, controller: Controller, until: Callable[[], bool] | None = None) -> None:
+        """Runs rounds until all runs have ended, or the condition holds."""
         condition = until or self.all_ended
         for _ in range(MAX_ROUNDS):
             controller.round()
@@ -73,11 +73,11 @@ class Place:
         raise AssertionError([(run.id, run.state, run.reason) for run in self.ledger.runs(limit=500).runs])
 
     def all_ended(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all runs have ended."""
         return all(run.state.ended for run in self.ledger.runs(limit=500).runs)
 
-    def check_story(self) -> None:
-        """The events agree with each other, with the attempts and with what the cluster saw."""
+    def check_history(self) -> None:
+        """Checks that events, attempts and the cluster's jobs agree."""
         runs = self.ledger.runs(limit=500).runs
         attempts = {run.id: self.ledger.attempts(run.id) for run in runs}
         check_each_run(runs, self.ledger.events(None, limit=10_000), attempts)
