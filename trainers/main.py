@@ -17,7 +17,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CONFIG_VARIABLE, read_record, read_submitted
 from trainers.distributed.console import print_line
-from trainers.distributed.signals import STOP
+from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
 from trainers.pipeline import demo_run
 
@@ -122,19 +122,19 @@ def run_task(arguments: TaskArguments) -> int:
     """Runs one verb; prints one message for what can go wrong, and returns the exit code."""
     if arguments.demo:
         print(demo_run.NOTICE, flush=True)
-    STOP.reset()
-    with STOP.on_signals():
+    STOP_SIGNAL.reset()
+    with STOP_SIGNAL.on_signals():
         try:
             resolve_secrets(os.environ)
             config, changed = config_of(arguments)
             return run_verb(arguments, config, changed)
         except StoppedError as stopped:
             print_line(str(stopped), sys.stderr)
-            return STOP.exit_code
+            return STOP_SIGNAL.exit_code
         except KeyboardInterrupt as stopped:
             left = (stopped if isinstance(stopped, Interruption) else Interruption()).left
             print_line(f"stopped; {left}", sys.stderr)
-            return STOP.exit_code
+            return STOP_SIGNAL.exit_code
         except RayscribeError as error:
             print_line(f"error: {error}", sys.stderr)
             return error.exit_code
@@ -200,7 +200,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     from trainers.pipeline.ray_engine import RayEngine  # noqa: PLC0415
 
     # Again inside, since Ray takes SIGTERM for itself when it connects.
-    with connected(config, given.address), STOP.on_signals():
+    with connected(config, given.address), STOP_SIGNAL.on_signals():
         if given.demo:
             placement = demo_run.place_demo(config, driver_node())
             print(placement.message, flush=True)

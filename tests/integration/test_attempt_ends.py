@@ -123,7 +123,7 @@ def test_what_would_fail_again_is_not_tried_again(run: Run) -> None:
     code, said = ends(persistent)
     assert code == 2
     assert said.count("transformers refuses the arguments") == 1
-    assert "the workers start again" not in said
+    assert "the workers restart" not in said
     assert "Traceback" not in said
     logs = worker_logs(RunFolder(run.folder), 1)
     assert sorted(rank for rank, _, _ in logs) == [0, 1]

@@ -92,18 +92,18 @@ class HubDatasetPart(Part):
 
 
 class DataPart(Part):
-    """Where the speech comes from and how it is prepared. Exactly one door: manifests, `demo` or `dataset`."""
+    """The data source and how it is prepared. Exactly one source: manifests, `demo` or `dataset`."""
 
     train: str | None = Field(
-        None, description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL. null: another door."
+        None, description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL. null: another data source."
     )
-    validation: str | None = Field(None, description="Manifest that chooses the best model. null: another door.")
+    validation: str | None = Field(None, description="Manifest that chooses the best model. null: another data source.")
     test: str | None = Field(None, description="Manifest of the final score. null: no final score.")
     demo: DemoPart | None = Field(
-        None, description="Door `demo:`, a corpus synthesized where the job runs. null: another door."
+        None, description="Data source `demo:`, a corpus synthesized where the job runs. null: another data source."
     )
     dataset: HubDatasetPart | None = Field(
-        None, description="Door `dataset:`, opened by datasets.load_dataset. null: another door."
+        None, description="Data source `dataset:`, opened by datasets.load_dataset. null: another data source."
     )
     audio_column_name: str = Field("path", description="Column with the path of the recording.")
     text_column_name: str = Field("text", description="Column with the transcript.")
@@ -130,12 +130,12 @@ class DataPart(Part):
 
     @model_validator(mode="after")
     def _one_door(self) -> Self:
-        doors = [name for name in ("train", "demo", "dataset") if getattr(self, name) is not None]
-        if len(doors) > 1:
+        sources = [name for name in ("train", "demo", "dataset") if getattr(self, name) is not None]
+        if len(sources) > 1:
             raise ValueError(
-                f"names {' and '.join(doors)}: keep one of train, demo and dataset, set the others to null"
+                f"names {' and '.join(sources)}: keep one of train, demo and dataset, set the others to null"
             )
-        if not doors:
+        if not sources:
             raise ValueError("names no data: set data.train and data.validation to manifests (--set data.train=my.csv)")
         if self.train is not None and self.validation is None:
             raise ValueError("validation is missing: the best model is chosen on it (--set data.validation=valid.csv)")

@@ -11,7 +11,7 @@ from typing import Any
 from trainers.errors import ConfigError
 
 REFERENCES = "RAYSCRIBE_SECRETS"
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 KINDS = ("env", "file")
 
 
@@ -72,7 +72,7 @@ def _value(name: str, place: dict[str, str], environment: MutableMapping[str, st
     path = Path(place["file"])
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
         value = content.decode().removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -80,9 +80,9 @@ def _value(name: str, place: dict[str, str], environment: MutableMapping[str, st
             f"{_named(name)} refers to {path}, which cannot be read on this node ({why}): put it there on every node, "
             "readable by the user that Ray runs as"
         ) from None
-    if not value or "\0" in value or len(content) > MOST_BYTES:
+    if not value or "\0" in value or len(content) > MAX_BYTES:
         raise ConfigError(
-            f"{_named(name)} refers to {path}, which is empty, holds a NUL byte or has more than {MOST_BYTES} bytes: "
+            f"{_named(name)} refers to {path}, which is empty, holds a NUL byte or has more than {MAX_BYTES} bytes: "
             "it must hold the secret's text alone"
         )
     return value

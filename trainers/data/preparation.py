@@ -198,7 +198,7 @@ def prepare(
     cache_url: str,
     storage_options: StorageOptions,
     runner: Runner,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> PreparedSet:
     """Prepares one split, or finds it prepared.
 
@@ -208,7 +208,7 @@ def prepare(
         cache_url: Where prepared sets are kept.
         storage_options: How s3:// and its like are reached.
         runner: `run_on_ray` or `run_here`.
-        say: Logs lines of progress.
+        log: Called with lines of progress.
 
     Raises:
         DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
@@ -222,7 +222,7 @@ def prepare(
         folder = f"{key}-{uuid.uuid4().hex[:8]}"
         task = ShardTask(cache.url(folder), storage_options, options)
         try:
-            results = _run(source, data, runner, task, say)
+            results = _run(source, data, runner, task, log)
         except BaseException:
             cache.delete_tree(folder)
             raise
@@ -231,7 +231,7 @@ def prepare(
         found = find(cache, key, storage_options)
         assert found is not None
     else:
-        say(f"prepare {source.split}: already prepared, {found.summary.prepared} clips in {found.url}")
+        log(f"prepare {source.split}: already prepared, {found.summary.prepared} clips in {found.url}")
     _check_bad(source, data, found.summary.quarantined, found.summary.rows, found.quarantine)
     return found
 
@@ -246,9 +246,9 @@ def blocks_of(table: pa.Table, rows_per_shard: int) -> list[pa.Table]:
     ]
 
 
-def _run(source: Source, data: DataPart, runner: Runner, task: ShardTask, say: Callable[[str], None]) -> pa.Table:
+def _run(source: Source, data: DataPart, runner: Runner, task: ShardTask, log: Callable[[str], None]) -> pa.Table:
     blocks = blocks_of(source.table, task.options.rows_per_shard)
-    progress = Progress(f"prepare {source.split}", total=len(source.table), unit="clips", say=say)
+    progress = Progress(f"prepare {source.split}", total=len(source.table), unit="clips", log=log)
     parts: list[pa.Table] = []
     bad: list[dict[str, str]] = []
     for part in runner(blocks, task):

@@ -1,4 +1,4 @@
-"""What people read while it runs: lines that are printed once for all ranks, and progress."""
+"""Console output: lines that are printed once for all ranks, and progress."""
 
 import os
 import time
@@ -25,7 +25,7 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 
 
 class Progress:
-    """Counts towards a total and says a line now and then; lines are for logs, so none is overwritten."""
+    """Counts towards a total and prints a line now and then; lines are for logs, so none is overwritten."""
 
     def __init__(
         self,
@@ -33,21 +33,21 @@ class Progress:
         *,
         total: int,
         unit: str,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         every_s: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ):
         """Starts the clock.
 
         Args:
-            what: Begins each line.
-            total: Units to come.
-            unit: What is counted.
-            say: Takes the lines.
+            what: Start of each line.
+            total: Number of units.
+            unit: Name of the units.
+            log: Called with each line.
             every_s: Least seconds between two lines.
-            clock: Seconds from any origin.
+            clock: Monotonic clock, in seconds.
         """
-        self._what, self._total, self._unit, self._say = what, total, unit, say
+        self._what, self._total, self._unit, self._log = what, total, unit, log
         self._every_s, self._clock = every_s, clock
         self._start = self._last = clock()
         self._count = 0
@@ -63,12 +63,12 @@ class Progress:
             rate = self._count / max(now - self._start, 1e-9)
             rest = format_duration((self._total - self._count) / max(rate, 1e-9))
             bar = "█" * (20 * self._count // self._total)
-            self._say(self._line(f"{bar:░<20} {self._count:,}/{self._total:,} {self._unit}", rate, f"ETA {rest}"))
+            self._log(self._line(f"{bar:░<20} {self._count:,}/{self._total:,} {self._unit}", rate, f"ETA {rest}"))
 
     def done(self) -> None:
-        """Says the closing line."""
+        """Prints the last line."""
         elapsed = max(self._clock() - self._start, 1e-9)
-        self._say(self._line(f"{self._count:,} {self._unit}", self._count / elapsed, f"in {format_duration(elapsed)}"))
+        self._log(self._line(f"{self._count:,} {self._unit}", self._count / elapsed, f"in {format_duration(elapsed)}"))
 
     def _line(self, amount: str, rate: float, end: str) -> str:
         note = f" · {self._note}" if self._note else ""

@@ -1,4 +1,4 @@
-"""The Ray cluster: joining or starting one, what it can hold, which nodes it lost, and the board on it."""
+"""The Ray cluster: joining or starting one, what it can hold, which nodes it lost, and the coordinator on it."""
 
 import contextlib
 import logging
@@ -15,14 +15,14 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.schema import CPUS_FOR_DATA, TrainConfig
-from trainers.distributed.board import Board, News
+from trainers.distributed.coordinator import Coordinator, WorkerUpdate
 from trainers.errors import ResourceError
 
 POLL_S = 0.2
 # Set by install_and_run.sh, see runtime_env.install_script.
 PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
-BOARD_S = 10.0
+COORDINATOR_TIMEOUT_S = 10.0
 ANSWER_S = 10.0
 LOOPBACK = "127.0.0.1"
 
@@ -162,10 +162,10 @@ def _autoscaler_limits() -> Mapping[str, float]:
 
 
 @contextlib.contextmanager
-def open_board() -> Iterator[Any]:
-    """Gives the handle of a `board.Board` on this node, which a lost worker node does not take away."""
+def open_coordinator() -> Iterator[Any]:
+    """Yields the handle of a `coordinator.Coordinator` on this node, so that it survives lost worker nodes."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    kind: Any = ray.remote(num_cpus=0)(Board)
+    kind: Any = ray.remote(num_cpus=0)(Coordinator)
     # Where memory runs out, it may go with the workers.
     actor = kind.options(scheduling_strategy=here, max_restarts=-1).remote()
     try:
@@ -174,19 +174,19 @@ def open_board() -> Iterator[Any]:
         ray.kill(actor)
 
 
-def read_board(board: Any) -> News | None:
-    """What is new; None where the board is gone, of which the cluster's own error will tell more."""
+def poll_coordinator(coordinator: Any) -> WorkerUpdate | None:
+    """What has changed since the last poll; None if the coordinator is gone, which the cluster's error explains."""
     try:
-        news: News = ray.get(board.take.remote(), timeout=BOARD_S)
-        return news
+        update: WorkerUpdate = ray.get(coordinator.poll.remote(), timeout=COORDINATOR_TIMEOUT_S)
+        return update
     except ray.exceptions.RayError:
         return None
 
 
-def is_stop_asked(board: Any) -> bool:
-    """Whether somebody asks to stop; not where the board is gone."""
+def stop_requested(coordinator: Any) -> bool:
+    """Whether a stop was requested; False if the coordinator is gone."""
     try:
-        return bool(ray.get(board.is_stop_asked.remote(), timeout=BOARD_S))
+        return bool(ray.get(coordinator.stop_requested.remote(), timeout=COORDINATOR_TIMEOUT_S))
     except ray.exceptions.RayError:
         return False
 

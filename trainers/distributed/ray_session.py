@@ -9,31 +9,31 @@ from typing import Any
 import ray.train
 from ray.train import Checkpoint, CheckpointConsistencyMode, CheckpointUploadMode
 
-from trainers.distributed.board import STOPPABLE, WORKING
-from trainers.distributed.ray_connection import is_stop_asked
+from trainers.distributed.coordinator import STOPPABLE, WORKING
+from trainers.distributed.ray_connection import stop_requested
 from trainers.distributed.session import Session
 
 
 @dataclass(frozen=True)
 class RaySession(Session):
-    """A worker of a Ray TorchTrainer; its lines go to the board, which the driver reads.
+    """A worker of a Ray TorchTrainer; its lines go to the coordinator, which the driver polls.
 
     Attributes:
-        board: Handle of the actor that `ray_connection.open_board` gives.
+        coordinator: Handle of the actor of `ray_connection.open_coordinator`.
     """
 
-    board: Any = None
+    coordinator: Any = None
 
     @classmethod
-    def of_this_worker(cls, board: Any) -> "RaySession":
+    def of_this_worker(cls, coordinator: Any) -> "RaySession":
         """The session of the calling worker."""
         context = ray.train.get_context()
-        return cls(context.get_world_rank(), context.get_world_size(), context.get_local_rank(), board)
+        return cls(context.get_world_rank(), context.get_world_size(), context.get_local_rank(), coordinator)
 
-    def say(self, line: str) -> None:
+    def print_from_main(self, line: str) -> None:
         """Sends the line to the driver, which prints it once."""
         if self.is_main_process:
-            self.board.put.remote(line)
+            self.coordinator.add_line.remote(line)
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
         """Reports to Ray Train, for its dashboard and its Result; the pointer is in its folder already."""
@@ -56,17 +56,17 @@ class RaySession(Session):
     def begin(self) -> None:
         """Reports to the driver that the workers have started."""
         if self.is_main_process:
-            self.board.enter.remote(WORKING)
+            self.coordinator.set_phase.remote(WORKING)
 
     @contextlib.contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Has the driver wait after a request to stop, for as long as the block runs."""
+        """While the block runs, the driver waits after a request to stop."""
         if self.is_main_process:
-            self.board.enter.remote(STOPPABLE)
+            self.coordinator.set_phase.remote(STOPPABLE)
         yield
         if self.is_main_process:
-            self.board.enter.remote(WORKING)
+            self.coordinator.set_phase.remote(WORKING)
 
-    def stop_asked(self) -> bool:
-        """Reads the board, for all ranks."""
-        return self.is_main_process and is_stop_asked(self.board)
+    def stop_requested(self) -> bool:
+        """Asks the coordinator, on the main process for all ranks."""
+        return self.is_main_process and stop_requested(self.coordinator)

@@ -1,6 +1,6 @@
-"""Rank and world of a process, and what it reports: under torchrun or as a single process; on Ray, see `ray_session`.
+"""Rank and world size of a process, and how it reports; with torchrun or alone. On Ray, see `ray_session`.
 
-The training core needs nothing else of its surroundings, so that the same code runs with and without Ray.
+The training core needs nothing else from its environment, so that the same code runs with and without Ray.
 """
 
 import os
@@ -15,9 +15,9 @@ from typing import Any
 
 import torch.distributed
 
-from trainers.distributed.signals import STOP
+from trainers.distributed.signals import STOP_SIGNAL
 
-# A rank may prepare a large set, or bring a large checkpoint home, while the others wait.
+# A rank may prepare a large set, or download a large checkpoint, while the others wait.
 LONGEST_WAIT = timedelta(hours=12)
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
@@ -42,8 +42,8 @@ class Session(ABC):
         return self.rank == 0
 
     @abstractmethod
-    def say(self, line: str) -> None:
-        """Prints a line where the driver's log is; only the main process's are printed."""
+    def print_from_main(self, line: str) -> None:
+        """Prints a line in the driver's log, if this is the main process."""
 
     @abstractmethod
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
@@ -60,14 +60,14 @@ class Session(ABC):
 
     @abstractmethod
     def stoppable(self) -> AbstractContextManager[None]:
-        """While the block runs, a request to stop waits for a last checkpoint; at other times it ends all at once.
+        """While the block runs, a request to stop waits for a last checkpoint; otherwise it ends the process at once.
 
-        Every rank enters it. A block that ends by StoppedError has seen to the request itself.
+        Every rank enters it. A block that raises StoppedError has handled the request itself.
         """
 
     @abstractmethod
-    def stop_asked(self) -> bool:
-        """Whether somebody has asked this rank to stop; may be asked twice a second."""
+    def stop_requested(self) -> bool:
+        """Whether this rank was requested to stop; cheap enough to call twice a second."""
 
     @cached_property
     def group(self) -> str:
@@ -121,7 +121,7 @@ class LocalSession(Session):
             torch.distributed.init_process_group(backend, timeout=LONGEST_WAIT)
         return cls(rank, world_size, local_rank)
 
-    def say(self, line: str) -> None:
+    def print_from_main(self, line: str) -> None:
         """Prints the line."""
         if self.is_main_process:
             print(line, flush=True)
@@ -134,9 +134,9 @@ class LocalSession(Session):
         return None
 
     def stoppable(self) -> AbstractContextManager[None]:
-        """Listens to this process's signals."""
-        return STOP.listening()
+        """Defers the signals of this process."""
+        return STOP_SIGNAL.deferred()
 
-    def stop_asked(self) -> bool:
-        """Whether this process has got a signal."""
-        return STOP.asked
+    def stop_requested(self) -> bool:
+        """Whether this process has received a signal."""
+        return STOP_SIGNAL.received

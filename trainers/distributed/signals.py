@@ -1,7 +1,7 @@
-"""What SIGTERM and SIGINT mean to this process: an end at once or, while it trains, after a last checkpoint.
+"""How this process handles SIGTERM and SIGINT: it ends at once or, while it trains, after a last checkpoint.
 
 Ray's `job stop` sends SIGTERM to the driver and kills it after RAY_JOB_STOP_WAIT_TIME_S; a user presses Ctrl-C.
-Signals belong to a process as a whole, and so does the one `STOP` of this module.
+Signals belong to a process as a whole, and so does the only instance, `STOP_SIGNAL`.
 """
 
 import contextlib
@@ -15,34 +15,34 @@ from trainers.errors import Interruption
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Stop:
-    """Counts the requests to stop. The first waits where somebody listens to it; all others end the process."""
+class StopSignal:
+    """The stop signals of this process. The first one may be deferred; all others end the process."""
 
     def __init__(self) -> None:
-        """Nobody has asked."""
+        """No signal has been received."""
         self._number = 0
-        self._listeners = 0
+        self._deferring = 0
 
     @property
-    def asked(self) -> bool:
-        """Whether somebody has asked to stop."""
+    def received(self) -> bool:
+        """Whether a signal has been received."""
         return self._number != 0
 
     @property
     def exit_code(self) -> int:
-        """128 and the number of the signal that asked, as shells have it."""
+        """128 plus the number of the signal, as in shells."""
         return 128 + (self._number or signal.SIGINT)
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Takes the signals while the block runs; again inside it, where a library has taken them away meanwhile.
+        """Handles the signals while the block runs; may be nested, where a library has replaced the handlers.
 
-        Outside a process's main thread, where Python lets nobody take signals, it does nothing.
+        Outside a process's main thread, where Python does not allow signal handlers, it does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._take) for number in SIGNALS}
+        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         try:
             yield
         finally:
@@ -50,22 +50,22 @@ class Stop:
                 signal.signal(number, handler)
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """While the block runs, a first signal only sets `asked`; the block sees to the rest.
+    def deferred(self) -> Iterator[None]:
+        """While the block runs, a first signal only sets `received`; the block handles the rest.
 
         Raises:
-            Interruption: at the end of a block that ended well after somebody had asked.
+            Interruption: at the end of a block that completed after a signal.
         """
-        self._listeners += 1
+        self._deferring += 1
         try:
             yield
         finally:
-            self._listeners -= 1
-        if self.asked:
+            self._deferring -= 1
+        if self.received:
             self.end()
 
     def end(self) -> None:
-        """Ends what the caller does.
+        """Ends the process.
 
         Raises:
             Interruption: always.
@@ -73,14 +73,14 @@ class Stop:
         raise Interruption
 
     def reset(self) -> None:
-        """Forgets who has asked."""
+        """Forgets a received signal."""
         self._number = 0
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        first = not self.asked
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        first = not self.received
         self._number = number
-        if not (first and self._listeners):
+        if not (first and self._deferring):
             self.end()
 
 
-STOP = Stop()
+STOP_SIGNAL = StopSignal()

@@ -20,7 +20,7 @@ from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import FROM, named_checkpoint
-from trainers.training.experiment import finished, refuse_without_journal, settle
+from trainers.training.experiment import finished, refuse_without_journal, resolve_experiment
 from trainers.training.planning import context_of
 from trainers.training.rank import WorkOrder
 
@@ -44,9 +44,9 @@ class AttemptRequest:
     number: int | None
 
     def experiment(self, state: State, data_keys: Mapping[str, str]) -> dict[str, Any]:
-        """See `experiment.settle`."""
+        """See `experiment.resolve_experiment`."""
         retried = self.number is not None and self.number > 1
-        return settle(state, self.folder, self.config, data_keys, retried=retried)
+        return resolve_experiment(state, self.folder, self.config, data_keys, retried=retried)
 
 
 def begin(request: AttemptRequest, status: StatusWriter) -> WorkOrder | None:

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import Runner, run_here
 from trainers.distributed.session import LocalSession
-from trainers.pipeline.root_cause import naming_memory
+from trainers.pipeline.root_cause import converting_memory_errors
 from trainers.run_folder.layout import RunFolder
 from trainers.training.rank import WorkOrder
 from trainers.training.scoring_worker import EvaluateOrder, evaluate_here
@@ -50,10 +50,10 @@ class LocalEngine:
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
         """Runs this process's rank."""
-        with naming_memory():
+        with converting_memory_errors():
             work_here(order)
 
     def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
         """Runs this process's rank."""
-        with naming_memory():
+        with converting_memory_errors():
             evaluate_here(order)

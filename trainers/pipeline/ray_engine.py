@@ -11,22 +11,22 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
-from trainers.distributed.board import STOPPABLE, WAITING
 from trainers.distributed.console import print_line
+from trainers.distributed.coordinator import STOPPABLE, WAITING
 from trainers.distributed.ray_connection import (
     POLL_S,
     check_capacity,
-    is_stop_asked,
     living_nodes,
     lost_nodes,
-    open_board,
-    read_board,
+    open_coordinator,
+    poll_coordinator,
+    stop_requested,
 )
 from trainers.distributed.session import LONGEST_WAIT
-from trainers.distributed.signals import STOP
+from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import StoppedError
 from trainers.pipeline.ray_configs import run_config, scaling_config
-from trainers.pipeline.root_cause import error_behind, is_preemption, is_silence
+from trainers.pipeline.root_cause import is_preemption, only_connection_errors, root_cause_of
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs
@@ -66,7 +66,7 @@ class RayEngine:
         try:
             yield from run_on_ray(blocks, task, self._task_resources)
         except RayError as error:
-            raise error_behind(error, doing="preparing") from error
+            raise root_cause_of(error, doing="preparing") from error
 
     def once(self, make: Callable[[], Made]) -> Made:
         """Made here: the driver is one process."""
@@ -81,7 +81,7 @@ class RayEngine:
 
         Raises:
             RayscribeError: what stopped the workers.
-            Interruption: somebody asked to stop while there was nothing to wait for.
+            Interruption: a stop was requested while there was nothing to wait for.
         """
         self._run(self._train_loop, order, folder, order.attempt)
 
@@ -90,7 +90,7 @@ class RayEngine:
 
         Raises:
             RayscribeError: what stopped the workers.
-            Interruption: somebody asked to stop.
+            Interruption: a stop was requested.
         """
         self._run(evaluate_per_worker, order, folder, None)
 
@@ -99,49 +99,49 @@ class RayEngine:
         path, filesystem = folder.storage.sub(f"{ATTEMPTS}/{number}/{RAY}").for_pyarrow()
         name = folder.ray_run_name(number)
         ray_run: RunConfig = run_config(order.config, name=name, storage_path=path, filesystem=filesystem)
-        with open_board() as board, StatusWriter(folder, attempt) as status, STOP.listening():
-            watch: Any = FailureWatch(board, order.config.run.max_failures)
+        with open_coordinator() as coordinator, StatusWriter(folder, attempt) as status, STOP_SIGNAL.deferred():
+            watch: Any = FailureWatch(coordinator, order.config.run.max_failures)
             ray_run.callbacks = [watch]
             trainer = TorchTrainer(
                 loop,
-                train_loop_config={"order": order, "board": board, "folder": folder, "attempt": number},
+                train_loop_config={"order": order, "coordinator": coordinator, "folder": folder, "attempt": number},
                 scaling_config=scaling_config(order.config),
                 run_config=ray_run,
                 torch_config=TorchConfig(timeout_s=int(LONGEST_WAIT.total_seconds())),
             )
             nodes = living_nodes()
             try:
-                result = _Fit(trainer, board, status, order.config).attend()
+                result = _Fit(trainer, coordinator, status, order.config).wait()
             except (TrainingFailedError, RayError) as error:
-                wait_s = NODE_FALLS_SILENT_S if is_silence(error) else NODE_GOES_TOO_S
-                # What dead workers of this node printed last.
+                wait_s = NODE_FALLS_SILENT_S if only_connection_errors(error) else NODE_GOES_TOO_S
+                # The last output of workers of this node that died.
                 finish_logs(folder)
-                raise error_behind(error, lost_nodes=lost_nodes(nodes, wait_s=wait_s)) from error
+                raise root_cause_of(error, lost_nodes=lost_nodes(nodes, wait_s=wait_s)) from error
             if result.return_value is not None:
                 raise StoppedError(result.return_value)
 
 
 class _Fit:
-    """`TorchTrainer.fit` in a thread, so that this one, which gets the signals, can attend to it."""
+    """`TorchTrainer.fit` in a thread, so that this thread can print lines and handle signals."""
 
-    def __init__(self, trainer: TorchTrainer, board: Any, status: StatusWriter, config: TrainConfig):
-        self._trainer, self._board, self._status = trainer, board, status
+    def __init__(self, trainer: TorchTrainer, coordinator: Any, status: StatusWriter, config: TrainConfig):
+        self._trainer, self._coordinator, self._status = trainer, coordinator, status
         each = ", ".join(f"{value:g} {name}" for name, value in config.scaling.worker_resources.items())
         self._need = f"{config.scaling.num_workers} workers × ({each})"
         self._result: Any = None
         self._error: BaseException | None = None
-        self._workers = ""
+        self._phase = ""
 
-    def attend(self) -> Any:
-        """Shows what the workers say, and passes a request to stop on to them, until they end.
+    def wait(self) -> Any:
+        """Prints the workers' lines, and passes a request to stop on to them, until they end.
 
         Returns:
             Ray Train's Result.
 
         Raises:
             TrainingFailedError: the workers failed.
-            RayError: what controls them failed.
-            Interruption: somebody asked to stop while there was nothing to wait for.
+            RayError: Ray Train's controller failed.
+            Interruption: a stop was requested while there was nothing to wait for.
         """
         thread = threading.Thread(target=self._fit, name="fit", daemon=True)
         thread.start()
@@ -150,11 +150,11 @@ class _Fit:
         while thread.is_alive():
             thread.join(POLL_S)
             self._read()
-            if STOP.asked and not passed_on:
-                self._board.ask_stop.remote()
+            if STOP_SIGNAL.received and not passed_on:
+                self._coordinator.request_stop.remote()
                 passed_on = True
-            if STOP.asked and self._workers != STOPPABLE and thread.is_alive():
-                STOP.end()
+            if STOP_SIGNAL.received and self._phase != STOPPABLE and thread.is_alive():
+                STOP_SIGNAL.end()
         if self._error is not None:
             raise self._error
         return self._result
@@ -166,50 +166,50 @@ class _Fit:
             self._error = error
 
     def _read(self) -> None:
-        news = read_board(self._board)
-        if news is None:
+        update = poll_coordinator(self._coordinator)
+        if update is None:
             return
-        for line in news.lines:
+        for line in update.lines:
             print_line(line)
-        if news.workers is not None and news.workers != self._workers:
-            self._enter(news.workers)
+        if update.phase is not None and update.phase != self._phase:
+            self._enter(update.phase)
 
-    def _enter(self, workers: str) -> None:
-        self._workers = workers
-        if workers == WAITING:
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        if phase == WAITING:
             self._status.show(Phase.WAITING_FOR_RESOURCES, detail=self._need)
         else:
-            # From now on the leading rank writes.
+            # From now on the main process writes.
             self._status.rest()
 
 
 class FailureWatch(UserCallback):
-    """Judges in Ray Train's controller what workers raise: what would fail again is not tried again."""
+    """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
 
-    def __init__(self, board: Any, most: int):
-        """Takes where it is told.
+    def __init__(self, coordinator: Any, max_failures: int):
+        """Stores the coordinator.
 
         Args:
-            board: Handle of the board.
-            most: Failures after which Ray Train gives up.
+            coordinator: Handle of the coordinator.
+            max_failures: Failures after which Ray Train gives up. -1: no limit.
         """
-        self._board, self._most, self._count = board, most, 0
+        self._coordinator, self._max_failures, self._count = coordinator, max_failures, 0
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Ends the run at once, by raising, or lets Ray Train start the workers again as often as it may.
+        """Ends the run at once, by raising, or lets Ray Train restart the workers.
 
         Raises:
-            RayscribeError: the same would happen again, or somebody has asked to stop.
+            RayscribeError: the error would recur, or a stop was requested.
         """
-        together = WorkerGroupError("", worker_exceptions)
-        error = error_behind(together)
+        combined = WorkerGroupError("", worker_exceptions)
+        error = root_cause_of(combined)
         if error.final:
             raise error
-        if is_stop_asked(self._board):
+        if stop_requested(self._coordinator):
             raise StoppedError(f"stopped without a new checkpoint, since the workers failed meanwhile: {error}")
-        if not is_preemption(together):
+        if not is_preemption(combined):
             self._count += 1
-        if self._most < 0 or self._count <= self._most:
-            count = f"{self._count} of at most {self._most}" if self._most >= 0 else f"{self._count}"
-            self._board.put.remote(f"the workers start again from the last checkpoint ({count}): {error}")
-            self._board.enter.remote(WAITING)
+        if self._max_failures < 0 or self._count <= self._max_failures:
+            count = f"{self._count} of at most {self._max_failures}" if self._max_failures >= 0 else f"{self._count}"
+            self._coordinator.add_line.remote(f"the workers restart from the last checkpoint ({count}): {error}")
+            self._coordinator.set_phase.remote(WAITING)

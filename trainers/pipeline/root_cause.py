@@ -1,6 +1,6 @@
-"""What stands behind an error that Ray or torch raised: one of our own, lost memory, a lost node, a lost worker. Pure.
+"""The root cause of an error that Ray or torch raised: a Rayscribe error, out of memory, a lost node or worker. Pure.
 
-Errors are told by the names of their classes, so that neither Ray nor torch is loaded to read them.
+Errors are recognized by the names of their classes, so that neither Ray nor torch is imported.
 """
 
 import contextlib
@@ -9,121 +9,126 @@ from collections.abc import Iterator
 from trainers.distributed.out_of_memory import ADVICE, CLASSES, is_out_of_memory
 from trainers.errors import LostNodeError, LostWorkerError, MemoryExhaustedError, RayscribeError
 
-# Where Ray keeps what stands behind an error of its own.
-BEHIND = ("cause", "_base_exc", "controller_failure", "health_check_failure", "__cause__")
+# Attributes in which Ray's errors hold their causes.
+CAUSE_ATTRIBUTES = ("cause", "_base_exc", "controller_failure", "health_check_failure", "__cause__")
 
 NODE_CLASSES = {"NodeDiedError", "PreemptionError", "LocalRayletDiedError"}
 # The end of ActorDiedError's text where the node went first.
 NODE_TEXTS = ("its node has died", "node was terminated")
 WORKER_CLASSES = {"ActorDiedError", "WorkerCrashedError", "WorkerHealthCheckTimeoutError"}
-# What remains to be seen of a worker or a node that went without a word: a call that found nobody, and the other
-# ranks' broken connections to it, over gloo or NCCL.
-SILENT_CLASSES = {"ActorUnavailableError", "DistNetworkError", "DistBackendError"}
-SILENT_TEXTS = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "NCCL communicator")
+# Connection errors, which are all that is seen if a worker or a node is lost without a report: a failed call to it, and
+# the other ranks' broken connections to it, over gloo or NCCL.
+CONNECTION_CLASSES = {"ActorUnavailableError", "DistNetworkError", "DistBackendError"}
+CONNECTION_TEXTS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "remote process exited",
+    "NCCL communicator",
+)
 
 
-def error_behind(error: BaseException, *, lost_nodes: int = 0, doing: str = "training") -> RayscribeError:
-    """Our own error somewhere behind what Ray raised, or one of ours that says what has happened.
+def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "training") -> RayscribeError:
+    """The Rayscribe error that caused what Ray raised, or a new one that says what has happened.
 
     Args:
-        error: What was raised.
+        error: The error that was raised.
         lost_nodes: How many nodes the cluster has lost since the workers started.
-        doing: What was being done, for the words.
+        doing: What was being done, for the message.
     """
-    found = list(chain(error))
-    ours = next((item for item in found if isinstance(item, RayscribeError)), None)
-    if ours is not None:
-        return ours
-    memory = next(filter(is_memory, found), None)
+    found = list(cause_chain(error))
+    own = next((item for item in found if isinstance(item, RayscribeError)), None)
+    if own is not None:
+        return own
+    memory = next(filter(is_memory_error, found), None)
     if memory is not None:
         return MemoryExhaustedError(f"{doing}: out of memory: {first_line(memory)}; {ADVICE}")
-    node = next(filter(is_node, found), None)
+    node = next(filter(is_lost_node, found), None)
     if node is not None:
         return LostNodeError(f"{doing}: a node was lost: {last_line(node)}")
-    worker = next(filter(is_worker, found), None)
-    spoken = next((item for item in leaves(error) if not is_silent(item)), None)
-    if worker is None and spoken is not None:
-        return RayscribeError(f"{doing} failed: {name(spoken)}: {first_line(spoken)}")
-    unheard = (item for item in found if name(item) in SILENT_CLASSES)
-    gone = worker or next(unheard, None) or next(leaves(error))
+    worker = next(filter(is_lost_worker, found), None)
+    other = next((item for item in root_errors(error) if not is_connection_error(item)), None)
+    if worker is None and other is not None:
+        return RayscribeError(f"{doing} failed: {name(other)}: {first_line(other)}")
+    connection_errors = (item for item in found if name(item) in CONNECTION_CLASSES)
+    gone = worker or next(connection_errors, None) or next(root_errors(error))
     if lost_nodes:
         return LostNodeError(f"{doing}: a node was lost, and a worker with it: {last_line(gone)}")
     return LostWorkerError(
         f"{doing}: the process of a worker died: {last_line(gone)} "
-        f"If nobody killed it, its node may have run out of memory: look into its kernel log; {ADVICE}"
+        f"If it was not killed on purpose, its node may have run out of memory: check its kernel log; {ADVICE}"
     )
 
 
-def is_silence(error: BaseException) -> bool:
-    """Whether all that is known is that a worker is gone; whether its node went with it, the cluster may learn yet."""
-    return all(is_silent(item) for item in leaves(error))
+def only_connection_errors(error: BaseException) -> bool:
+    """Whether there are only connection errors; the cluster may report later that a node was lost."""
+    return all(is_connection_error(item) for item in root_errors(error))
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that stands behind it, each once."""
+def cause_chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and all its direct and indirect causes, each once."""
     waiting, seen = [error], set()
     while waiting:
         item = waiting.pop(0)
         if id(item) not in seen:
             seen.add(id(item))
             yield item
-            waiting += _behind(item)
+            waiting += _causes(item)
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Those behind the error that have nothing behind them."""
-    return (item for item in chain(error) if not _behind(item))
+def root_errors(error: BaseException) -> Iterator[BaseException]:
+    """The causes of the error that have no cause themselves."""
+    return (item for item in cause_chain(error) if not _causes(item))
 
 
-def is_memory(error: BaseException) -> bool:
+def is_memory_error(error: BaseException) -> bool:
     """Whether memory ran out, of the node or of a GPU."""
-    # The text of an error that has others behind it may quote them.
-    return name(error) in CLASSES or (not _behind(error) and is_out_of_memory(error))
+    # The text of an error that has causes may quote them.
+    return name(error) in CLASSES or (not _causes(error) and is_out_of_memory(error))
 
 
-def is_node(error: BaseException) -> bool:
-    """Whether a node is gone, and Ray knows it."""
+def is_lost_node(error: BaseException) -> bool:
+    """Whether Ray reports that a node was lost."""
     return (
         name(error) in NODE_CLASSES
-        or is_taken_away(error)
+        or is_preempted(error)
         or (name(error) == "ActorDiedError" and any(word in str(error) for word in NODE_TEXTS))
     )
 
 
 @contextlib.contextmanager
-def naming_memory() -> Iterator[None]:
-    """Says of memory that ran out what to do; leaves all other errors as they are.
+def converting_memory_errors() -> Iterator[None]:
+    """Converts out-of-memory errors, with advice; leaves all other errors as they are.
 
     Raises:
-        MemoryExhaustedError: in place of what torch or Python raised.
+        MemoryExhaustedError: instead of the error of torch or Python.
     """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if is_memory(error):
-            raise error_behind(error) from error
+        if is_memory_error(error):
+            raise root_cause_of(error) from error
         raise
 
 
 def is_preemption(error: BaseException) -> bool:
-    """Whether a node was taken away, of which Ray Train keeps its own count."""
-    return any(is_taken_away(item) for item in chain(error))
+    """Whether a node was preempted; Ray Train counts such failures separately."""
+    return any(is_preempted(item) for item in cause_chain(error))
 
 
-def is_taken_away(error: BaseException) -> bool:
-    """Whether the error itself says that a node was taken away."""
+def is_preempted(error: BaseException) -> bool:
+    """Whether the error itself reports a preemption."""
     return getattr(error, "preempted", False) is True
 
 
-def is_worker(error: BaseException) -> bool:
-    """Whether a worker's process is gone, and Ray knows it."""
+def is_lost_worker(error: BaseException) -> bool:
+    """Whether Ray reports that a worker's process was lost."""
     return name(error) in WORKER_CLASSES
 
 
-def is_silent(error: BaseException) -> bool:
-    """Whether a worker is gone without a word."""
-    return name(error) in SILENT_CLASSES or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in SILENT_TEXTS)
+def is_connection_error(error: BaseException) -> bool:
+    """Whether it is a broken connection, without the reason for it."""
+    return name(error) in CONNECTION_CLASSES or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in CONNECTION_TEXTS)
     )
 
 
@@ -138,11 +143,11 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of its text, where Ray says why a worker died, without Ray's guesses."""
+    """The last line of its text, in which Ray gives the reason of a worker's death, without Ray's guesses."""
     return str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0].strip()
 
 
-def _behind(error: BaseException) -> list[BaseException]:
-    items = [getattr(error, attribute, None) for attribute in BEHIND]
+def _causes(error: BaseException) -> list[BaseException]:
+    items = [getattr(error, attribute, None) for attribute in CAUSE_ATTRIBUTES]
     items += list(getattr(error, "worker_failures", {}).values())
     return [item for item in items if isinstance(item, BaseException)]

@@ -54,5 +54,5 @@ def _prepare(config: TrainConfig, source: Source, engine: Engine, show: Callable
         cache_url=cache_url_of(config),
         storage_options=config.run.storage_options,
         runner=counting,
-        say=print_line,
+        log=print_line,
     )

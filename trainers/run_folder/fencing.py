@@ -69,7 +69,11 @@ class Driver(Writer):
 
     @classmethod
     def open(
-        cls, folder: RunFolder, journal: Journal, number: int | None, settle: Callable[[State], dict[str, Any]]
+        cls,
+        folder: RunFolder,
+        journal: Journal,
+        number: int | None,
+        resolve_experiment: Callable[[State], dict[str, Any]],
     ) -> "Driver":
         """Begins an attempt.
 
@@ -78,7 +82,7 @@ class Driver(Writer):
             journal: Its journal.
             number: The attempt's number where a service counts; it ends the attempts before at once. None: the next
                 free one, started by hand; it leaves a living worker group alone until its own may open.
-            settle: Gives the experiment, as `State.experiment`, or raises where the run cannot be continued.
+            resolve_experiment: Returns the experiment, as `State.experiment`, or raises if the run cannot continue.
 
         Raises:
             FencedError: an attempt of this number or a later one has begun.
@@ -89,7 +93,7 @@ class Driver(Writer):
             if state.driver == driver_id:
                 return None
             refuse_superseded(folder, state, number)
-            experiment = settle(state)
+            experiment = resolve_experiment(state)
             # Two experiments in one folder share nothing, so the earlier one ends, whoever began this one.
             takes_over = number is not None or state.experiment is None or state.experiment["id"] != experiment["id"]
             return {

@@ -47,7 +47,7 @@ def take_over(
         FencedError: a later attempt has begun; every rank raises it.
         ResumeError: an earlier group is alive on this node, see `Staging.others`.
     """
-    others = staging.others(numbered=numbered, say=session.say) if session.local_rank == 0 else []
+    others = staging.others(numbered=numbered, log=session.print_from_main) if session.local_rank == 0 else []
     own = newest_staged(others)
     # Also waits until all nodes are free of earlier groups.
     steps = session.gather(own[0] if own is not None else -1)
@@ -81,7 +81,7 @@ def starting_point(
     """
     local = staging.folder / "resume"
     chosen: tuple[Storage, Checkpoint] | None = session.broadcast(
-        lambda: _fetch_newest(writer, local, session.say) or _fetch_named(run, local)
+        lambda: _fetch_newest(writer, local, session.print_from_main) or _fetch_named(run, local)
     )
     if chosen is None:
         return None
@@ -92,7 +92,7 @@ def starting_point(
     return checkpoint, local
 
 
-def _fetch_newest(writer: GroupWriter, local: Path, say: Callable[[str], None]) -> tuple[Storage, Checkpoint] | None:
+def _fetch_newest(writer: GroupWriter, local: Path, log: Callable[[str], None]) -> tuple[Storage, Checkpoint] | None:
     """Fetches the run's newest undamaged checkpoint, and quarantines the damaged ones that are newer."""
     checkpoints, damaged = writer.folder.storage.sub(CHECKPOINTS), 0
     while (checkpoint := newest(writer.check().checkpoints)) is not None:
@@ -100,7 +100,7 @@ def _fetch_newest(writer: GroupWriter, local: Path, say: Callable[[str], None]) 
             fetch(checkpoints, checkpoint, local)
             return checkpoints, checkpoint
         except DamagedError as error:
-            say(f"{error}; trying the one before")
+            log(f"{error}; trying the one before")
             shutil.rmtree(local, ignore_errors=True)
             quarantine(writer, checkpoint.name)
             damaged += 1

@@ -74,12 +74,12 @@ class Staging:
         """This worker group's own folder."""
         return self.root / self.group
 
-    def others(self, *, numbered: bool, say: Callable[[str], None]) -> list[Path]:
+    def others(self, *, numbered: bool, log: Callable[[str], None]) -> list[Path]:
         """Folders of earlier worker groups that have ended; waits for those that are about to end.
 
         Args:
             numbered: A service counts the attempts: a group that is still alive is fenced, and left alone.
-            say: Logs a line for each group that is left alone.
+            log: Called with a line for each group that is left alone.
 
         Raises:
             ResumeError: one of these groups is alive and was not numbered, so that two would train the same run.
@@ -93,7 +93,7 @@ class Staging:
             if free:
                 ended.append(folder)
             elif numbered:
-                say(f"{folder}: an older worker group is still alive; what it has staged there is left alone")
+                log(f"{folder}: an older worker group is still alive; what it has staged there is left alone")
             else:
                 raise ResumeError(
                     f"{folder}: another attempt of this run trains on this node; wait for its end, or stop it"

@@ -30,11 +30,11 @@ from trainers.run_folder.layout import RunFolder
 POLL_S = 1.0
 # A bucket cannot append: the whole file is sent each time, so the longer it is, the less often it is sent.
 REFRESH_S, REFRESH_BYTES_PER_S = 3.0, 4 << 20
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
 # A line this long, such as a progress bar, is taken in parts.
 LONG_LINE_BYTES = 64 << 10
-FULL = f"this log has reached {MOST_BYTES >> 20} MiB and ends here; Ray's own logs on the node have the rest\n".encode()
+FULL = f"this log has reached {MAX_BYTES >> 20} MiB and ends here; Ray's own logs on the node have the rest\n".encode()
 MASK = b"***"
 
 
@@ -193,9 +193,9 @@ class _Copy:
         before = size
         with self.log.open("ab") as log:
             for source in self.sources:
-                while size < MOST_BYTES and (new := source.take(self._secrets, to_the_end=to_the_end)):
+                while size < MAX_BYTES and (new := source.take(self._secrets, to_the_end=to_the_end)):
                     size += log.write(new)
-                    if size >= MOST_BYTES:
+                    if size >= MAX_BYTES:
                         size += log.write(FULL)
         if size != before:
             self._note()

@@ -105,7 +105,7 @@ class Scorer:
         self._features.to(model.device)
         batches = self._own_batches(options)
         total_clips = sum(len(positions) for positions, _ in batches)
-        progress = Progress(what, total=total_clips, unit="clips", say=self._session.say, every_s=10.0)
+        progress = Progress(what, total=total_clips, unit="clips", log=self._session.print_from_main, every_s=10.0)
         try:
             hypotheses: list[_Hypothesis] = []
             gave_up = False

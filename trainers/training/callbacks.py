@@ -139,7 +139,7 @@ class ProgressReport(TrainerCallback):
         if not self._session.is_main_process:
             return
         rates = " · ".join(f"{name.upper()} {metrics[f'eval_{name}']:.2f}%" for name in ("wer", "cer", "ser"))
-        self._session.say(f"step {step}/{max_steps} · validation {rates}")
+        self._session.print_from_main(f"step {step}/{max_steps} · validation {rates}")
         self._status.show(Phase.TRAINING, step=step, max_steps=max_steps, wer=metrics["eval_wer"])
         self._write(step, epoch, metrics)
 
@@ -166,7 +166,7 @@ class ProgressReport(TrainerCallback):
         elif "loss" in logs:
             speed = self._measure()
             rest = format_duration((state.max_steps - state.global_step) / max(self._speed, 1e-9))
-            self._session.say(
+            self._session.print_from_main(
                 f"step {state.global_step}/{state.max_steps} · epoch {state.epoch:.1f} · loss {logs['loss']:.4f} · "
                 f"{speed['clips_per_s']:.1f} clips/s · {speed['audio_s_per_s']:.1f} audio s/s · ETA {rest}"
             )

@@ -60,7 +60,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str]) -> dict[str, Any
     return parts
 
 
-def settle(
+def resolve_experiment(
     state: State, folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str], *, retried: bool = False
 ) -> dict[str, Any]:
     """Decides whether a run may be continued or begun, and as which experiment.

@@ -80,7 +80,7 @@ def build(rank: Rank, start: Start | None) -> Loop:
     uploader = Uploader(rank.writer, rank.keeping, also=after_upload)
     keeper = KeepCheckpoints(session, uploader if session.is_main_process else None, order.attempt, rank.staging.group)
     durations_s = order.sets["train"].index["duration_s"].to_numpy()
-    log = MetricsLog(rank.writer, session.say)
+    log = MetricsLog(rank.writer, session.print_from_main)
     progress = ProgressReport(session, log, plan, durations_s, order.attempt, rank.status)
     first_step = start.checkpoint.step if start is not None else 0
     stop = LastStep(session, first_step)
@@ -155,7 +155,7 @@ def _log_start(loop: Loop) -> None:
     begin = f"resuming from {start.checkpoint.name}, step {start.checkpoint.step}" if start else "from scratch"
     size = shape.global_batch_size
     batch = f"{size} utterances" if size else f"{shape.max_batch_duration_s:g} padded s × {shape.slots}"
-    session.say(
+    session.print_from_main(
         f"train: {millions:.1f} M weights · {session.world_size} workers · {batch} per step · "
         f"{loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
     )

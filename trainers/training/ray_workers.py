@@ -30,14 +30,14 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
 
     Args:
         run: What every rank runs.
-        loop_config: `order`, the argument of `run`; `board`, see RaySession; `folder` and `attempt`, whose run folder
+        loop_config: `order`, argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, whose run folder
             keeps the log.
 
     Returns:
         The driver's message for a run that was stopped; None for one that ran to its end.
     """
     resolve_secrets(os.environ)
-    session = RaySession.of_this_worker(loop_config["board"])
+    session = RaySession.of_this_worker(loop_config["coordinator"])
     session.begin()
     folder, attempt = loop_config["folder"], loop_config["attempt"]
     if session.local_rank == 0:

@@ -35,7 +35,7 @@ class Validation:
         """The score after a step; None where a request to stop came between. All ranks call it together."""
         self.progress.scoring()
         try:
-            result = self.scorer.score(self.options, cut_short=lambda: self.stop.cuts_short(self.arguments))
+            result = self.scorer.score(self.options, cut_short=lambda: self.stop.skips_evaluation(self.arguments))
         except CutShortError:
             self.stop.end_at(step)
             return None

@@ -144,15 +144,15 @@ class TestFaults:
 
 class TestDoors:
     @pytest.mark.parametrize(
-        ("changes", "doors"),
+        ("changes", "sources"),
         [
             ({"data.demo": {}}, "train and demo"),
             ({"data.dataset": {"name": "x"}}, "train and dataset"),
             ({**DEMO, "data.dataset": {"name": "x"}}, "demo and dataset"),
         ],
     )
-    def test_two_doors_are_refused_by_name(self, changes: dict[str, Any], doors: str) -> None:
-        assert f"names {doors}: keep one" in refused(changes)
+    def test_two_data_sources_are_rejected_by_name(self, changes: dict[str, Any], sources: str) -> None:
+        assert f"names {sources}: keep one" in refused(changes)
 
     def test_no_door_is_refused_with_the_usual_one(self) -> None:
         assert "--set data.train=my.csv" in refused({"data.train": None, "data.validation": None})

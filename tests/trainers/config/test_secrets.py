@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainers.config.secrets import MOST_BYTES, REFERENCES, resolve_secrets
+from trainers.config.secrets import MAX_BYTES, REFERENCES, resolve_secrets
 from trainers.errors import ConfigError
 
 VALUE = "value-that-nobody-may-see"
@@ -59,7 +59,7 @@ def test_a_secret_overrides_what_the_node_has_under_its_name() -> None:
     assert here["A"] == "new"
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff", b"a\0b", b"x" * (MOST_BYTES + 1)])
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff", b"a\0b", b"x" * (MAX_BYTES + 1)])
 def test_a_file_that_holds_no_secret_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "token"
     if content is not None:

@@ -34,7 +34,7 @@ def main(manifest: str, cache_url: str, endpoint: str, stop: str) -> None:
         cache_url=cache_url,
         storage_options=StorageOptions(s3_endpoint_url),
         runner=runner,
-        say=lambda line: None,
+        log=lambda line: None,
     )
     print(made.url, flush=True)
 

@@ -49,7 +49,7 @@ class Cache:
             cache_url=self.url,
             storage_options=StorageOptions(self.endpoint),
             runner=runner,
-            say=lambda line: None,
+            log=lambda line: None,
         )
 
     def start_process(self, manifest: Path, stop: str) -> "subprocess.Popen[str]":

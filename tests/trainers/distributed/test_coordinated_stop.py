@@ -14,17 +14,17 @@ from trainers.distributed.session import LocalSession
 from trainers.errors import LostWorkerError
 
 FAR = 100_000
-DEADLINE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class AskedSession(LocalSession):
-    """A rank that an event asks to stop."""
+class StoppableSession(LocalSession):
+    """A rank that an event requests to stop."""
 
-    asked: Any = None
+    request: Any = None
 
-    def stop_asked(self) -> bool:
-        return bool(self.asked.is_set())
+    def stop_requested(self) -> bool:
+        return bool(self.request.is_set())
 
 
 class GoneStore:
@@ -40,12 +40,12 @@ class GoneStore:
         return getattr(self._store, name)
 
 
-def begun(session: LocalSession, store: Any = None, first_step: int = 0) -> LastStep:
+def last_step(session: LocalSession, store: Any = None, first_step: int = 0) -> LastStep:
     return LastStep(session, first_step, store)
 
 
 def end_of_step(last: LastStep, step: int, metric: str | None = None) -> SimpleNamespace:
-    """What the Trainer is told after a step at which a score would be due."""
+    """What the Trainer gets after a step at which a score would be due."""
     control = SimpleNamespace(should_log=False, should_save=False, should_training_stop=False, should_evaluate=True)
     last.on_step_end(SimpleNamespace(metric_for_best_model=metric), SimpleNamespace(global_step=step), control)
     return control
@@ -57,24 +57,24 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_until(condition: Any) -> None:
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_ranks_that_hear_at_different_times_end_after_the_same_step(seed: int) -> None:
-    """Each step is one barrier of all ranks, as the gradients' is; one of them is asked at a random moment."""
+def test_ranks_that_see_the_request_at_different_times_end_after_the_same_step(seed: int) -> None:
+    """Each step is one barrier of all ranks, as the gradients' is; one is requested to stop at a random moment."""
     chance, size = random.Random(seed), 4
-    store, together = HashStore(), threading.Barrier(size, timeout=DEADLINE_S)
+    store, together = HashStore(), threading.Barrier(size, timeout=TIMEOUT_S)
     events = [threading.Event() for _ in range(size)]
     ends: dict[int, int] = {}
 
     def train(rank: int) -> None:
         pauses = random.Random(seed * 10 + rank)
-        session = AskedSession(rank, size, rank, asked=events[rank])
-        with begun(session, store) as last:
+        session = StoppableSession(rank, size, rank, request=events[rank])
+        with last_step(session, store) as last:
             for step in range(1, FAR):
                 together.wait()
                 time.sleep(pauses.uniform(0, 0.004))
@@ -89,17 +89,17 @@ def test_ranks_that_hear_at_different_times_end_after_the_same_step(seed: int) -
     time.sleep(chance.uniform(0, 0.1))
     events[chance.randrange(size)].set()
     for thread in threads:
-        thread.join(DEADLINE_S)
-    assert sorted(ends) == list(range(size)), "a rank waits for ever"
+        thread.join(TIMEOUT_S)
+    assert sorted(ends) == list(range(size)), "a rank waits forever"
     assert len(set(ends.values())) == 1, ends
 
 
 def test_the_last_step_saves_and_is_not_scored() -> None:
-    asked = threading.Event()
-    with begun(AskedSession(0, 1, 0, asked=asked), first_step=20) as last:
+    request = threading.Event()
+    with last_step(StoppableSession(0, 1, 0, request=request), first_step=20) as last:
         assert not end_of_step(last, 21).should_training_stop
-        asked.set()
-        wait_until(lambda: last.cuts_short(SimpleNamespace(metric_for_best_model=None)))
+        request.set()
+        wait_until(lambda: last.skips_evaluation(SimpleNamespace(metric_for_best_model=None)))
         control = end_of_step(last, 22)
         assert control.should_training_stop and control.should_save and control.should_log
         assert not control.should_evaluate
@@ -107,22 +107,22 @@ def test_the_last_step_saves_and_is_not_scored() -> None:
 
 
 def test_a_learning_rate_that_follows_the_scores_gets_its_score() -> None:
-    asked = threading.Event()
-    asked.set()
-    with begun(AskedSession(0, 1, 0, asked=asked)) as last:
-        wait_until(lambda: last.cuts_short(SimpleNamespace(metric_for_best_model=None)))
-        assert not last.cuts_short(SimpleNamespace(metric_for_best_model="loss"))
+    request = threading.Event()
+    request.set()
+    with last_step(StoppableSession(0, 1, 0, request=request)) as last:
+        wait_until(lambda: last.skips_evaluation(SimpleNamespace(metric_for_best_model=None)))
+        assert not last.skips_evaluation(SimpleNamespace(metric_for_best_model="loss"))
         assert end_of_step(last, 1, metric="loss").should_evaluate
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_rank_that_can_no_longer_vote_says_so_instead_of_keeping_the_others_waiting(asked: bool) -> None:
-    heard = threading.Event()
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_rank_that_can_no_longer_vote_says_so_instead_of_keeping_the_others_waiting(stopping: bool) -> None:
+    request = threading.Event()
     store = GoneStore()
-    with begun(AskedSession(0, 2, 0, asked=heard), store) as last:
+    with last_step(StoppableSession(0, 2, 0, request=request), store) as last:
         assert not end_of_step(last, 1).should_training_stop
-        if asked:
-            heard.set()
+        if stopping:
+            request.set()
         store.gone = True
         with pytest.raises(LostWorkerError, match="shared store is gone") as raised:
             for step in range(2, FAR):
@@ -130,8 +130,8 @@ def test_a_rank_that_can_no_longer_vote_says_so_instead_of_keeping_the_others_wa
         assert isinstance(raised.value.__cause__, DistStoreError)
 
 
-def test_nobody_asked_so_training_goes_on() -> None:
-    with begun(AskedSession(0, 1, 0, asked=threading.Event())) as last:
+def test_without_a_request_training_continues() -> None:
+    with last_step(StoppableSession(0, 1, 0, request=threading.Event())) as last:
         for step in range(1, 50):
             control = end_of_step(last, step)
             assert not control.should_training_stop

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from trainers.distributed.signals import Stop
+from trainers.distributed.signals import StopSignal
 from trainers.errors import Interruption
 
 
@@ -15,44 +15,44 @@ def send(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_at_once_where_nobody_listens(number: int, code: int) -> None:
-    stop = Stop()
+    stop = StopSignal()
     with stop.on_signals(), pytest.raises(Interruption):
         send(number)
     assert stop.exit_code == code
 
 
 def test_a_listener_sees_to_the_first_signal_and_the_second_ends_at_once() -> None:
-    stop = Stop()
+    stop = StopSignal()
     reached = []
-    with stop.on_signals(), pytest.raises(Interruption), stop.listening():
+    with stop.on_signals(), pytest.raises(Interruption), stop.deferred():
         send(signal.SIGTERM)
-        reached.append(stop.asked)
+        reached.append(stop.received)
         send(signal.SIGTERM)
         pytest.fail("the second signal did not end it")
     assert reached == [True]
 
 
 def test_who_listens_no_more_is_ended_by_what_came_meanwhile() -> None:
-    stop = Stop()
+    stop = StopSignal()
     with stop.on_signals(), pytest.raises(Interruption):
-        with stop.listening():
+        with stop.deferred():
             send(signal.SIGINT)
         pytest.fail("went on")
-    with stop.listening():
+    with stop.deferred():
         stop.reset()
-    assert not stop.asked
+    assert not stop.received
 
 
 def test_an_error_of_a_listener_is_not_hidden_by_a_request_to_stop() -> None:
-    stop = Stop()
-    with stop.on_signals(), pytest.raises(ValueError, match="mine"), stop.listening():
+    stop = StopSignal()
+    with stop.on_signals(), pytest.raises(ValueError, match="mine"), stop.deferred():
         send(signal.SIGTERM)
         raise ValueError("mine")
 
 
 def test_handlers_are_as_before_afterwards_also_where_a_library_takes_them_meanwhile() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    stop = Stop()
+    stop = StopSignal()
     with stop.on_signals():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with stop.on_signals(), pytest.raises(Interruption):
@@ -65,7 +65,7 @@ def test_outside_the_main_thread_signals_stay_as_they_are() -> None:
     seen = []
 
     def run() -> None:
-        with Stop().on_signals():
+        with StopSignal().on_signals():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=run)

@@ -17,7 +17,7 @@ from trainers.errors import (
     RayscribeError,
     StorageError,
 )
-from trainers.pipeline.root_cause import error_behind, is_preemption, is_silence, naming_memory
+from trainers.pipeline.root_cause import converting_memory_errors, is_preemption, only_connection_errors, root_cause_of
 
 CLOSED = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28874. Check the logs of the remote worker")
 MONITOR = "5 worker(s) were killed due to the node running low on memory. Memory on the node was 3.1GB used\nOOM kill"
@@ -55,7 +55,11 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
-        (group(CLOSED, unhealthy(KILLED)), LostWorkerError, "with a connection error code 2. End of file. If nobody"),
+        (
+            group(CLOSED, unhealthy(KILLED)),
+            LostWorkerError,
+            "with a connection error code 2. End of file. If it was not killed",
+        ),
         (group(unhealthy(KILLED)), LostWorkerError, "may have run out of memory"),
         (group(CLOSED), LostWorkerError, "Connection closed by peer"),
         (group(unhealthy(UNAVAILABLE), CLOSED), LostWorkerError, "temporarily unavailable"),
@@ -80,9 +84,9 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
         (group(ValueError("bad 7"), CLOSED), RayscribeError, "training failed: ValueError: bad 7"),
     ],
 )
-def test_each_cause_is_told_apart(error: Exception, kind: type[RayscribeError], words: str) -> None:
+def test_each_cause_is_recognized(error: Exception, kind: type[RayscribeError], words: str) -> None:
     for item in (error, pickle.loads(pickle.dumps(error)) if isinstance(error, WorkerGroupError) else error):
-        found = error_behind(item)
+        found = root_cause_of(item)
         assert type(found) is kind, found
         assert words in str(found)
         assert "Some common causes" not in str(found)
@@ -90,24 +94,24 @@ def test_each_cause_is_told_apart(error: Exception, kind: type[RayscribeError], 
 
 def test_a_worker_that_went_with_its_node_is_a_lost_node() -> None:
     for error in (group(unhealthy(UNAVAILABLE)), group(CLOSED), group(CLOSED, unhealthy(KILLED))):
-        assert type(error_behind(error, lost_nodes=1)) is LostNodeError
-    assert type(error_behind(group(ValueError("bad 7")), lost_nodes=1)) is RayscribeError
+        assert type(root_cause_of(error, lost_nodes=1)) is LostNodeError
+    assert type(root_cause_of(group(ValueError("bad 7")), lost_nodes=1)) is RayscribeError
 
 
-def test_what_says_nothing_of_why_is_worth_waiting_for() -> None:
-    assert is_silence(group(unhealthy(UNAVAILABLE), CLOSED))
+def test_only_connection_errors_are_worth_waiting_for() -> None:
+    assert only_connection_errors(group(unhealthy(UNAVAILABLE), CLOSED))
     for error in (group(CLOSED, unhealthy(KILLED)), group(ValueError("bad 7"), CLOSED), group(unhealthy(NODE_GONE))):
-        assert not is_silence(error)
+        assert not only_connection_errors(error)
 
 
-def test_without_ray_too_memory_is_named_and_nothing_else() -> None:
-    with pytest.raises(MemoryExhaustedError, match="gradient_checkpointing"), naming_memory():
+def test_without_ray_only_memory_errors_are_converted() -> None:
+    with pytest.raises(MemoryExhaustedError, match="gradient_checkpointing"), converting_memory_errors():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-    with pytest.raises(RuntimeError, match="shape"), naming_memory():
+    with pytest.raises(RuntimeError, match="shape"), converting_memory_errors():
         raise RuntimeError("shape mismatch")
 
 
-def test_only_a_node_that_was_taken_away_is_a_preemption() -> None:
+def test_only_a_preempted_node_is_a_preemption() -> None:
     assert is_preemption(group(CLOSED, unhealthy(died("gone", preempted=True))))
     assert not is_preemption(group(unhealthy(NODE_GONE)))
 

@@ -62,7 +62,7 @@ def test_what_is_behind_or_of_another_run_is_not(folder: RunFolder, tmp_path: Pa
     leave("another run", 99)
     staging, _ = enter(driver)
     assert [item.step for item in list_checkpoints(folder)] == [30]
-    assert staging.others(numbered=False, say=print) == [], "what was left is removed"
+    assert staging.others(numbered=False, log=print) == [], "what was left is removed"
 
 
 def test_a_group_that_is_alive_is_not_robbed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

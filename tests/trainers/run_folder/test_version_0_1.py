@@ -25,7 +25,7 @@ from trainers.run_folder.checkpoints import MANIFEST, RetentionPolicy, list_chec
 from trainers.run_folder.journal import Journal, metrics_of
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.storage import open_storage
-from trainers.training.experiment import finished, settle
+from trainers.training.experiment import finished, resolve_experiment
 
 OF_0_1 = Path(__file__).parent / "version_0_1"
 TEXTS = {
@@ -96,7 +96,7 @@ def test_the_same_config_and_data_are_still_the_same_experiment(tmp_path: Path) 
     assert keys == DATA_KEYS
     folder = copy_of(tmp_path, "interrupted")
     state = Journal(folder).read()
-    assert settle(state, folder, settings, keys) == state.experiment
+    assert resolve_experiment(state, folder, settings, keys) == state.experiment
     assert not finished(state, folder, settings, keys)
 
 

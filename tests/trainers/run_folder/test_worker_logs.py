@@ -131,7 +131,7 @@ def test_a_log_is_bounded_and_says_so(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_logs, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(worker_logs, "MAX_BYTES", 20_000)
     monkeypatch.setattr(worker_logs, "BLOCK_BYTES", 4_000)
     process = start("waits")
     wait_for(lambda: Path(folder.url, "ready").exists())

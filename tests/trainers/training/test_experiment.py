@@ -14,7 +14,7 @@ from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Finished, Journal, State
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
 from trainers.storage import open_storage
-from trainers.training.experiment import describe, finished, refuse_without_journal, settle
+from trainers.training.experiment import describe, finished, refuse_without_journal, resolve_experiment
 
 DATA = {"train": "a", "validation": "b", "test": "c"}
 
@@ -29,7 +29,7 @@ def begin(folder: RunFolder, wanted: TrainConfig, data: dict[str, str] = DATA, n
     """A driver that begins an attempt of this experiment."""
     retried = number is not None and number > 1
     return Driver.open(
-        folder, Journal(folder), number, lambda state: settle(state, folder, wanted, data, retried=retried)
+        folder, Journal(folder), number, lambda state: resolve_experiment(state, folder, wanted, data, retried=retried)
     )
 
 

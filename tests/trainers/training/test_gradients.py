@@ -64,7 +64,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         cache_url=str(root / "prepared"),
         storage_options=StorageOptions(),
         runner=run_here,
-        say=lambda line: None,
+        log=lambda line: None,
     )
     WhisperFamily().write_description(root / "description", TEXTS, config().model)
     return Bench(Job(config(), prepared, root / "description", root), root)
