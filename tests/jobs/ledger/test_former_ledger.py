@@ -126,6 +126,19 @@ def test_a_storage_path_that_was_null_is_the_folder_that_the_service_watches(con
         assert run.run_folder == f"/home/service/ray_results/{name}"
 
 
+@pytest.mark.parametrize(("name", "kept"), [("live", None), (NAMELESS, "/home/service/ray_results")])
+def test_a_run_that_has_begun_on_another_machine_stays_in_that_machine_s_home(
+    tmp_path: Path, name: str, kept: str | None
+) -> None:
+    path = tmp_path / "ledger.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(DUMP.read_text())
+        connection.execute("UPDATE runs SET address = 'http://10.0.0.7:8265'")
+    ledger = Ledger.open(f"sqlite:///{path}")
+    assert ledger.run(name).config["run"]["storage_path"] == kept
+    ledger.close()
+
+
 def test_queued_runs_run_with_the_config_that_was_admitted(continued: Continued) -> None:
     continued.ledger.requests.request_stop("live", by="ana", at_s=continued.now_s)
     continued.ledger.requests.reopen("failed", by="ana", at_s=continued.now_s)

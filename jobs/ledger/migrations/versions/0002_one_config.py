@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from alembic import op
@@ -20,6 +21,8 @@ REQUESTS = sa.table(
     sa.column("spec_path", sa.Text),
     sa.column("package", sa.Text),
 )
+RUNS = sa.table("runs", sa.column("id", sa.Text), sa.column("attempt", sa.Integer), sa.column("address", sa.Text))
+HERE = {"127.0.0.1", "::1", "localhost"}
 
 
 def upgrade() -> None:
@@ -33,17 +36,20 @@ def upgrade() -> None:
     recipes = sa.select(REQUESTS.c.package, sa.func.min(REQUESTS.c.spec_path)).group_by(REQUESTS.c.package)
     op.execute(sa.insert(former).from_select(["sha256", "recipe"], recipes))
     connection = op.get_bind()
-    for row in connection.execute(sa.select(REQUESTS.c.run_id, REQUESTS.c.config, REQUESTS.c.run_folder)).all():
-        text = _complete(json.loads(row.config), row.run_folder)
+    rows = sa.select(REQUESTS.c.run_id, REQUESTS.c.config, REQUESTS.c.run_folder, RUNS.c.attempt, RUNS.c.address)
+    for row in connection.execute(rows.join(RUNS, RUNS.c.id == REQUESTS.c.run_id)).all():
+        # A null that was begun with on another machine means that machine's home, where its checkpoints are.
+        folder = row.run_folder if row.attempt == 0 or urlsplit(row.address).hostname in HERE else None
+        text = _complete(json.loads(row.config), folder)
         connection.execute(sa.update(REQUESTS).where(REQUESTS.c.run_id == row.run_id).values(config=text))
     op.drop_column("requests", "spec_path")
     op.drop_column("requests", "overrides")
 
 
-def _complete(config: Any, run_folder: str) -> str:
+def _complete(config: Any, run_folder: str | None) -> str:
     """The config with the storage path that the service had made of null: what is watched is what runs."""
     run = config.get("run")
-    if isinstance(run, dict) and run.get("storage_path") is None:
+    if run_folder is not None and isinstance(run, dict) and run.get("storage_path") is None:
         run["storage_path"] = run_folder.rpartition("/")[0]
     # As the ledger writes configs from now on.
     return json.dumps(config, separators=(",", ":")).replace("$", "\\u0024").replace("'", "\\u0027")
