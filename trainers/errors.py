@@ -21,7 +21,7 @@ Each takes one string, so that it survives pickling between Ray processes unchan
 
 
 class RayscribeError(Exception):
-    """Base of all errors that Rayscribe raises on purpose.
+    """Base of all errors that Rayscribe raises itself.
 
     Attributes:
         exit_code: What a command that ends with this error gives back to the shell.
@@ -33,7 +33,7 @@ class RayscribeError(Exception):
 
 
 class ConfigError(RayscribeError):
-    """A value in the config, or a combination of values, cannot work."""
+    """A value in the config, or a combination of values, is not valid."""
 
     exit_code = 2
     final = True
@@ -57,32 +57,32 @@ class StorageError(RayscribeError):
 
 
 class ResumeError(RayscribeError):
-    """A run cannot be continued: another experiment has its name, or a checkpoint is not whole."""
+    """A run cannot be continued: another experiment has its name, or a checkpoint is damaged."""
 
     exit_code = 5
     final = True
 
 
 class DamagedError(ResumeError):
-    """A checkpoint is not whole: its manifest or a file is missing, or a file differs from its SHA-256."""
+    """A checkpoint is damaged: its manifest or a file is missing, or a file differs from its SHA-256."""
 
 
 class ResourceError(RayscribeError):
-    """The cluster, grown as far as it can, does not hold what the config asks for."""
+    """The cluster, grown to its limit, does not have the resources that the config requests."""
 
     exit_code = 6
     final = True
 
 
 class ScoringError(RayscribeError):
-    """The ids that were scored are not exactly the ids that should have been."""
+    """The scored ids are not exactly those of the data set."""
 
     exit_code = 7
     final = True
 
 
 class FencedError(RayscribeError):
-    """A newer attempt, or another worker group, has taken the run over: what this one writes is read by nobody."""
+    """A newer attempt, or another worker group, has taken over the run; what this one writes is ignored."""
 
     exit_code = 10
     final = True
@@ -95,26 +95,26 @@ class LostWorkerError(RayscribeError):
 
 
 class MemoryExhaustedError(RayscribeError):
-    """A worker was killed by Ray's memory monitor, or its GPU or its allocator had no memory left."""
+    """A worker was killed by Ray's memory monitor, or ran out of CPU or GPU memory."""
 
     exit_code = 9
 
 
 class LostNodeError(RayscribeError):
-    """The node of a training worker died, or was taken away."""
+    """The node of a training worker died, or was preempted."""
 
     exit_code = 11
 
 
 class StoppedError(RayscribeError):
-    """Somebody asked to stop, and a last checkpoint is stored; the text says where."""
+    """A stop was requested, and a last checkpoint is stored; the message says where."""
 
     exit_code = 143
     final = True
 
 
 class Interruption(KeyboardInterrupt):
-    """Somebody asked to stop, by whatever signal, while nothing was to be waited for.
+    """A stop was requested, by a signal, while there was nothing to wait for.
 
     Attributes:
         left: What the run has, for the person who asked.

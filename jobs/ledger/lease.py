@@ -24,7 +24,7 @@ class LeaseRow(NamedTuple):
     """The lease as it was read.
 
     Attributes:
-        holder: Name of who holds it. None: nobody.
+        holder: Name of its holder. None: it is free.
         epoch: Grows each time that somebody takes over.
         beat: Grows while the holder renews it.
     """
@@ -117,7 +117,7 @@ class Lease:
         holder, epoch, _ = _row(connection)
         if self._epoch is None or (holder, epoch) != (self.holder, self._epoch):
             self._epoch = None
-            now = f"{holder} holds it" if holder is not None else "nobody holds it"
+            now = f"{holder} holds it" if holder is not None else "it is free"
             raise LeaseLostError(f"{self.holder} does not hold the lease of the ledger: {now}")
 
     def _renew(self, epoch: int) -> bool:

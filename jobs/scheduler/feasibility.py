@@ -189,7 +189,7 @@ class _Gang:
         if most:
             return (
                 f"scaling.num_workers {self.num_workers} × ({worker}): the nodes of {cluster} hold at most "
-                f"{most:.0f} such workers whole; set scaling.num_workers to at most {most:.0f}, or smaller "
+                f"{most:.0f} such workers; set scaling.num_workers to at most {most:.0f}, or smaller "
                 "scaling.resources_per_worker"
             )
         largest = {

@@ -2,29 +2,29 @@
 
 The rules:
 
-1. **Rank.** A larger priority goes first; among equals, who has waited longer; then the name, so that the same rows
-   always give the same decision. A run that has waited longer than `patience_s` goes before all that have not, whatever
-   their priorities; among such, who has waited longest. The rank is one for all queues: where two queues share a
-   cluster, it decides between them.
+1. **Rank.** A larger priority goes first; among equals, the run that has waited longer; then the name, so that the
+   same rows always give the same decision. A run that has waited longer than the starvation timeout (`patience_s`) goes
+   before all that have not, whatever the priorities; among those, the one that has waited longest. The rank is the same
+   for all queues: if two queues share a cluster, it decides between them.
 2. **All or nothing.** A run starts when its whole gang fits into each of its pools: its user's part of the queue, its
    queue, its cluster with what that can still grow to.
-3. **Waiting runs are not overtaken to their harm.** Whoever ranks lower starts ahead of a waiting run only where that
-   could not delay it, however long anybody runs (`pools` has the rule). A run stands in the line of a pool when
-   the narrower ones have room for it: one that its user's limit holds back keeps nothing of the queue or the cluster,
-   where others may take what it could not have used.
-4. **Who cannot start anyway stands in nobody's way**: who waits for another run, for the time of its retry, for a
-   cluster that does not respond, in a queue that is paused, or for more than there can be now.
+3. **Back-filling delays no waiting run.** A run that ranks lower starts ahead of a waiting one only if that cannot
+   delay it, however long runs take (`pools` has the rule). A run waits in line for a pool if it fits in the narrower
+   ones: one that its user's limit blocks reserves nothing of the queue or the cluster, so that others may use what it
+   could not have used.
+4. **Runs that cannot start for another reason reserve nothing**: those that wait for another run, for the time of a
+   retry, for a cluster that does not respond, in a paused queue, or for more than there can be now.
 
-What follows from them, and is tested:
+Consequences, which are tested:
 
-- A run that stands in the line of its cluster starts no later than if from then on nobody were started ahead of
-  anybody, as long as none that ranks higher comes into that line later. Without limits of queues and users, and with
-  equal priorities, that is every run, always: back-filling delays nobody at all.
-- Whatever comes later, the lower ones that were started while a run stood in line never alone keep it waiting. It waits
-  for those that rank higher, and for what was running when it came into the line.
-- Nobody waits for ever. After `patience_s` only those that were queued earlier rank higher, finitely many. The first of
-  them waits for what runs when it comes into the line of its user, of its queue and of its cluster: at most three times
-  the length of the longest run, or once where there are no limits. Each overdue run that was queued before another
+- A run that waits in line for its cluster starts no later than without any back-filling from then on, as long as no run
+  that ranks higher joins that line later. Without limits of queues and users, and with
+  equal priorities, that is every run, always: back-filling delays none.
+- Lower-ranked runs that were started while a run waited in line never delay it on their own. It waits for those that
+  rank higher, and for what was running when it joined the line.
+- No run starves. After `patience_s` only runs that were queued earlier rank higher, finitely many. The first of them
+  waits for what runs when it joins the line of its user, of its queue and of its cluster: at most three times
+  the length of the longest run, or once without limits. Each overdue run that was queued before another
   adds as much again, and its own length.
 """
 

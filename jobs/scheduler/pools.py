@@ -1,11 +1,11 @@
 """Pools: what may be held at once of something, and what is reserved there for runs that wait. Pure.
 
 A cluster is a pool, a queue with limits is one, and a user's part of a queue is one. A run starts only when its whole
-gang fits into each of its pools, and when nobody ahead of it who waits could be delayed by it.
+gang fits into each of its pools, and if it cannot delay a waiting run ahead of it.
 
-**Keeping room.** How long runs will run is not known, so a later run j may start ahead of a waiting run h only if it
+**Reserving.** How long runs will run is not known, so a later run j may start ahead of a waiting run h only if it
 could run for ever and h would still start as early. When h's turn comes, some of those ahead of j are running: holders
-of now that have not ended, and runs ranked above h that have started meanwhile. Which ones, nobody knows, but together
+of now that have not ended, and runs ranked above h that have started meanwhile. Which ones is not known, but together
 with h they fit into the pool. So j is harmless if whatever fits into the pool together with h still fits with j added:
 
     room(h) = size − need(h) − what all those take that are ahead of h and fit beside it
@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from jobs.scheduler.feasibility import EPSILON, RUNS, amount, number
 
-# Nobody starts ahead of more runs than this that wait for one pool: what a decision costs stays bounded. Other
-# schedulers know such a depth too (Slurm's bf_max_job_test).
+# No run starts ahead of more runs than this that wait for one pool, so that the cost of a decision is bounded, as with
+# Slurm's bf_max_job_test.
 MAX_WAITING = 200
 
 
@@ -48,7 +48,7 @@ class Demand:
 
 
 class Reservation(NamedTuple):
-    """Room that is kept for a waiting run, or, with no id, for as many as are looked past."""
+    """Resources that are reserved for a waiting run; without an id, for the runs beyond MAX_WAITING."""
 
     run_id: str | None
     name: str
@@ -60,7 +60,7 @@ class Blocker(NamedTuple):
 
     Attributes:
         pool: The pool.
-        demand: What was asked of it.
+        demand: The demand that does not fit.
         reservation: The reservation that prevents it. None: there is not enough free at all.
     """
 
@@ -133,11 +133,11 @@ class Pool:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody else gets in during this pass."""
+        """Whether no other run can start in this pool during this pass."""
         return self._closed or (self._within is not None and self._within.closed)
 
     def blocker(self, demand: Demand) -> Blocker | None:
-        """Why a run that ranks below all that were shown before cannot have this much now; None where it can."""
+        """Why a run that ranks below all earlier ones of this pass cannot have this much now; None if it can."""
         known = self._refused.get(demand)
         if known is not None:
             return known
@@ -163,10 +163,10 @@ class Pool:
         self._update_closed()
 
     def reserve(self, run_id: str, demand: Demand) -> None:
-        """Keeps room for a run that waits, against all that are shown later."""
+        """Reserves resources for a waiting run, against all later ones of this pass."""
         spare = self._spare
         if self.closed or all(spare[name] <= EPSILON for name in demand.amounts):
-            return  # nobody gets any of it, nor of what it would be used with
+            return  # nothing of it is available to later runs in any case
         self._waiting += 1
         if self._waiting > MAX_WAITING:
             self._close()

@@ -45,7 +45,7 @@ class RunPart(Part):
     resume: str = Field(
         "auto",
         pattern=r"^(auto|never|from:.+)$",
-        description="auto: the same experiment continues. never: an existing run folder is refused. "
+        description="auto: the same experiment continues. never: an existing run folder is an error. "
         "from:<checkpoint>: start a new run from that checkpoint, an absolute folder or s3:// URL.",
     )
     seed: NotNegative = Field(42, description="Seed of weights, order of utterances and dropout.")
@@ -249,7 +249,7 @@ class TrainingPart(Part):
     report_to: list[str] = Field(["tensorboard"], description="Trackers, in transformers' names; [] for none.")
     training_args: dict[str, Any] = Field(
         default_factory=dict,
-        description="Any further Seq2SeqTrainingArguments; those that Rayscribe sets itself are refused.",
+        description="Any further Seq2SeqTrainingArguments; those that Rayscribe sets itself are errors.",
     )
 
     @model_validator(mode="after")

@@ -169,7 +169,7 @@ class TestWriting:
         add(ledger, "r")
         assert mine.try_hold()
         mine.release()
-        with pytest.raises(LeaseLostError, match="nobody holds it"):
+        with pytest.raises(LeaseLostError, match="it is free"):
             write(ledger, mine)
         assert other.try_hold()
         other.release()

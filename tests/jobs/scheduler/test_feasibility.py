@@ -93,7 +93,7 @@ class TestNeverFits:
     def test_more_whole_workers_than_the_nodes_have_places(self) -> None:
         on = cluster(9, nodes=[{"GPU": 3}] * 3)
         assert self.reason_for(4, {"GPU": 2}, on) == (
-            f"scaling.num_workers 4 × (2 GPU): the nodes of the cluster at {HERE} hold at most 3 such workers whole; "
+            f"scaling.num_workers 4 × (2 GPU): the nodes of the cluster at {HERE} hold at most 3 such workers; "
             "set scaling.num_workers to at most 3, or smaller scaling.resources_per_worker"
         )
 
