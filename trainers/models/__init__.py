@@ -1,1 +1,1 @@
-"""Speech recognition models: loading, vocabularies, export."""
+"""Speech recognition models: families, processors and vocabularies, loading, export."""

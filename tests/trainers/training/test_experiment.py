@@ -127,3 +127,27 @@ def test_a_run_without_its_journal_is_refused_instead_of_begun_anew(folder: RunF
     folder.storage.write_bytes(left, b"{}")
     with pytest.raises(ResumeError, match="no journal"):
         refuse_without_journal(Journal(folder).read(), folder)
+
+
+# Fields outside of `model` and `training` that are no part of an experiment, and why.
+NO_PART = {
+    # In the hash of the prepared set: what is read, from where, and what preparing makes of it.
+    **dict.fromkeys(["data.demo", "data.dataset", "data.audio_column_name", "data.text_column_name"], "hash"),
+    **dict.fromkeys(["data.do_lower_case", "data.do_remove_punctuation"], "hash"),
+    # Of the run's own folder, of a node, of the cluster.
+    **dict.fromkeys(["run.name", "run.storage_path", "run.s3_endpoint_url", "run.resume", "run.max_failures"], "place"),
+    **dict.fromkeys(["data.cache_dir", "data.local_cache_gb", "scaling.use_gpu"], "place"),
+    **dict.fromkeys(["scaling.num_workers", "scaling.resources_per_worker", "scaling.placement_strategy"], "place"),
+    # Scores of what is finished; what is allowed; what is kept; which way a rate is better.
+    **dict.fromkeys(["data.test", "data.max_bad_fraction", "checkpoint.num_to_keep"], "outcome"),
+    "checkpoint.checkpoint_score_order": "follows from the attribute",
+}
+
+
+@pytest.mark.parametrize("part", ["run", "data", "scaling", "checkpoint"])
+def test_every_field_is_a_part_of_the_experiment_or_left_out_on_purpose(part: str) -> None:
+    fields = {f"{part}.{name}" for name in type(getattr(config(), part)).model_fields}
+    described = {name for name in describe(config(), DATA) if name.startswith(f"{part}.")}
+    left_out = {name for name in NO_PART if name.startswith(f"{part}.")}
+    assert described | left_out == fields, "a field is new or gone: decide whether it changes the result of a run"
+    assert not described & left_out
