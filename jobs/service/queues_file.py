@@ -6,7 +6,6 @@ queues:
   research: {max_gpus: 16, max_running: 8, per_user: {max_gpus: 4}}
 """
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from jobs.paths import home
-from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
-from trainers.config.validation import refuse
+from jobs.scheduler.limits import QueuesConfig
+from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
 # As job.queue takes them.
@@ -67,7 +65,9 @@ def build_queues(content: Any, *, origin: str) -> QueuesConfig:
         ConfigError: one message with every error, each with its key, value and fix.
     """
     if not isinstance(content, dict):
-        raise ConfigError(f"{origin}: has {type(content).__name__}, not the keys {_names(QueuesConfig)}")
+        raise ConfigError(
+            f"{origin}: has {type(content).__name__}, not the keys {', '.join(QueuesConfig.model_fields)}"
+        )
     queues = content.get("queues")
     errors = []
     if isinstance(queues, Mapping):
@@ -77,31 +77,7 @@ def build_queues(content: Any, *, origin: str) -> QueuesConfig:
             for name in queues
             if not (isinstance(name, str) and NAME.fullmatch(name))
         ]
-    try:
-        config = QueuesConfig.model_validate(content)
-    except ValidationError as error:
-        errors += [text for error in error.errors() if (text := _describe(error)) not in errors]
-        refuse(errors, origin)
-        raise AssertionError from error  # there was a error
-    refuse(errors, origin)
+    config, problems = validated(QueuesConfig, content)
+    refuse([*errors, *(problem for problem in problems if problem not in errors)], origin)
+    assert config is not None
     return config
-
-
-def _describe(error: Any) -> str:
-    keys = [str(key) for key in error["loc"]]
-    name = ".".join(keys)
-    if error["type"] != "extra_forbidden":
-        return f"{name}: {error['msg']} (got {error['input']!r})"
-    part = _part_at(keys[:-1])
-    matches = difflib.get_close_matches(keys[-1], part.model_fields, n=1, cutoff=0.5)
-    fix = f"did you mean {'.'.join([*keys[:-1], matches[0]])}?" if matches else f"the keys here are {_names(part)}"
-    return f"{name}: unknown key; {fix}"
-
-
-def _part_at(keys: list[str]) -> type[BaseModel]:
-    """The part of the config that these keys lead to: the whole, a queue, or the limits of its users."""
-    return (QueuesConfig, QueuesConfig, QueuePart, Limits)[len(keys)]
-
-
-def _names(part: type[BaseModel]) -> str:
-    return ", ".join(part.model_fields)

@@ -32,7 +32,7 @@ SLOWEST_BYTES_PER_S = 1e6
 
 def folder_of(run: Run) -> RunFolder:
     """The run folder, as the run's config says it is reached. Others write there: no link leads out of it."""
-    return RunFolder(open_storage(run.run_folder, StorageOptions(run.config["run"]["s3_endpoint_url"]), confined=True))
+    return RunFolder(open_storage(run.run_folder, StorageOptions.of(run.config["run"]), confined=True))
 
 
 class RunFolders:
@@ -126,7 +126,7 @@ class RunFolders:
         Raises:
             StorageError: it does not respond.
         """
-        location = f"{run.config['run']['s3_endpoint_url']} {run.run_folder.rpartition('/')[0]}"
+        location = f"{StorageOptions.of(run.config['run'])} {run.run_folder.rpartition('/')[0]}"
         if self._clock() < self._unresponsive.get(location, -math.inf):
             raise StorageError(f"{run.run_folder}: its storage did not respond recently; retrying in a minute")
         timeout_s = self._timeout_s if timeout_s is None else timeout_s

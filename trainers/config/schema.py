@@ -58,7 +58,7 @@ class RunPart(Part):
     @property
     def storage_options(self) -> StorageOptions:
         """How the run's storage is reached."""
-        return StorageOptions(s3_endpoint_url=self.s3_endpoint_url)
+        return StorageOptions.of(dict(self))
 
     @field_validator("name")
     @classmethod

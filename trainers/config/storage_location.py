@@ -1,7 +1,9 @@
 """What a config says of a storage: where it is, and how it is reached. `trainers.storage` opens what is named here."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
+from typing import Any
 
 S3_SCHEME = "s3://"
 # What a URL of each kind of storage begins with; another path is a folder's.
@@ -20,6 +22,11 @@ class StorageOptions:
     """
 
     s3_endpoint_url: str | None = None
+
+    @classmethod
+    def of(cls, run: Mapping[str, Any]) -> "StorageOptions":
+        """The options in the `run` part of a config."""
+        return cls(**{field.name: run.get(field.name) for field in fields(cls)})
 
 
 DEFAULT_STORAGE_OPTIONS = StorageOptions()

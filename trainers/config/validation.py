@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -75,11 +75,18 @@ def _suggest(location: Sequence[str], model: type[BaseModel]) -> str:
 
 
 def _part_at(path: Sequence[str], model: type[BaseModel]) -> type[BaseModel] | None:
-    part: type[BaseModel] | None = model
+    """The part that a path leads to, also by way of a mapping, whose keys are the user's own."""
+    annotation: Any = model
     for key in path:
+        if get_origin(annotation) is dict:
+            annotation = get_args(annotation)[1]
+            continue
+        part = _model_in(annotation)
         field = part.model_fields.get(key) if part is not None else None
-        part = _model_in(field.annotation) if field is not None else None
-    return part
+        if field is None:
+            return None
+        annotation = field.annotation
+    return _model_in(annotation)
 
 
 def _fields_of(name: str, model: type[BaseModel]) -> list[str]:

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.config.schema import TrainConfig
+from trainers.config.schema import ModelPart, TrainConfig, TrainingPart
 from trainers.errors import ResumeError
 from trainers.run_folder.journal import State
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
@@ -86,16 +86,28 @@ def resolve_experiment(
             "name another run (--set run.name=…), or continue it (--set run.resume=auto)"
         )
     known = state.experiment
-    if known is not None and known["experiment"] == wanted:
+    before = _with_later_fields(known["experiment"]) if known is not None else None
+    if known is not None and before == wanted:
         _refuse_fewer_steps(state, folder, config)
         return known
-    if known is not None and begun:
+    if before is not None and begun:
         raise ResumeError(
             f"{folder.url}: holds another experiment, so it is not continued:\n"
-            + "\n".join(difference(known["experiment"], wanted))
+            + "\n".join(difference(before, wanted))
             + "\nname another run (--set run.name=…), or set these back"
         )
     return {"id": uuid.uuid4().hex, "experiment": wanted}
+
+
+def _with_later_fields(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A description as this version would have written it: fields that came later are at their defaults."""
+    defaults = {
+        f"{part}.{name}": field.get_default(call_default_factory=True)
+        for part, model in (("model", ModelPart), ("training", TrainingPart))
+        for name, field in model.model_fields.items()
+        if not field.is_required() and (part == "model" or name not in NOT_MATHEMATICS)
+    }
+    return {**defaults, **description}
 
 
 def refuse_without_journal(state: State, folder: RunFolder) -> None:

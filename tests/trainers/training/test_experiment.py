@@ -1,5 +1,6 @@
 """What may be continued under one name, and what may not."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,18 @@ def test_every_field_is_a_part_of_the_experiment_or_left_out_on_purpose(part: st
     left_out = {name for name in NO_PART if name.startswith(f"{part}.")}
     assert described | left_out == fields, "a field is new or gone: decide whether it changes the result of a run"
     assert not described & left_out
+
+
+def test_a_run_that_an_earlier_version_began_goes_on_where_a_later_field_is_at_its_default(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    driver = begin(folder, config())
+    give_checkpoint(driver, tmp_path)
+    state = driver.check()
+    assert state.experiment is not None
+    known = dict(state.experiment["experiment"])
+    del known["training.weight_decay"], known["model.mask_time_prob"]
+    earlier = replace(state, experiment={**state.experiment, "experiment": known})
+    assert resolve_experiment(earlier, folder, config(), DATA)["id"] == id_of(driver)
+    with pytest.raises(ResumeError, match=r"training.weight_decay: 0.0 → 0.1"):
+        resolve_experiment(earlier, folder, config({"training.weight_decay": 0.1}), DATA)
