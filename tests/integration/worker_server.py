@@ -1,4 +1,7 @@
-"""Forks workers for the Ray of the tests, from a process that has imported what every worker imports."""
+"""Forks workers for the Ray of the tests, from a process that has imported what every worker imports.
+
+What those imports read from the environment, a job's own variables no longer change: HF_* and OMP_NUM_THREADS.
+"""
 
 import gc
 import importlib
@@ -10,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,6 +100,8 @@ def become_worker(connection: socket.socket) -> None:
     os.environ.update(request["environment"])
     for name, value in request["env_vars"].items():
         os.environ[name] = os.path.expandvars(value)
+    # Chosen by an import before.
+    tempfile.tempdir = None
     sys.argv = request["arguments"]
     inserted = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [str(Path(sys.argv[0]).parent), *filter(None, inserted)]

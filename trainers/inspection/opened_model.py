@@ -59,15 +59,13 @@ def open_model(subject: Subject) -> Opened | Finding:
     part = subject.config.model
     try:
         family = family_of(part)
-    except ConfigError as error:
-        is_here = Path(str(part.name_or_path)).exists()
-        return problem(str(error)) if is_here else subject.unreachable(str(error))
-    try:
         if part.init == "pretrained":
             return Opened(family, family.open_processor(part, None))
         family.language_code(str(part.language))
     except ConfigError as error:
-        return problem(str(error))
+        # What could be read and does not fit is as wrong on the nodes; what could not be read here, they may have.
+        unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()
+        return subject.unreachable(str(error)) if unread else problem(str(error))
     train = subject.split("train")
     if train is None:
         return skipped("the vocabulary is learned from data.train, which could not be opened here")

@@ -42,7 +42,7 @@ def check_start_token(subject: Subject, opened: Opened) -> Iterator[Finding]:
     start = opened.processor.tokenizer.convert_tokens_to_ids(START)
     wrong = {
         file: found
-        for file, content in _configs(part).items()
+        for file, content in _configs(subject).items()
         if (found := getattr(content, "decoder_start_token_id", None)) != start
     }
     for file, found in wrong.items():
@@ -61,7 +61,7 @@ def check_generation(subject: Subject, opened: Opened) -> Iterator[Finding]:
     if part.init == "scratch":
         yield ok("a new model's generation config is made of the recipe")
         return
-    configs = _configs(part)
+    configs = _configs(subject)
     problems = list(_generation_problems(part, opened.processor.tokenizer, configs["generation_config.json"]))
     yield from map(problem, problems)
     for file, content in configs.items():
@@ -78,7 +78,8 @@ def check_generation(subject: Subject, opened: Opened) -> Iterator[Finding]:
 
 
 @lru_cache(maxsize=1)
-def _configs(part: ModelPart) -> dict[str, Any]:
+def _configs(subject: Subject) -> dict[str, Any]:
+    part = subject.config.model
     config = WhisperConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
     return {"config.json": config, "generation_config.json": generation_config(part)}
 

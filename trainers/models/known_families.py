@@ -1,6 +1,5 @@
 """The families of recognizers that Rayscribe trains. To add one: a module with its `Family`, and its name here."""
 
-from functools import lru_cache
 from pathlib import Path
 
 from transformers import PretrainedConfig
@@ -29,16 +28,22 @@ def family_of(model: ModelPart) -> Family:
     return _known(name, f"model.name_or_path: {model.name_or_path}")
 
 
-def family_of_folder(folder: Path) -> Family:
+def family_of_folder(folder: Path, origin: str | None = None) -> Family:
     """The family of a model that an export or a checkpoint wrote.
 
+    Args:
+        folder: Its folder here.
+        origin: Where it was copied from, for the message. None: the folder itself.
+
     Raises:
-        ConfigError: it is of no known family.
+        ConfigError: it cannot be opened, or is of no known family.
     """
-    return _known(_model_type(str(folder), "main"), str(folder))
+    try:
+        return _known(_model_type(str(folder), "main"), origin or str(folder))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{origin or folder}: holds no model that can be opened: {error}") from error
 
 
-@lru_cache
 def _model_type(name_or_path: str, revision: str) -> str | None:
     content, _ = PretrainedConfig.get_config_dict(name_or_path, revision=revision)
     if not content:
@@ -50,6 +55,6 @@ def _known(name: str | None, origin: str) -> Family:
     if name not in FAMILIES:
         raise ConfigError(
             f"{origin}: its config.json has model_type {name!r}, and Rayscribe trains {', '.join(FAMILIES)}: "
-            "name weights of one of these"
+            "name weights of one of these, or correct config.json where they are"
         )
     return FAMILIES[name]

@@ -67,7 +67,7 @@ def _open_model(order: EvaluateOrder) -> Recognizer:
     parent, _, name = order.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
         open_storage(parent, order.config.run.storage_options).download_folder(name, Path(local))
-        return family_of_folder(Path(local)).open_exported(Path(local))
+        return family_of_folder(Path(local), order.model).open_exported(Path(local))
 
 
 def score_split(

@@ -119,24 +119,13 @@ def test_runs_attempts_events_and_tokens_are_there(continued: Continued) -> None
     assert continued.ledger.run("queued").config["training"]["max_steps"] == 7
 
 
-def test_a_storage_path_that_was_null_is_the_folder_that_the_service_watches(continued: Continued) -> None:
-    for name in ("live", NAMELESS):
-        run = continued.ledger.run(name)
-        assert run.config["run"]["storage_path"] == "/home/service/ray_results"
-        assert run.run_folder == f"/home/service/ray_results/{name}"
-
-
-@pytest.mark.parametrize(("name", "kept"), [("live", None), (NAMELESS, "/home/service/ray_results")])
-def test_a_run_that_has_begun_on_another_machine_stays_in_that_machine_s_home(
-    tmp_path: Path, name: str, kept: str | None
+@pytest.mark.parametrize(("name", "storage_path"), [(NAMELESS, "/home/service/ray_results"), ("live", None)])
+def test_a_storage_path_that_was_null_is_the_watched_folder_for_runs_that_have_not_begun(
+    continued: Continued, name: str, storage_path: str | None
 ) -> None:
-    path = tmp_path / "ledger.db"
-    with sqlite3.connect(path) as connection:
-        connection.executescript(DUMP.read_text())
-        connection.execute("UPDATE runs SET address = 'http://10.0.0.7:8265'")
-    ledger = Ledger.open(f"sqlite:///{path}")
-    assert ledger.run(name).config["run"]["storage_path"] == kept
-    ledger.close()
+    run = continued.ledger.run(name)
+    assert run.config["run"]["storage_path"] == storage_path
+    assert run.run_folder == f"/home/service/ray_results/{name}"
 
 
 def test_queued_runs_run_with_the_config_that_was_admitted(continued: Continued) -> None:

@@ -9,11 +9,15 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 
 from tests.trainers.inspection.checking import levels, said, sound_corpus, subject_of, the_one
 from tests.trainers.synthetic import config, write_rows
+from trainers.config.schema import ModelPart
+from trainers.errors import ConfigError
+from trainers.inspection import opened_model
 from trainers.inspection.findings import Finding
 from trainers.inspection.model_checks import CHECKS, check_arguments, check_labels, check_model
 from trainers.inspection.opened_model import open_model
 from trainers.inspection.subject import Subject
 from trainers.inspection.whisper_checks import check_generation, check_start_token, check_tokens
+from trainers.models.family import Family
 from trainers.models.whisper_family import WhisperFamily
 
 Tampered = Callable[..., Subject]
@@ -74,6 +78,17 @@ class TestModel:
             check_model, subject_of(tmp_path, changes, elsewhere=True), "skipped"
         )
         assert "/nowhere/model cannot be opened" in the_one(check_model, subject_of(tmp_path, changes), "error")
+
+    @pytest.mark.parametrize(("cause", "level"), [(OSError("no network"), "skipped"), (None, "error")])
+    def test_a_hub_model_that_cannot_be_read_here_may_be_there_but_one_that_does_not_fit_is_wrong_everywhere(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception | None, level: str
+    ) -> None:
+        def family_of(model: ModelPart) -> Family:
+            raise ConfigError("this model") from cause
+
+        monkeypatch.setattr(opened_model, "family_of", family_of)
+        changes = {"model.init": "pretrained", "model.name_or_path": "hub/model"}
+        assert "this model" in the_one(check_model, subject_of(tmp_path, changes, elsewhere=True), level)
 
     def test_a_folder_without_weights(self, tampered: Tampered) -> None:
         subject = tampered()

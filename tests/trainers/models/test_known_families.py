@@ -43,3 +43,10 @@ def test_weights_of_another_kind_are_refused_with_what_there_is(tmp_path: Path, 
 def test_a_model_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"model.name_or_path: {tmp_path}/model cannot be opened"):
         family_of(pretrained(tmp_path / "model", "{"))
+
+
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_a_copied_folder_that_holds_no_model_is_named_by_where_it_came_from(tmp_path: Path, content: str) -> None:
+    pretrained(tmp_path / "model", content)
+    with pytest.raises(ConfigError, match="s3://b/model: holds no model that can be opened"):
+        family_of_folder(tmp_path / "model", "s3://b/model")

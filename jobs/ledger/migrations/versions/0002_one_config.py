@@ -2,7 +2,6 @@
 
 import json
 from typing import Any
-from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from alembic import op
@@ -21,8 +20,7 @@ REQUESTS = sa.table(
     sa.column("spec_path", sa.Text),
     sa.column("package", sa.Text),
 )
-RUNS = sa.table("runs", sa.column("id", sa.Text), sa.column("attempt", sa.Integer), sa.column("address", sa.Text))
-HERE = {"127.0.0.1", "::1", "localhost"}
+RUNS = sa.table("runs", sa.column("id", sa.Text), sa.column("attempt", sa.Integer))
 
 
 def upgrade() -> None:
@@ -36,10 +34,10 @@ def upgrade() -> None:
     recipes = sa.select(REQUESTS.c.package, sa.func.min(REQUESTS.c.spec_path)).group_by(REQUESTS.c.package)
     op.execute(sa.insert(former).from_select(["sha256", "recipe"], recipes))
     connection = op.get_bind()
-    rows = sa.select(REQUESTS.c.run_id, REQUESTS.c.config, REQUESTS.c.run_folder, RUNS.c.attempt, RUNS.c.address)
+    rows = sa.select(REQUESTS.c.run_id, REQUESTS.c.config, REQUESTS.c.run_folder, RUNS.c.attempt)
     for row in connection.execute(rows.join(RUNS, RUNS.c.id == REQUESTS.c.run_id)).all():
-        # A null that was begun with on another machine means that machine's home, where its checkpoints are.
-        folder = row.run_folder if row.attempt == 0 or urlsplit(row.address).hostname in HERE else None
+        # A null that an attempt has begun with means the home of its node, where its checkpoints are.
+        folder = row.run_folder if row.attempt == 0 else None
         text = _complete(json.loads(row.config), folder)
         connection.execute(sa.update(REQUESTS).where(REQUESTS.c.run_id == row.run_id).values(config=text))
     op.drop_column("requests", "spec_path")
