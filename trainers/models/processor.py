@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.schema import ModelPart
-from trainers.models.known_families import family_of
+from trainers.models.family import Family
 from trainers.run_folder.layout import PROCESSOR, RunFolder
 
 
-def settle_processor(model: ModelPart, folder: RunFolder, texts: Sequence[str]) -> Any:
+def settle_processor(family: Family, model: ModelPart, folder: RunFolder, texts: Sequence[str]) -> Any:
     """Opens the processor; a scratch model's is learned once, and written to the run folder for all ranks.
 
     Args:
+        family: The model's family.
         model: The config's model part.
         folder: The run folder.
         texts: Transcripts of the training set.
     """
-    family = family_of(model)
     if model.init == "pretrained":
         return family.open_processor(model, None)
     with tempfile.TemporaryDirectory(prefix="rayscribe-") as temporary:

@@ -148,8 +148,8 @@ def _check_utterances(config: TrainConfig, driver: Driver, holder: int, sets: Ma
         DataError: transcripts or clips do not fit the model; nothing is left to train on.
     """
     home = driver.folder.sub(f"{layout.ATTEMPTS}/{holder}")
-    processor = settle_processor(config.model, home, sets["train"].index["text"].to_pylist())
     family = family_of(config.model)
+    processor = settle_processor(family, config.model, home, sets["train"].index["text"].to_pylist())
     limits = family.limits(config.model, processor)
     context_s = context_of(config, limits.context_s)
     chosen = select_training(
