@@ -25,7 +25,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 
 LOST_NODE = ("FAILED", 11, "the node of a worker was lost", "JOB_ENTRYPOINT_COMMAND_ERROR")
-CONFIG_ERROR = ("FAILED", 2, "error: 1 fault", "JOB_ENTRYPOINT_COMMAND_ERROR")
+CONFIG_ERROR = ("FAILED", 2, "error: 1 problem", "JOB_ENTRYPOINT_COMMAND_ERROR")
 
 
 class Death(BaseException):
