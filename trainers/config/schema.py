@@ -129,7 +129,7 @@ class DataPart(Part):
     )
 
     @model_validator(mode="after")
-    def _one_door(self) -> Self:
+    def _one_source(self) -> Self:
         sources = [name for name in ("train", "demo", "dataset") if getattr(self, name) is not None]
         if len(sources) > 1:
             raise ValueError(

@@ -129,15 +129,10 @@ class ShardTask:
         if not isinstance(source, bytes):
             source = _read_recording(name, self.storage_options)
         samples = decode(source, name=name, sampling_rate_hz=self.options.sampling_rate_hz)
-        text = normalize(
-            str(row["text"] or ""),
-            do_lower_case=self.options.do_lower_case,
-            do_remove_punctuation=self.options.do_remove_punctuation,
-        )
         return {
             "id": row["id"],
             "audio": {"bytes": encode_flac(samples, self.options.sampling_rate_hz), "path": None},
-            "text": text,
+            "text": normalize(str(row["text"] or ""), self.options),
             "speaker": row["speaker"],
             "duration_s": len(samples) / self.options.sampling_rate_hz,
         }

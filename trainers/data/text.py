@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from typing import Protocol
 
 # Invisible, and often left in text that was copied from a page: soft hyphen, zero-width space, direction
 # marks, byte order mark. Joiners (U+200C, U+200D) change the writing of Persian and Indic words and stay.
@@ -20,7 +21,21 @@ _REMOVED = "\0"
 _REMOVED_BETWEEN_UNSPACED = re.compile(f"(?<=[{_UNSPACED}]){_REMOVED}+(?=[{_UNSPACED}])")
 
 
-def normalize(text: str, *, do_lower_case: bool, do_remove_punctuation: bool) -> str:
+class TextRules(Protocol):
+    """The options of `normalize`, as the config's data part has them.
+
+    Attributes:
+        do_lower_case: Lower the case, as Unicode does for any script.
+        do_remove_punctuation: Remove punctuation as `normalize` says.
+    """
+
+    @property
+    def do_lower_case(self) -> bool: ...  # noqa: D102
+    @property
+    def do_remove_punctuation(self) -> bool: ...  # noqa: D102
+
+
+def normalize(text: str, rules: TextRules) -> str:
     """Bring a transcript into the one form that is trained on.
 
     Always: Unicode NFC, no invisible characters, whitespace of every kind collapsed to single spaces, none at
@@ -33,14 +48,13 @@ def normalize(text: str, *, do_lower_case: bool, do_remove_punctuation: bool) ->
 
     Args:
         text: The transcript as the manifest has it.
-        do_lower_case: Lower the case, as Unicode does for any script.
-        do_remove_punctuation: Remove punctuation as said above.
+        rules: What else to do.
     """
     text = text.translate(_INVISIBLE)
-    if do_lower_case:
+    if rules.do_lower_case:
         text = text.lower()
     text = unicodedata.normalize("NFC", text)
-    if do_remove_punctuation:
+    if rules.do_remove_punctuation:
         text = _without_punctuation(text)
     return collapse_whitespace(text)
 

@@ -15,7 +15,7 @@ from trainers.inspection.recordings import Recordings
 from trainers.inspection.subject import Split, Subject
 
 # A few everyday sentences are said in any two sets; more than this, and the score is of memorized sentences.
-MOST_SHARED = 0.01
+MAX_SHARED_FRACTION = 0.01
 
 
 def _needs_splits(run: Callable[[Subject], Iterator[Finding]]) -> Callable[[Subject], Iterator[Finding]]:
@@ -112,7 +112,7 @@ def check_leakage(subject: Subject) -> Iterator[Finding]:
         known = [name for name, text in texts if text in learned]
         share = len(known) / max(1, len(texts))
         count = f"{split.name}: {len(known)} of {len(texts)} transcripts ({share:.1%}) are also trained on"
-        if share > MOST_SHARED:
+        if share > MAX_SHARED_FRACTION:
             yield warning(
                 f"{count} ({named(known)}): the score will be better than on new sentences; "
                 "split by sentence, unless the task is a closed set of phrases"

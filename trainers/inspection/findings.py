@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from trainers.errors import RayscribeError
 
 Checked = TypeVar("Checked")
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 class Level(StrEnum):
@@ -104,4 +104,4 @@ def _findings(check: Check[Checked], checked: Checked) -> Iterator[Finding]:
 
 def named(names: Sequence[str]) -> str:
     """The first few of many names, joined by commas."""
-    return ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")

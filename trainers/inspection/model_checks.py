@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainers.data.selection import reasons_to_leave_out
 from trainers.errors import DataError
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.opened_model import Opened, needs_model, open_model
@@ -93,12 +94,9 @@ def _longer(
 
 def _trained(subject: Subject, split: Split) -> tuple[list[str], list[str]]:
     """Ids and texts of the clips that will not be left out, as far as is known."""
-    durations_s = subject.recordings(split).durations_s
-    longest_s = min(subject.config.data.max_duration_s, subject.context_s)
-    # NaN, a duration that is not known, is neither longer nor shorter.
-    left_out = (durations_s > longest_s) | (durations_s < subject.config.data.min_duration_s)
-    rows = [int(row) for row in np.flatnonzero(~left_out) if split.texts[row]]
-    ids = split.ids
+    durations_s, ids = subject.recordings(split).durations_s, split.ids
+    reasons = reasons_to_leave_out(durations_s, split.texts, subject.config.data, subject.context_s)
+    rows = np.flatnonzero(~np.any([mask for _, mask in reasons], axis=0)).tolist()
     return [ids[row] for row in rows], [split.texts[row] for row in rows]
 
 

@@ -27,8 +27,8 @@ from trainers.inspection.hardware_checks import build_here, devices_here, judge
 from trainers.inspection.subject import Subject
 from trainers.storage import open_storage
 
-MOST_NODES = 64
-MOST_RECORDINGS = 4
+MAX_NODES = 64
+MAX_RECORDINGS = 4
 # Starting a worker process with the job's packages is part of it.
 TASK_TIMEOUT_S = 240.0
 PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
@@ -121,7 +121,7 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
     config = subject.config
     remote: Any = ray.remote(run_probe)
     started = {}
-    for node in [node for node in ray.nodes() if node["Alive"]][:MOST_NODES]:
+    for node in [node for node in ray.nodes() if node["Alive"]][:MAX_NODES]:
         task = ProbeTask(
             storage_path_of(config),
             config.run.storage_options,
@@ -148,7 +148,7 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
     found = [path for path in (data.train, data.validation, data.test) if path is not None]
     for split in subject.splits:
         if "audio_bytes" not in split.table.column_names:
-            found += split.table["audio"].slice(0, MOST_RECORDINGS).to_pylist()
+            found += split.table["audio"].slice(0, MAX_RECORDINGS).to_pylist()
     if name is not None and is_absolute(name):
         found.append(f"{name}/config.json")
     return tuple(found)

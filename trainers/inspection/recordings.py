@@ -17,7 +17,7 @@ from trainers.data.sources import read_location
 from trainers.errors import StorageError
 
 # Few, since each is fetched whole.
-MOST_FETCHED = 8
+MAX_FETCHED = 8
 AT_A_TIME = 256
 THREADS = 8
 LENGTH_NOT_IN_HEADER = float("nan")
@@ -86,7 +86,7 @@ def _rows(table: pa.Table, has_bytes: bool) -> list[int]:
         return order
     remote = [row for row in order if "://" in table["audio"][row].as_py()]
     local = set(order) - set(remote)
-    return [*remote[:MOST_FETCHED], *(row for row in order if row in local)]
+    return [*remote[:MAX_FETCHED], *(row for row in order if row in local)]
 
 
 def _in_time(

@@ -151,9 +151,5 @@ class Subject:
         return splits, [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
 
     def _split(self, name: str, origin: str, table: pa.Table) -> Split:
-        data = self.config.data
-        texts = [
-            normalize(text or "", do_lower_case=data.do_lower_case, do_remove_punctuation=data.do_remove_punctuation)
-            for text in table["text"].to_pylist()
-        ]
+        texts = [normalize(text or "", self.config.data) for text in table["text"].to_pylist()]
         return Split(name, origin, table, texts)

@@ -152,12 +152,7 @@ def _check_utterances(config: TrainConfig, driver: Driver, holder: int, sets: Ma
     processor = settle_processor(family, config.model, home, sets["train"].index["text"].to_pylist())
     limits = family.limits(config.model, processor)
     context_s = context_of(config, limits.context_s)
-    chosen = select_training(
-        sets["train"].index,
-        min_duration_s=config.data.min_duration_s,
-        max_duration_s=config.data.max_duration_s,
-        context_s=context_s,
-    )
+    chosen = select_training(sets["train"].index, config.data, context_s)
     trained = set(chosen.selection.rows.tolist())
     left_out = [{"split": "train", **row} for row in chosen.left_out]
     for split, prepared in sets.items():

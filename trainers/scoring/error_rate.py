@@ -274,13 +274,13 @@ def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
         ScoringError: If an id is missing, doubled on either side, or foreign; it names the first few.
     """
     asked_counts, scored_counts = Counter(asked), Counter(scored)
-    faults = {
+    problems = {
         "asked for more than once": [id for id, count in asked_counts.items() if count > 1],
         "not scored": [id for id in asked_counts if id not in scored_counts],
         "scored more than once": [id for id, count in scored_counts.items() if count > 1],
         "scored but not asked for": [id for id in scored_counts if id not in asked_counts],
     }
-    found = [f"{len(ids)} {fault} ({_first_few(ids)})" for fault, ids in faults.items() if ids]
+    found = [f"{len(ids)} {problem} ({_first_few(ids)})" for problem, ids in problems.items() if ids]
     if found:
         raise ScoringError(
             f"the ids that were scored are not the {len(asked)} that were asked for: {'; '.join(found)}. "

@@ -81,16 +81,16 @@ def check_training_args(extra: dict[str, Any]) -> None:
         ConfigError: names each and what to use instead.
     """
     known = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
-    faults = []
+    problems = []
     for name in extra:
         if name in OWNED:
-            faults.append(f"training.training_args.{name}: Rayscribe sets this itself; use {OWNED[name]}")
+            problems.append(f"training.training_args.{name}: Rayscribe sets this itself; use {OWNED[name]}")
         elif name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            faults.append(f"training.training_args.{name}: no Seq2SeqTrainingArguments has this name{hint}")
-    if faults:
-        raise ConfigError("\n".join(faults))
+            problems.append(f"training.training_args.{name}: no Seq2SeqTrainingArguments has this name{hint}")
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 # What no config changes.

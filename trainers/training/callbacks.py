@@ -37,9 +37,9 @@ class MetricsLog:
     After each line it asks whether the group still holds the run, so that a stale one ends soon.
     """
 
-    def __init__(self, writer: GroupWriter, say: Callable[[str], None]):
+    def __init__(self, writer: GroupWriter, log: Callable[[str], None]):
         """Starts no thread yet."""
-        self._writer, self._say = writer, say
+        self._writer, self._log = writer, log
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
         self._last: Future[None] | None = None
         self._told = False
@@ -76,7 +76,7 @@ class MetricsLog:
             self._fenced = error
         except StorageError as error:
             if not self._told:
-                self._say(f"{METRICS} cannot be written, and training goes on: {error}")
+                self._log(f"{METRICS} cannot be written, and training goes on: {error}")
             self._told = True
 
 

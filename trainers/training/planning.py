@@ -16,12 +16,7 @@ def plan_training(
     """The batch plan and the clips that its positions mean, the same on every rank."""
     part = config.training
     context_s = context_of(config, recognizer.limits.context_s)
-    rows = select_training(
-        prepared.index,
-        min_duration_s=config.data.min_duration_s,
-        max_duration_s=config.data.max_duration_s,
-        context_s=context_s,
-    )
+    rows = select_training(prepared.index, config.data, context_s)
     plan = BatchPlan(
         rows.selection,
         batch_shape(config, workers),

@@ -3,6 +3,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from trainers.config.schema import DataPart
 from trainers.data.selection import TrainingRows, check_scorable, select_training
 from trainers.errors import DataError
 
@@ -20,8 +21,8 @@ def index_of(*clips: tuple[float, str]) -> pa.Table:
     )
 
 
-def selected(index: pa.Table, **bounds: Any) -> TrainingRows:
-    return select_training(index, **{"min_duration_s": 0.1, "max_duration_s": 30.0, "context_s": 30.0, **bounds})
+def selected(index: pa.Table, context_s: float = 30.0, **bounds: Any) -> TrainingRows:
+    return select_training(index, DataPart(train="train.csv", validation="valid.csv", **bounds), context_s)
 
 
 class TestTraining:

@@ -6,12 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainers.config.schema import DataPart
 from trainers.data.text import normalize
 from trainers.scoring.normalizers import scoring_normalizer
 
 
+def rules(*, lower: bool, remove: bool) -> DataPart:
+    return DataPart(train="train.csv", validation="valid.csv", do_lower_case=lower, do_remove_punctuation=remove)
+
+
 def as_trained(text: str) -> str:
-    return normalize(text, do_lower_case=True, do_remove_punctuation=True)
+    return normalize(text, rules(lower=True, remove=True))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +44,7 @@ def test_punctuation_goes_and_words_stay_whole(text: str, expected: str) -> None
 
 def test_both_switches_off_keeps_case_and_punctuation() -> None:
     text = "  The\t“lower-case”,\n being  invented. "
-    assert normalize(text, do_lower_case=False, do_remove_punctuation=False) == "The “lower-case”, being invented."
+    assert normalize(text, rules(lower=False, remove=False)) == "The “lower-case”, being invented."
 
 
 def test_the_same_letter_in_two_encodings_becomes_one() -> None:
@@ -53,8 +58,8 @@ def test_invisible_characters_go_and_joiners_stay() -> None:
 
 @given(st.text(), st.booleans(), st.booleans())
 def test_normalizing_twice_changes_nothing_more(text: str, lower: bool, remove: bool) -> None:
-    once = normalize(text, do_lower_case=lower, do_remove_punctuation=remove)
-    assert normalize(once, do_lower_case=lower, do_remove_punctuation=remove) == once
+    once = normalize(text, rules(lower=lower, remove=remove))
+    assert normalize(once, rules(lower=lower, remove=remove)) == once
     assert unicodedata.is_normalized("NFC", once)
     assert once == " ".join(once.split())
 

@@ -119,12 +119,12 @@ class TestFaults:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "x").write_bytes(b"1")
-        faults = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.ETIMEDOUT, "Timed out")]
+        errors = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.ETIMEDOUT, "Timed out")]
         read_bytes = Path.read_bytes
 
         def stale_at_first(path: Path) -> bytes:
-            if faults:
-                raise faults.pop()
+            if errors:
+                raise errors.pop()
             return read_bytes(path)
 
         monkeypatch.setattr(Path, "read_bytes", stale_at_first)
