@@ -20,7 +20,7 @@ from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import FROM, named_checkpoint
-from trainers.training.experiment import finished, refuse_without_journal, resolve_experiment
+from trainers.pipeline.experiment import finished, refuse_without_journal, resolve_experiment
 from trainers.training.planning import context_of
 from trainers.training.rank import WorkOrder
 

@@ -25,7 +25,7 @@ from trainers.run_folder.checkpoints import MANIFEST, RetentionPolicy, list_chec
 from trainers.run_folder.journal import Journal, metrics_of
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.storage import open_storage
-from trainers.training.experiment import finished, resolve_experiment
+from trainers.pipeline.experiment import finished, resolve_experiment
 
 OF_0_1 = Path(__file__).parent / "version_0_1"
 TEXTS = {

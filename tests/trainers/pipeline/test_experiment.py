@@ -15,7 +15,7 @@ from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Finished, Journal, State
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
 from trainers.storage import open_storage
-from trainers.training.experiment import describe, finished, refuse_without_journal, resolve_experiment
+from trainers.pipeline.experiment import describe, finished, refuse_without_journal, resolve_experiment
 
 DATA = {"train": "a", "validation": "b", "test": "c"}
 
