@@ -55,3 +55,4 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.queue
 	$(BIN)/python -m tests.benchmarks.ledger
 	$(BIN)/python -m tests.benchmarks.api
+	$(BIN)/python -m tests.benchmarks.scale.bucket_reading

@@ -1,6 +1,6 @@
 """How much of everything one benchmark runs: the counts that the table states beside its ratios."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 RANKS = 2
 
@@ -36,6 +36,10 @@ class Sizes:
     encoder_layers: int = 4
     decoder_layers: int = 2
     short_context_s: int = 4
+
+    def with_clips(self, count: int) -> "Sizes":
+        """The same with another number of clips to prepare."""
+        return replace(self, our_clips=count, score_clips=min(self.score_clips, count))
 
 
 FULL = Sizes()

@@ -4,6 +4,7 @@ import pytest
 
 from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, ledger, queue
+from tests.benchmarks.scale import bucket_reading
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -28,3 +29,8 @@ def test_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_api(capsys: pytest.CaptureFixture[str]) -> None:
     assert api.main(["--runs", "2000", "--waiting", "500", "--turns", "3", "--requests", "100"]) == 0
     assert "resident memory" in capsys.readouterr().out
+
+
+def test_reading_from_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bucket_reading.main(["--clips", "256"]) == 0
+    assert "| bucket : disk" in capsys.readouterr().out

@@ -12,8 +12,9 @@ import math
 import os
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 from trainers.config.schema import DataPart
 from trainers.config.secrets import resolve_secrets
-from trainers.config.storage_location import StorageOptions
+from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
 from trainers.data.sources import Source, read_location
@@ -34,6 +35,8 @@ from trainers.storage import Storage, open_storage
 FORMAT_VERSION = 1
 ROWS_PER_SHARD = 256
 STALE_FOLDER_S = 24 * 3600
+# Recordings of a bucket that are fetched at once, and held until it is their turn to be decoded.
+FETCHED_AHEAD = 16
 
 # What a data set with a column Audio(decode=False) looks like in Arrow; datasets reads its features from here.
 FEATURES = {
@@ -108,10 +111,10 @@ class ShardTask:
     def _write_shard(self, storage: Storage, rows: list[dict[str, object]]) -> list[dict[str, object]]:
         stored: list[dict[str, object]] = []
         results: list[dict[str, object]] = []
-        for row in rows:
+        for row, fetch in zip(rows, self._recordings(rows), strict=True):
             result = {"source_row": row["row"], "id": row["id"], "shard": row["shard"], "stored_bytes": 0}
             try:
-                clip = self._clip(row)
+                clip = self._clip(row, fetch())
             except AudioError as error:
                 results.append({**result, "reason": str(error)})
                 continue
@@ -123,12 +126,26 @@ class ShardTask:
             results[0]["stored_bytes"] = len(data)
         return results
 
-    def _clip(self, row: dict[str, object]) -> dict[str, object]:
-        name = str(row["audio"])
-        source = row.get("audio_bytes")
-        if not isinstance(source, bytes):
-            source = _read_recording(name, self.storage_options)
-        samples = decode(source, name=name, sampling_rate_hz=self.options.sampling_rate_hz)
+    def _recordings(self, rows: list[dict[str, object]]) -> Iterator[Callable[[], bytes]]:
+        """Of each row, what gives its recording, or raises; those of a bucket are fetched ahead, several at a time."""
+        with ThreadPoolExecutor(FETCHED_AHEAD, thread_name_prefix="recordings") as pool:
+            ahead: deque[Callable[[], bytes]] = deque()
+            for row in rows:
+                ahead.append(self._recording(row, pool))
+                if len(ahead) > FETCHED_AHEAD:
+                    yield ahead.popleft()
+            yield from ahead
+
+    def _recording(self, row: dict[str, object], pool: Executor) -> Callable[[], bytes]:
+        source, location = row.get("audio_bytes"), str(row["audio"])
+        if isinstance(source, bytes):
+            return lambda: source
+        if is_url(location):
+            return pool.submit(_read_recording, location, self.storage_options).result
+        return partial(_read_recording, location, self.storage_options)
+
+    def _clip(self, row: dict[str, object], recording: bytes) -> dict[str, object]:
+        samples = decode(recording, name=str(row["audio"]), sampling_rate_hz=self.options.sampling_rate_hz)
         return {
             "id": row["id"],
             "audio": {"bytes": encode_flac(samples, self.options.sampling_rate_hz), "path": None},
@@ -290,7 +307,7 @@ def _by_shard(block: pa.Table) -> Iterable[list[dict[str, object]]]:
 
 def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
     try:
-        return read_location(location, storage_options)
+        return read_location(location, storage_options, one_of_many=True)
     except FileNotFoundError:
         raise AudioError("no such file") from None
     except IsADirectoryError:

@@ -71,8 +71,13 @@ def open_sources(data: DataPart, *, storage_options: StorageOptions, splits: tup
     return _manifests(data, manifests, splits, storage_options)
 
 
-def read_location(location: str, storage_options: StorageOptions) -> bytes:
+def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
     """The bytes of a file at an absolute path or s3:// URL.
+
+    Args:
+        location: The path or URL.
+        storage_options: How s3:// is reached.
+        one_of_many: See Storage.read_one_of_many.
 
     Raises:
         FileNotFoundError: there is no such file or object.
@@ -83,7 +88,7 @@ def read_location(location: str, storage_options: StorageOptions) -> bytes:
     folder, _, name = location.rpartition("/")
     storage = open_storage(folder, storage_options)
     try:
-        return storage.read_bytes(name)
+        return storage.read_one_of_many(name) if one_of_many else storage.read_bytes(name)
     except StorageError:
         if not storage.exists(name):
             raise FileNotFoundError(location) from None

@@ -43,10 +43,10 @@ def open_storage(
     policy = retry or RetryPolicy()
     if root.startswith(S3_SCHEME):
         # Only here: boto3 takes half a second to load, and most commands of a client need none of it.
-        from trainers.storage.s3 import S3Connection, S3Storage  # noqa: PLC0415
+        from trainers.storage.s3 import S3Storage, connection_to  # noqa: PLC0415
 
         bucket, prefix = _split_s3_root(root)
-        return S3Storage(S3Connection(_endpoint(storage_options.s3_endpoint_url)), bucket, prefix, policy)
+        return S3Storage(connection_to(_endpoint(storage_options.s3_endpoint_url)), bucket, prefix, policy)
     if "://" in root or re.match(r"s3:", root, re.IGNORECASE):
         raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
     folder = PurePosixPath(root)

@@ -1,6 +1,7 @@
 """Storage in a bucket of S3, or of a service with the same protocol."""
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -35,38 +36,47 @@ _TRANSFER = TransferConfig(
 # S3 copies at most 5 GiB in one request; below that, one request is a whole copy or none.
 _COPY = TransferConfig(multipart_threshold=1024 * _MIB, multipart_chunksize=512 * _MIB)
 _PROBE_RETRY = RetryPolicy(attempts=2, part_attempts=1, first_delay_s=0.2)
+_CONNECTIONS: "dict[tuple[Any, ...], S3Connection]" = {}
 
 
 class S3Connection:
-    """Clients for one endpoint, made when first used and anew in every process.
+    """Clients for one endpoint, made when first used and anew in every process; made by `connection_to`.
 
     Pickled, it is an endpoint and two timeouts: sockets do not travel, and credentials must not.
     """
 
-    def __init__(
-        self, endpoint_url: str | None, *, connect_timeout_s: float = 10.0, read_timeout_s: float = 60.0
-    ) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            endpoint_url: http(s)://host:port; None means AWS, or what AWS's config file says.
-            connect_timeout_s: How long to wait for a connection.
-            read_timeout_s: How long to wait for the next bytes of a response.
-        """
+    def __init__(self, endpoint_url: str | None, connect_timeout_s: float, read_timeout_s: float) -> None:
+        """Connects to nothing yet; see `connection_to`."""
         self.endpoint_url = endpoint_url
         self._timeouts_s = (connect_timeout_s, read_timeout_s)
         self._clients: dict[tuple[int, int], Any] = {}
+        self._locks: dict[int, threading.Lock] = {}
+        self._filesystems: dict[tuple[int, str], fs.FileSystem | None] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_clients": {}}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return connection_to, (self.endpoint_url, *self._timeouts_s)
 
     def client(self, attempts: int = 1) -> Any:
         """A boto3 client for S3 that tries each request `attempts` times; threads may share it."""
         # The process is in the key because a forked one must not use its parent's sockets.
-        key = (os.getpid(), attempts)
-        if key not in self._clients:
-            self._clients[key] = self._new_client(attempts)
-        return self._clients[key]
+        process = os.getpid()
+        # Nor may it wait for a lock that a thread of its parent holds.
+        with self._locks.setdefault(process, threading.Lock()):
+            if (process, attempts) not in self._clients:
+                self._clients[process, attempts] = self._new_client(attempts)
+            return self._clients[process, attempts]
+
+    def filesystem(self, bucket: str, make: Callable[[], fs.FileSystem | None]) -> fs.FileSystem | None:
+        """This process's pyarrow filesystem for a bucket, by `make` where there is none; None: it has none."""
+        process = os.getpid()
+        with self._locks.setdefault(process, threading.Lock()):
+            if (process, bucket) not in self._filesystems:
+                self._filesystems[process, bucket] = make()
+            return self._filesystems[process, bucket]
+
+    def give_up_filesystem(self, bucket: str) -> None:
+        """From now on this process has no filesystem for a bucket."""
+        self._filesystems[os.getpid(), bucket] = None
 
     def _new_client(self, attempts: int) -> Any:
         connect_timeout_s, read_timeout_s = self._timeouts_s
@@ -92,6 +102,25 @@ class S3Connection:
         """AWS_REGION, else what boto3 itself finds; with an endpoint never None, since services ignore it."""
         found = os.environ.get("AWS_REGION") or boto3.session.Session().region_name
         return found or ("us-east-1" if self.endpoint_url else None)
+
+
+def connection_to(
+    endpoint_url: str | None, connect_timeout_s: float = 10.0, read_timeout_s: float = 60.0
+) -> S3Connection:
+    """This process's connection to an endpoint with the credentials of now; connects to nothing yet.
+
+    A new client costs 130 ms of computing, and may ask the cloud's metadata service for credentials; one that is
+    there costs neither.
+
+    Args:
+        endpoint_url: http(s)://host:port; None means AWS, or what AWS's config file says.
+        connect_timeout_s: How long to wait for a connection.
+        read_timeout_s: How long to wait for the next bytes of a response.
+    """
+    # Secrets may be resolved later than the first storage is opened.
+    credentials = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
+    key = (endpoint_url, connect_timeout_s, read_timeout_s, credentials)
+    return _CONNECTIONS.setdefault(key, S3Connection(endpoint_url, connect_timeout_s, read_timeout_s))
 
 
 @dataclass(frozen=True)
@@ -122,6 +151,23 @@ class S3Storage(Storage):
     def read_bytes(self, key: str) -> bytes:
         """See Storage."""
         return self._read(key)
+
+    def read_one_of_many(self, key: str) -> bytes:
+        """See Storage. pyarrow reads without holding the interpreter, boto3 computes for more than a millisecond."""
+        try:
+            filesystem = self.connection.filesystem(self.bucket, lambda: self.for_pyarrow()[1])
+            if filesystem is None:
+                return self.read_bytes(key)
+            with filesystem.open_input_stream(f"{self.bucket}/{self._object(key)}") as stream:
+                data: bytes = stream.read()
+                return data
+        except FileNotFoundError:
+            return self.read_bytes(key)
+        except (OSError, ValueError, StorageError):
+            # What boto3 can read and pyarrow cannot, such as with credentials of a kind that pyarrow does not know.
+            data = self.read_bytes(key)
+            self.connection.give_up_filesystem(self.bucket)
+            return data
 
     def read_part(self, key: str, start: int, most: int) -> bytes:
         """See Storage."""
@@ -262,7 +308,7 @@ class S3Storage(Storage):
             part.unlink(missing_ok=True)
 
     def _for_probe(self) -> Storage:
-        connection = S3Connection(self.connection.endpoint_url, connect_timeout_s=3.0, read_timeout_s=10.0)
+        connection = connection_to(self.connection.endpoint_url, connect_timeout_s=3.0, read_timeout_s=10.0)
         return replace(self, connection=connection, retry=_PROBE_RETRY)
 
     def for_pyarrow(self) -> tuple[str, fs.FileSystem | None]:

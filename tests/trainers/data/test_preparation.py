@@ -2,12 +2,14 @@ import io
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import boto3
 import datasets
 import numpy as np
 import pyarrow as pa
@@ -18,9 +20,9 @@ from tests.trainers.synthetic import RATE_HZ, speechlike, write_corpus, write_re
 from trainers.config.schema import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import decode
-from trainers.data.preparation import Runner, ShardTask, blocks_of, prepare, run_here
+from trainers.data.preparation import FETCHED_AHEAD, Runner, ShardTask, blocks_of, prepare, run_here
 from trainers.data.prepared_set import ClipReader, PreparedSet, shard_name
-from trainers.data.sources import open_sources
+from trainers.data.sources import open_sources, read_location
 from trainers.errors import DataError
 from trainers.storage import Storage, open_storage
 
@@ -40,7 +42,7 @@ class Cache:
     def storage(self) -> Storage:
         return open_storage(self.url, StorageOptions(self.endpoint))
 
-    def prepare(self, manifest: Path, runner: Runner = run_here, **options: Any) -> PreparedSet:
+    def prepare(self, manifest: Path | str, runner: Runner = run_here, **options: Any) -> PreparedSet:
         data = DataPart(train=str(manifest), validation="/nowhere.csv", **options)
         (source,) = open_sources(data, storage_options=StorageOptions(self.endpoint), splits=("train",))
         return prepare(
@@ -160,6 +162,56 @@ class TestFolder:
         ids = folder.prepare(long_manifest, runner=backwards).index["id"].to_pylist()
         assert ids[:2] == ["train/000.wav", "train/001.wav"]
         assert ids[-1] == "train/004.wav#120"
+
+
+class TestRecordingsInABucket:
+    @pytest.fixture
+    def bucket_manifest(self, manifest: Path, s3_bucket: str, s3_endpoint: str) -> str:
+        """40 rows of the five recordings, all in the bucket."""
+        storage = open_storage(f"{s3_bucket}/corpus", StorageOptions(s3_endpoint))
+        storage.upload_folder(manifest.parent / "train", "train")
+        rows = [(f"train/{row % 5:03d}.wav", TEXTS[row % 5]) for row in range(40)]
+        storage.upload_file(write_rows(manifest.with_name("bucket.csv"), rows), "train.csv")
+        return storage.url("train.csv")
+
+    def test_they_are_read_through_one_client(
+        self, bucket_manifest: str, folder: Cache, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = 0
+        new_client = boto3.session.Session.client
+
+        def counting(*arguments: Any, **options: Any) -> Any:
+            nonlocal made
+            made += 1
+            return new_client(*arguments, **options)
+
+        monkeypatch.setattr(boto3.session.Session, "client", counting)
+        prepared = Cache(folder.url, s3_endpoint).prepare(bucket_manifest)
+        assert prepared.summary.prepared == 40
+        assert made <= 1
+
+    def test_they_are_fetched_at_the_same_time_and_stored_in_order(
+        self, bucket_manifest: str, folder: Cache, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        together = threading.Barrier(FETCHED_AHEAD // 2)
+
+        def meeting(*arguments: Any, **options: Any) -> bytes:
+            together.wait(timeout=60)
+            return read_location(*arguments, **options)
+
+        monkeypatch.setattr("trainers.data.preparation.read_location", meeting)
+        made = Cache(folder.url, s3_endpoint).prepare(bucket_manifest)
+        reader = ClipReader(made, cache_bytes=1)
+        for row in range(40):
+            assert np.array_equal(reader.read(row), speechlike(DURATIONS_S[row % 5], seed=row % 5))
+
+    def test_one_that_is_not_there_is_quarantined(
+        self, bucket_manifest: str, folder: Cache, s3_bucket: str, s3_endpoint: str
+    ) -> None:
+        open_storage(f"{s3_bucket}/corpus", StorageOptions(s3_endpoint)).delete("train/003.wav")
+        made = Cache(folder.url, s3_endpoint).prepare(bucket_manifest, max_bad_fraction=0.3)
+        assert made.summary.quarantined == 8
+        assert {row["reason"] for row in made.quarantine} == {"no such file"}
 
 
 class TestReuse:

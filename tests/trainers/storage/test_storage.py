@@ -197,6 +197,14 @@ class TestFiles:
             assert storage.read_bytes(f"claims/{race}") == f"{won.index(True)}".encode() * 1000
         assert len(storage.list_files()) == 5
 
+    def test_one_of_many_is_read_like_any_other(self, storage: Storage) -> None:
+        for key in (*ODD_KEYS, "a/b/c", "100 % + more?#&"):
+            storage.write_bytes(key, key.encode() * 1000)
+            assert storage.read_one_of_many(key) == key.encode() * 1000
+        storage.write_bytes("empty", b"")
+        assert storage.read_one_of_many("empty") == b""
+        assert storage.url("none") in fails(lambda: storage.read_one_of_many("none"))
+
     def test_a_pickled_storage_is_the_same_place(self, storage: Storage) -> None:
         storage.write_bytes("a", b"1")
         pickled = pickle.dumps(storage)

@@ -207,6 +207,26 @@ class TestPyarrow:
         with filesystem.open_input_stream(f"{path}/to pyarrow") as stream:
             assert stream.read() == b"answer"
 
+    def test_what_only_boto3_may_read_is_read_by_it_from_then_on(
+        self, shaky_storage: Storage, fault_proxy: FaultProxy
+    ) -> None:
+        shaky_storage.write_bytes("x", b"content")
+        fault_proxy.fail_next(1000, 403, "HEAD", error_code="AccessDenied")
+        assert shaky_storage.read_one_of_many("x") == b"content"
+        fault_proxy.requests.clear()
+        assert shaky_storage.read_one_of_many("x") == b"content"
+        assert [method for method, _ in fault_proxy.requests] == ["GET"]
+
+    def test_one_of_many_survives_refusals_and_cut_connections(
+        self, shaky_storage: Storage, fault_proxy: FaultProxy
+    ) -> None:
+        data = os.urandom(100_000)
+        shaky_storage.write_bytes("x", data)
+        fault_proxy.fail_next(1, method="HEAD")
+        fault_proxy.fail_next(1, method="GET")
+        fault_proxy.cut_next(1, method="GET")
+        assert shaky_storage.read_one_of_many("x") == data
+
     def test_a_process_that_used_it_ends_by_itself(self, s3_bucket: str, s3_endpoint: str) -> None:
         program = (
             "import sys; from trainers.storage import open_storage\n"
