@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=936a446037edb709
+key=fe80f39263bd9ae9
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -82,6 +82,7 @@ httpx==0.28.1
 httpx2==2.16.2
 huggingface-hub==2.4.0
 idna==3.20
+indic-numtowords==1.1.0
 jinja2==3.1.6
 jiwer==4.0.0
 jmespath==1.1.0
@@ -92,6 +93,7 @@ markdown==3.11.3
 markdown-it-py==4.3.0
 markupsafe==3.0.4
 mdurl==0.1.2
+more-itertools==11.2.1
 mpmath==1.3.0
 msgpack==1.2.4
 multidict==7.2.1
@@ -146,6 +148,7 @@ sympy==1.14.0
 tensorboard==2.21.0
 tensorboard-data-server==0.7.2
 tensorboardx==2.6.5
+text2num==3.1.0
 tokenizers==0.23.3
 torch==2.13.0
 tqdm==4.70.1
@@ -158,6 +161,7 @@ urllib3==2.8.0
 uvicorn==0.54.0
 virtualenv==21.15.7
 werkzeug==3.1.9
+whisper-normalizer==0.1.15
 wrapt==2.5.2
 xxhash==4.1.0
 yarl==1.25.1

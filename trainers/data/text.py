@@ -9,7 +9,7 @@ from typing import Protocol
 _INVISIBLE = dict.fromkeys([0x00AD, 0x200B, 0x200E, 0x200F, 0x2060, 0xFEFF])
 
 # Punctuation by Unicode category, but read aloud: it stays. Symbols (€, +, °) have other categories.
-_SPOKEN = frozenset("%‰&@#§")
+SPOKEN = frozenset("%‰&@#§")
 
 _APOSTROPHES = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}\N{FULLWIDTH APOSTROPHE}")
 _HYPHENS = frozenset("-\N{HYPHEN}\N{NON-BREAKING HYPHEN}")
@@ -67,7 +67,7 @@ def collapse_whitespace(text: str) -> str:
 def _without_punctuation(text: str) -> str:
     kept = []
     for position, character in enumerate(text):
-        if character in _SPOKEN or unicodedata.category(character)[0] != "P":
+        if character in SPOKEN or unicodedata.category(character)[0] != "P":
             kept.append(character)
             continue
         before, after = text[position - 1 : position], text[position + 1 : position + 2]

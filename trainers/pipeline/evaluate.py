@@ -35,10 +35,13 @@ class RunResult:
 
     @property
     def headline(self) -> str:
-        """`WER 4.2% on test (200 utterances) · <folder>`, or `(199 of 200 utterances)`."""
+        """`WER 4.2% (normalizer basic 1) on test (200 utterances) · <folder>`, or `(199 of 200 utterances)`."""
         requested, scored = self.totals["utterances"], self.totals["scored"]
         count = f"{scored}" if scored == requested else f"{scored} of {requested}"
-        return f"WER {self.totals['wer']:.1f}% on {self.split} ({count} utterances) · {self.folder}"
+        # Scores of version 0.1 name no normalizer.
+        name, version = self.totals.get("normalizer"), self.totals.get("normalizer_version")
+        made = f" (normalizer {name} {version})" if name is not None else ""
+        return f"WER {self.totals['wer']:.1f}%{made} on {self.split} ({count} utterances) · {self.folder}"
 
 
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> RunResult:

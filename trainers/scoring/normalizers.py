@@ -1,24 +1,96 @@
-"""What is done to reference and hypothesis before they are compared."""
+"""The normalizers by name: what is done to reference and hypothesis before they are compared.
+
+A score is comparable with another only where both were made with the same normalizer, so each has a name and a version,
+which stand in every score. Imports neither torch nor transformers.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
-from transformers.models.whisper.english_normalizer import BasicTextNormalizer
+from whisper_normalizer.basic import BasicTextNormalizer
+from whisper_normalizer.english import EnglishTextNormalizer
 
 from trainers.data.text import collapse_whitespace
+from trainers.errors import ConfigError
+from trainers.scoring.basic_normalizer import normalize_basic
+
+# Rules that whisper-normalizer has and openai-whisper does not; `cause` → `because` also changes "the cause of".
+_NOT_WHISPERS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 
-def scoring_normalizer(enabled: bool) -> Callable[[str], str]:
-    """Return what is done to reference and hypothesis before they are compared.
+@dataclass(frozen=True, slots=True)
+class Normalizer:
+    """A function of one text, with the name that scores give for it; can be pickled.
 
-    Args:
-        enabled: True for Whisper's BasicTextNormalizer, which published scores commonly use: lower case, no
-            text in brackets, symbols and punctuation to spaces. It also takes combining marks for symbols,
-            which cuts words of Indic scripts. False compares as written.
-
-    Returns:
-        A function of one text; in both cases whitespace is collapsed and the ends are stripped.
+    Attributes:
+        name: What configs and commands call it.
+        version: Changes whenever some text would come out differently.
+        function: What it does; a function of a module.
     """
-    if not enabled:
-        return collapse_whitespace
-    basic = BasicTextNormalizer()
-    return lambda text: collapse_whitespace(basic(text))
+
+    name: str
+    version: str
+    function: Callable[[str], str]
+
+    def __call__(self, text: str) -> str:
+        """The text as it is compared."""
+        return self.function(text)
+
+    def to_json_dict(self) -> dict[str, str]:
+        """Gives the keys under which it stands in every score."""
+        return {"normalizer": self.name, "normalizer_version": self.version}
+
+    def __str__(self) -> str:
+        """`basic 1`."""
+        return f"{self.name} {self.version}"
+
+
+def normalizer_named(name: str) -> Normalizer:
+    """The normalizer of this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in NORMALIZERS:
+        raise ConfigError(f"normalizer {name!r} is not known: use one of {', '.join(NORMALIZERS)}")
+    return NORMALIZERS[name]
+
+
+def normalize_whisper_basic(text: str) -> str:
+    """Whisper's BasicTextNormalizer, by which most published scores of languages other than English were made.
+
+    Lower case, NFKC, no text in brackets, symbols and punctuation to spaces. It also takes combining marks for symbols,
+    which cuts words of Indic scripts, Thai and vocalized Arabic into pieces and hides errors in their vowels.
+    """
+    return collapse_whitespace(_whisper_basic()(text))
+
+
+def normalize_whisper_english(text: str) -> str:
+    """Whisper's EnglishTextNormalizer: contractions, titles, numbers and British spellings get one form each."""
+    return collapse_whitespace(_whisper_english()(text))
+
+
+@cache
+def _whisper_basic() -> Callable[[str], str]:
+    made: Callable[[str], str] = BasicTextNormalizer()
+    return made
+
+
+@cache
+def _whisper_english() -> Callable[[str], str]:
+    made = EnglishTextNormalizer()
+    made.replacers = {pattern: text for pattern, text in made.replacers.items() if pattern not in _NOT_WHISPERS}
+    called: Callable[[str], str] = made
+    return called
+
+
+NORMALIZERS = {
+    item.name: item
+    for item in (
+        Normalizer("none", "1", collapse_whitespace),
+        Normalizer("basic", "1", normalize_basic),
+        Normalizer("whisper_basic", "1", normalize_whisper_basic),
+        Normalizer("whisper_english", "1", normalize_whisper_english),
+    )
+}

@@ -4,6 +4,7 @@ import gc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from trainers.errors import ScoringError
 from trainers.models.recognizer import Decoding, Recognizer
 from trainers.scoring.error_rate import Score, UtteranceScore, check_ids
 from trainers.scoring.metrics import ErrorRates
-from trainers.scoring.normalizers import scoring_normalizer
+from trainers.scoring.normalizers import Normalizer, normalizer_named
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ class ScoringOptions:
     Attributes:
         batch_size: Utterances of one generate call. It never moves a score.
         decoding: How hypotheses are generated.
-        normalize: Compare after Whisper's basic text normalization.
+        normalizer: Name of what is done to both texts before they are compared, see `normalizers`.
         edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`.
     """
 
     batch_size: int
     decoding: Decoding
-    normalize: bool
+    normalizer: str
     edges_s: tuple[float, ...]
 
 
@@ -45,11 +46,17 @@ class SplitScore:
         score: Counts and rates.
         utterances: One record each, in the manifest's order.
         loss: Cross-entropy per label in nats.
+        normalizer: What was done to both texts before they were compared.
     """
 
     score: Score
     utterances: list[UtteranceScore]
     loss: float
+    normalizer: Normalizer
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Gives what stands in evaluation/<split>.json: the counts, the rates, the loss, and the normalizer."""
+        return {**self.score.to_json_dict(), "loss": self.loss, **self.normalizer.to_json_dict()}
 
 
 class CutShortError(Exception):
@@ -163,13 +170,14 @@ class Scorer:
 
     def _sum(self, hypotheses: Sequence[_Hypothesis], options: ScoringOptions) -> SplitScore:
         gathered = sorted(hypotheses, key=lambda item: item.position)
+        normalizer = normalizer_named(options.normalizer)
         ids, texts = self._index["id"].to_pylist(), self._index["text"].to_pylist()
         check_ids(ids, [ids[item.position] for item in gathered])
         # One of each, in the order of the index.
         result = ErrorRates().compute(
             predictions=[item.text for item in gathered],
             references=texts,
-            normalize=scoring_normalizer(options.normalize),
+            normalize=normalizer,
             ids=ids,
             durations_s=self._durations_s.tolist(),
             utterances=self._prepared.summary.rows,
@@ -178,9 +186,9 @@ class Scorer:
         score = Score(**result)
         if score.wer is None:
             raise ScoringError(
-                f"{self._prepared.url}: no transcript has a word once it is normalized, so that no WER exists; "
-                "transcribe them, or set data.do_normalize_eval: false"
+                f"{self._prepared.url}: no transcript has a word once it is normalized ({normalizer}), "
+                "so that no WER exists; transcribe them, or set data.do_normalize_eval: false"
             )
         # Added exactly, so that the loss does not move with the order of ranks either.
         loss = math.fsum(item.loss for item in gathered) / sum(item.labels for item in gathered)
-        return SplitScore(score, utterances, loss)
+        return SplitScore(score, utterances, loss, normalizer)

@@ -247,7 +247,6 @@ class KeepCheckpoints(TrainerCallback):
 
 def write_validation(folder: Path, result: SplitScore) -> None:
     """Writes a checkpoint's score on the validation set, to be shown beside the test score of the best."""
-    totals = {**result.score.to_json_dict(), "loss": result.loss}
-    (folder / f"{VALIDATION}.json").write_text(json.dumps(totals, indent=2))
+    (folder / f"{VALIDATION}.json").write_text(json.dumps(result.to_json_dict(), indent=2))
     lines = (json.dumps(item.to_json_dict(), ensure_ascii=False) + "\n" for item in result.utterances)
     (folder / f"{VALIDATION}.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -62,6 +62,6 @@ def scoring_options(config: TrainConfig, model_context_s: float, *, full_context
             num_beams=config.training.generation_num_beams,
             autocast=autocast_dtype(config),
         ),
-        normalize=config.data.do_normalize_eval,
+        normalizer="whisper_basic" if config.data.do_normalize_eval else "none",
         edges_s=bucket_edges(context_s, bucketed=bucketed),
     )

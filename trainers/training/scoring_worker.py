@@ -81,15 +81,11 @@ def score_split(
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
     scorer = Scorer(prepared, recognizer, session, cache_bytes=cache_bytes(config))
     result = scorer.score(scoring_options(config, recognizer.limits.context_s), what=f"score {split}")
-    totals: dict[str, Any] = {"split": split, **result.score.to_json_dict(), "loss": result.loss}
+    totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
     if config.model.max_context_s is not None:
         whole_options = scoring_options(config, recognizer.limits.context_s, full_context=True)
         whole = scorer.score(whole_options, what=f"score {split} at {recognizer.limits.context_s:g} s")
-        totals["full_context"] = {
-            "context_s": recognizer.limits.context_s,
-            **whole.score.to_json_dict(),
-            "loss": whole.loss,
-        }
+        totals["full_context"] = {"context_s": recognizer.limits.context_s, **whole.to_json_dict()}
     if session.is_main_process:
         write_split(folder, split, totals, result)
     return totals

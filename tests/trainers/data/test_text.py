@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainers.config.schema import DataPart
 from trainers.data.text import normalize
-from trainers.scoring.normalizers import scoring_normalizer
+from trainers.scoring.normalizers import normalizer_named
 
 
 def rules(*, lower: bool, remove: bool) -> DataPart:
@@ -64,14 +64,15 @@ def test_normalizing_twice_changes_nothing_more(text: str, lower: bool, remove: 
     assert once == " ".join(once.split())
 
 
-def test_scoring_ignores_case_and_punctuation_when_enabled() -> None:
-    score_form = scoring_normalizer(enabled=True)
+@pytest.mark.parametrize("name", ["basic", "whisper_basic"])
+def test_scoring_ignores_case_and_punctuation_when_enabled(name: str) -> None:
+    score_form = normalizer_named(name)
     assert score_form(" Hello,  World! [noise]") == score_form("hello world")
     assert score_form("Čaša.") == "čaša"
 
 
 def test_scoring_compares_as_written_when_disabled() -> None:
-    assert scoring_normalizer(enabled=False)(" Hello,  World!\n") == "Hello, World!"
+    assert normalizer_named("none")(" Hello,  World!\n") == "Hello, World!"
 
 
 def test_the_modules_do_not_bring_torch_in() -> None:
