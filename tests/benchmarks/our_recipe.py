@@ -67,7 +67,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
             validation=str(folder / "warm.csv"),
             test=str(folder / "score.csv") if given.verb == "evaluate" else None,
             cache_dir=str(given.cache / "first"),
-            do_normalize_eval=False,
+            normalizer="none",
         ),
         model=ModelPart(name_or_path=str(given.model), language="english", max_context_s=given.context or None),
         training=TrainingPart(

@@ -21,6 +21,9 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 URL = r"^https?://[^@\s]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
+Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
+# 16,384 utterances are well mixed, and some 1.3 GB at 80 kB each.
+SHARDS_OF_A_WINDOW = 64
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
 
@@ -46,7 +49,8 @@ class RunPart(Part):
         "auto",
         pattern=r"^(auto|never|from:.+)$",
         description="auto: the same experiment continues. never: an existing run folder is an error. "
-        "from:<checkpoint>: start a new run from that checkpoint, an absolute folder or s3:// URL.",
+        "from:<checkpoint>: start a new run with the weights and the vocabulary of that checkpoint, an absolute folder "
+        "or s3:// URL; its optimizer, schedule and steps are the new run's own.",
     )
     seed: NotNegative = Field(42, description="Seed of weights, order of utterances and dropout.")
     max_failures: int = Field(
@@ -109,9 +113,14 @@ class DataPart(Part):
     text_column_name: str = Field("text", description="Column with the transcript.")
     do_lower_case: bool = Field(False, description="Lower-case the transcripts that are trained on and scored.")
     do_remove_punctuation: bool = Field(False, description="Remove punctuation from the transcripts.")
-    do_normalize_eval: bool = Field(
-        True, description="Score after Whisper's basic text normalization of reference and hypothesis."
+    normalizer: Normalizer | None = Field(
+        None,
+        description="How reference and hypothesis are normalized before they are compared. none: not at all. basic: no "
+        "case, no punctuation; every letter and mark of every script stays. whisper_basic: as published Whisper scores "
+        "were made; it turns the marks of Hindi, Thai, Arabic and others into spaces. whisper_english: Whisper's, for "
+        "English only. null: basic; a run that began with another keeps it.",
     )
+    do_normalize_eval: bool = Field(True, description="false is short for normalizer: none.")
     min_duration_s: float = Field(
         0.1, ge=0, description="Shorter clips are left out of training, and counted. Seconds."
     )
@@ -127,6 +136,12 @@ class DataPart(Part):
     local_cache_gb: PositiveFloat = Field(
         20.0, description="Bound of a node's cache of prepared shards that are read from s3://. Gigabytes."
     )
+
+    @property
+    def normalizer_name(self) -> str:
+        """The normalizer, of a config whose fields are resolved."""
+        assert self.normalizer is not None, "the run's beginning gives it a value"
+        return self.normalizer
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -145,6 +160,10 @@ class DataPart(Part):
             )
         if self.train is not None and self.train == self.validation:
             raise ValueError(f"train and validation are both {self.train}: give a validation set of its own")
+        if not self.do_normalize_eval and self.normalizer not in (None, "none"):
+            raise ValueError(
+                f"do_normalize_eval is false and normalizer is {self.normalizer}: set do_normalize_eval: true"
+            )
         if self.min_duration_s >= self.max_duration_s:
             raise ValueError(f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}")
         return self
@@ -225,14 +244,21 @@ class TrainingPart(Part):
     lr_scheduler_type: str = Field("linear", description="Shape of the decay after warm-up, a transformers name.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
     max_grad_norm: float = Field(1.0, ge=0, description="Gradients are clipped to this norm. 0: not clipped.")
+    extend: Literal["rescale", "restart", "constant"] | None = Field(
+        None,
+        description="How the learning rate goes on where max_steps or num_train_epochs of a begun run is changed. "
+        "rescale: the schedule over the new length. restart: warm-up and decay once more over the added steps. "
+        "constant: the added steps at the last rate, unless that is 0. null: such a change is refused.",
+    )
     eval_steps: Positive | None = Field(None, description="Score the validation set this often. null: save_steps.")
     save_steps: Positive = Field(
         1000, description="Checkpoint this often; a multiple of eval_steps, as each is scored."
     )
     logging_steps: Positive = Field(25, description="Report the loss this often.")
-    shuffle_window_shards: Positive | None = Field(
+    shuffle_window_shards: NotNegative | None = Field(
         None,
-        description="Shuffle utterances within this many shards at a time, for sets on s3://. null: the whole set.",
+        description="Shuffle utterances within this many shards at a time. 0: the whole set. null: the whole set, or "
+        f"{SHARDS_OF_A_WINDOW} shards for sets on s3://; a run that began with another window keeps it.",
     )
     fp16: bool = Field(False, description="16-bit floats with loss scaling (CUDA).")
     bf16: bool = Field(False, description="bfloat16 (newer CUDA GPUs, and CPUs).")
@@ -299,11 +325,18 @@ class CheckpointPart(Part):
     """Which checkpoints are kept, over all attempts of a run."""
 
     num_to_keep: Positive | None = Field(3, description="Keep this many of the best, and the newest. null: keep all.")
-    checkpoint_score_attribute: Literal["eval_wer", "eval_cer", "eval_ser"] = Field(
-        "eval_wer",
-        description="The score on the validation set that ranks checkpoints. A loss does not rank recognizers.",
+    checkpoint_score_attribute: Literal["eval_wer", "eval_cer", "eval_ser"] | None = Field(
+        None,
+        description="The score on the validation set that ranks checkpoints. A loss does not rank recognizers. null: "
+        "eval_cer for a language that is written without spaces between words (model.language), else eval_wer.",
     )
     checkpoint_score_order: Literal["min"] = Field("min", description="An error rate is better when it is smaller.")
+
+    @property
+    def score_attribute(self) -> str:
+        """The attribute, of a config whose run has begun."""
+        assert self.checkpoint_score_attribute is not None, "the run's beginning gives it a value"
+        return self.checkpoint_score_attribute
 
 
 class TrainConfig(Part):

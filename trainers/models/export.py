@@ -9,18 +9,11 @@ import yaml
 from trainers.config.schema import TrainConfig
 from trainers.models.family import Family
 from trainers.models.known_families import family_of_folder
+from trainers.run_folder.checkpoints import TRAINING_STATE
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import MODEL, RunFolder
 
-# What training needs to go on, and nobody else.
-NOT_EXPORTED = {
-    "optimizer.pt",
-    "scheduler.pt",
-    "scaler.pt",
-    "trainer_state.json",
-    "validation.json",
-    "validation.jsonl",
-}
+NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}
 
 
 def export_model(
@@ -65,7 +58,7 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
     return (
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {config.run.name}\n\n"
         f"Trained from {origin} with Rayscribe, {checkpoint.step} steps; the best checkpoint by "
-        f"{config.checkpoint.checkpoint_score_attribute} on the validation set.\n\n"
+        f"{config.checkpoint.score_attribute} on the validation set.\n\n"
         f"| split | WER % | CER % | SER % |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + f"\n\n{padding}"
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         'recognize = pipeline("automatic-speech-recognition", model="<this folder>")\n'

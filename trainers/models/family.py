@@ -54,6 +54,18 @@ class Family(Protocol):
             model: The config's model part.
         """
 
+    def adopt_description(self, source: Path, folder: Path, model: ModelPart) -> None:
+        """Writes the description of a model that begins with the weights of a checkpoint.
+
+        Args:
+            source: The checkpoint's files.
+            folder: Where to.
+            model: The config's model part: dropout, language and task are its own.
+
+        Raises:
+            ConfigError: the checkpoint's model has other sizes than the config's, or does not know its language.
+        """
+
     def open_processor(self, model: ModelPart, description: Path | None) -> Any:
         """Opens the processor.
 
@@ -78,13 +90,16 @@ class Family(Protocol):
             ConfigError: the family does not know it.
         """
 
-    def load_recognizer(self, model: ModelPart, description: Path | None, seed: int) -> Recognizer:
+    def load_recognizer(
+        self, model: ModelPart, description: Path | None, seed: int, *, weights: Path | None = None
+    ) -> Recognizer:
         """Builds the model on this process, the same on every rank.
 
         Args:
             model: The config's model part.
-            description: Folder of `write_description`, or None for pretrained weights.
+            description: Folder of `write_description` or `adopt_description`, or None for pretrained weights.
             seed: Seed of new weights.
+            weights: A checkpoint's files, for the weights of a model that is described. None: new weights.
 
         Raises:
             ConfigError: the weights cannot be opened.

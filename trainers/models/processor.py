@@ -7,25 +7,40 @@ from typing import Any
 
 from trainers.config.schema import ModelPart
 from trainers.models.family import Family
+from trainers.run_folder.checkpoints import description_of, fetch
+from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import PROCESSOR, RunFolder
+from trainers.storage import Storage
 
 
-def settle_processor(family: Family, model: ModelPart, folder: RunFolder, texts: Sequence[str]) -> Any:
-    """Opens the processor; a scratch model's is learned once, and written to the run folder for all ranks.
+def settle_processor(
+    family: Family,
+    model: ModelPart,
+    folder: RunFolder,
+    texts: Sequence[str],
+    origin: tuple[Storage, Checkpoint] | None = None,
+) -> Any:
+    """Opens the processor; one of the run's own is learned or taken over once, and written there for all ranks.
 
     Args:
         family: The model's family.
         model: The config's model part.
         folder: The run folder.
         texts: Transcripts of the training set.
+        origin: The checkpoint that a new run begins with, and the folder above it.
     """
-    if model.init == "pretrained":
+    written = folder.storage.exists(f"{PROCESSOR}/config.json")
+    if model.init == "pretrained" and origin is None and not written:
         return family.open_processor(model, None)
     with tempfile.TemporaryDirectory(prefix="rayscribe-") as temporary:
         local = Path(temporary) / PROCESSOR
-        if folder.storage.exists(f"{PROCESSOR}/config.json"):
+        if written:
             folder.storage.download_folder(PROCESSOR, local)
         else:
-            family.write_description(local, texts, model)
+            if origin is not None:
+                fetch(origin[0], description_of(origin[1]), Path(temporary) / "origin")
+                family.adopt_description(Path(temporary) / "origin", local, model)
+            else:
+                family.write_description(local, texts, model)
             folder.storage.upload_folder(local, PROCESSOR, last="config.json")
         return family.open_processor(model, local)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from trainers.models.whisper_scratch import (
     new_config,
     new_generation_config,
     new_processor,
+    source_positions,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
 
 # Start, language, task and no-timestamps stand before the first token that is generated.
 PROMPT_TOKENS = 4
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+SIZES = (
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "num_mel_bins",
+    "max_source_positions",
+    "max_target_positions",
+    "vocab_size",
+)
 
 
 class WhisperFamily:
@@ -42,6 +57,19 @@ class WhisperFamily:
         processor.save_pretrained(folder)
         new_config(model, processor.tokenizer).save_pretrained(folder)
         new_generation_config(model, processor.tokenizer).save_pretrained(folder)
+
+    def adopt_description(self, source: Path, folder: Path, model: ModelPart) -> None:
+        """See `Family`."""
+        config, processor = WhisperConfig.from_pretrained(source), WhisperProcessor.from_pretrained(source)
+        _refuse_other_sizes(config, _wanted_sizes(model))
+        generation = GenerationConfig.from_pretrained(source)
+        if model.language is not None and is_multilingual(generation):
+            _set_prefix(processor.tokenizer, model)
+            generation.update(language=LANGUAGES[language_code(model.language)], task=model.task)
+        config.update(regularization(model))
+        processor.save_pretrained(folder)
+        config.save_pretrained(folder)
+        generation.save_pretrained(folder)
 
     def open_processor(self, model: ModelPart, description: Path | None) -> WhisperProcessor:
         """See `Family`; the tokenizer's prefix is the language and task of the config."""
@@ -87,12 +115,14 @@ class WhisperFamily:
         """See `Family`."""
         return language_code(language)
 
-    def load_recognizer(self, model: ModelPart, description: Path | None, seed: int) -> Recognizer:
+    def load_recognizer(
+        self, model: ModelPart, description: Path | None, seed: int, *, weights: Path | None = None
+    ) -> Recognizer:
         """See `Family`."""
         # Only now: it takes torch.
         from trainers.models.whisper_recognizer import load  # noqa: PLC0415
 
-        return load(model, description, self.open_processor(model, description), seed)
+        return load(model, description, self.open_processor(model, description), seed, weights)
 
     def open_exported(self, folder: Path) -> Recognizer:
         """See `Family`."""
@@ -105,6 +135,44 @@ def limits_of(processor: Any, max_target_positions: int) -> Limits:
     """The limits of a processor's context and a decoder's positions."""
     context_s = float(processor.feature_extractor.chunk_length)
     return Limits(context_s, max_target_positions, max(1, max_target_positions - PROMPT_TOKENS))
+
+
+def regularization(model: ModelPart) -> dict[str, Any]:
+    """What the config changes of a model's own config: dropout where it is given, and SpecAugment."""
+    changes = {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
+    changes["apply_spec_augment"] = model.apply_spec_augment
+    if model.apply_spec_augment:
+        changes |= {name: getattr(model, name) for name in ("mask_time_prob", "mask_feature_prob")}
+    return changes
+
+
+def _wanted_sizes(model: ModelPart) -> dict[str, Any]:
+    """The sizes of the config's model, under the names of its config.json; those of pretrained weights are theirs."""
+    if model.init == "pretrained":
+        config = WhisperConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
+        return {name: getattr(config, name) for name in SIZES}
+    return {
+        "d_model": model.d_model,
+        "encoder_layers": model.encoder_layers,
+        "decoder_layers": model.decoder_layers,
+        "encoder_attention_heads": model.attention_heads,
+        "decoder_attention_heads": model.attention_heads,
+        "encoder_ffn_dim": model.ffn_dim or 4 * model.d_model,
+        "decoder_ffn_dim": model.ffn_dim or 4 * model.d_model,
+        "num_mel_bins": model.num_mel_bins,
+        "max_source_positions": source_positions(model),
+        "max_target_positions": model.max_label_tokens,
+    }
+
+
+def _refuse_other_sizes(found: Any, wanted: Mapping[str, Any]) -> None:
+    sizes = {name: getattr(found, name) for name in wanted}
+    other = ", ".join(f"{name} {size}, not {wanted[name]}" for name, size in sizes.items() if size != wanted[name])
+    if other:
+        raise ConfigError(
+            f"run.resume: the checkpoint's model has other sizes than the config's: {other}: "
+            "set model to what the checkpoint was trained with"
+        )
 
 
 def generation_config(model: ModelPart) -> GenerationConfig:

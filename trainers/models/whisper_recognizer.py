@@ -20,7 +20,7 @@ from trainers.config.schema import ModelPart
 from trainers.data.features import LogMel
 from trainers.models.family import Limits, cannot_open
 from trainers.models.recognizer import IGNORED_LABEL, Decoding, LabelCollator, Recognizer
-from trainers.models.whisper_family import WhisperFamily, is_multilingual, limits_of
+from trainers.models.whisper_family import WhisperFamily, is_multilingual, limits_of, regularization
 from trainers.models.whisper_scratch import LANGUAGES, language_code
 
 
@@ -102,22 +102,23 @@ class WhisperRecognizer(Recognizer):
         return SuppressTokensLogitsProcessor(list(range(first, self.model.config.vocab_size)), device=self.model.device)
 
 
-def load(model: ModelPart, description: Path | None, processor: Any, seed: int) -> WhisperRecognizer:
+def load(
+    model: ModelPart, description: Path | None, processor: Any, seed: int, weights: Path | None
+) -> WhisperRecognizer:
     """See `Family.load_recognizer`."""
     if description is not None:
         set_seed(seed)
-        network = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(description))
+        config = WhisperConfig.from_pretrained(description)
+        network = WhisperForConditionalGeneration(config)
+        if weights is not None:
+            # Into a new network: from_pretrained forgets that the encoder's positions are not trained.
+            loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=torch.float32)
+            network.load_state_dict(loaded.state_dict())
         network.generation_config = GenerationConfig.from_pretrained(description)
         return WhisperRecognizer(network, processor)
-    overridable = ("dropout", "attention_dropout", "activation_dropout")
-    regularization = {name: value for name in overridable if (value := getattr(model, name)) is not None}
-    regularization["apply_spec_augment"] = model.apply_spec_augment
-    if model.apply_spec_augment:
-        masks = ("mask_time_prob", "mask_feature_prob")
-        regularization |= {name: getattr(model, name) for name in masks}
     try:
         network = WhisperForConditionalGeneration.from_pretrained(
-            str(model.name_or_path), revision=model.revision or "main", dtype=torch.float32, **regularization
+            str(model.name_or_path), revision=model.revision or "main", dtype=torch.float32, **regularization(model)
         )
     except (OSError, ValueError) as error:
         raise cannot_open(model, error) from error

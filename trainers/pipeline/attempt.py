@@ -1,26 +1,28 @@
 """Everything of an attempt before training: refuse early, prepare, open the attempt, write what it begins with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainers.config.schema import TrainConfig
+from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import check_scorable, select_training
+from trainers.data.sources import Source
 from trainers.distributed.console import print_line
 from trainers.models.family import check_label_lengths
 from trainers.models.known_families import family_of
 from trainers.models.processor import settle_processor
+from trainers.pipeline.continuation import Continuation, decide, finished, previous_config, refuse_without_journal
 from trainers.pipeline.engine import Engine
-from trainers.pipeline.splits import check_storage, prepare_splits
+from trainers.pipeline.splits import check_storage, open_config_sources, prepare_splits
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import Driver, refuse_superseded
 from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
-from trainers.run_folder.resume import FROM, named_checkpoint
-from trainers.pipeline.experiment import finished, refuse_without_journal, resolve_experiment
+from trainers.run_folder.resume import named_checkpoint
 from trainers.training.planning import context_of
 from trainers.training.rank import WorkOrder
 
@@ -43,10 +45,11 @@ class AttemptRequest:
     overrides: Sequence[str]
     number: int | None
 
-    def experiment(self, state: State, data_keys: Mapping[str, str]) -> dict[str, Any]:
-        """See `experiment.resolve_experiment`."""
+    def decide(self, state: State, data_keys: Mapping[str, str]) -> Continuation:
+        """See `continuation.decide`."""
         retried = self.number is not None and self.number > 1
-        return resolve_experiment(state, self.folder, self.config, data_keys, retried=retried)
+        previous = previous_config(self.folder, state)
+        return decide(self.folder.url, state, previous, self.config, data_keys, retried=retried)
 
 
 def begin(request: AttemptRequest, status: StatusWriter) -> WorkOrder | None:
@@ -56,18 +59,17 @@ def begin(request: AttemptRequest, status: StatusWriter) -> WorkOrder | None:
         RayscribeError: the attempt cannot be begun, or cannot succeed.
     """
     journal = Journal(request.folder)
-    _refuse_early(request, journal, status)
-    sets = _prepare(request, status)
+    sources = _refuse_early(request, journal, status)
+    sets = _prepare(request, sources, status)
     data_keys = {split: prepared.key for split, prepared in sets.items()}
     if _has_finished(request, journal, data_keys):
         return None
-    _refuse_missing_checkpoint(request.config)
-    driver = Driver.open(request.folder, journal, request.number, lambda state: request.experiment(state, data_keys))
-    return _write_attempt(request, driver, sets)
+    driver, continuation = _open_attempt(request, journal, data_keys)
+    return _write_attempt(replace(request, config=continuation.config), driver, continuation, sets)
 
 
-def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWriter) -> None:
-    """Finds before hours of preparing what would stop the attempt."""
+def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWriter) -> list[Source]:
+    """Finds before hours of preparing what would stop the attempt; gives the opened data."""
     config = request.config
     check_storage(config)
     state = journal.read()
@@ -77,11 +79,17 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     if config.model.init == "pretrained":
         # Weights that cannot be opened, a language without a token.
         family_of(config.model).open_processor(config.model, None)
+    sources = open_config_sources(config)
+    continuation = request.decide(state, {source.split: prepared_key(source, config.data) for source in sources})
+    if continuation.began_from is not None and not state.checkpoints:
+        named_checkpoint(continuation.began_from, config.run.storage_options)
+    return sources
 
 
-def _prepare(request: AttemptRequest, status: StatusWriter) -> dict[str, PreparedSet]:
+def _prepare(request: AttemptRequest, sources: Sequence[Source], status: StatusWriter) -> dict[str, PreparedSet]:
     return prepare_splits(
         request.config,
+        sources,
         request.engine,
         show=lambda detail: status.show(Phase.PREPARING_DATA, detail=detail),
     )
@@ -95,7 +103,7 @@ def _has_finished(request: AttemptRequest, journal: Journal, data_keys: Mapping[
     """
     state = journal.read()
     refuse_superseded(request.folder, state, request.number)
-    request.experiment(state, data_keys)
+    request.decide(state, data_keys)
     if not finished(state, request.folder, request.config, data_keys):
         return False
     print_line(
@@ -106,23 +114,39 @@ def _has_finished(request: AttemptRequest, journal: Journal, data_keys: Mapping[
     return True
 
 
-def _refuse_missing_checkpoint(config: TrainConfig) -> None:
-    if config.run.resume.startswith(FROM):
-        named_checkpoint(config.run.resume.removeprefix(FROM), config.run.storage_options)
+def _open_attempt(
+    request: AttemptRequest, journal: Journal, data_keys: Mapping[str, str]
+) -> tuple[Driver, Continuation]:
+    """Enters the attempt in the journal; the decision that counts is the one on the state that the entry follows."""
+    decided: list[Continuation] = []
+
+    def resolve_experiment(state: State) -> dict[str, Any]:
+        decided.append(request.decide(state, data_keys))
+        return decided[-1].experiment
+
+    driver = Driver.open(request.folder, journal, request.number, resolve_experiment)
+    for change in decided[-1].changes:
+        print_line(f"changed since the attempt before: {change}")
+    return driver, decided[-1]
 
 
-def _write_attempt(request: AttemptRequest, driver: Driver, sets: Mapping[str, PreparedSet]) -> WorkOrder:
+def _write_attempt(
+    request: AttemptRequest, driver: Driver, continuation: Continuation, sets: Mapping[str, PreparedSet]
+) -> WorkOrder:
     """Writes what an attempt begins with into its own folder, then has the run folder show it."""
     own, state = driver.own, driver.check()
     assert state.experiment is not None
-    own.write_json(layout.ATTEMPT, layout.describe_start())
+    own.write_json(layout.ATTEMPT, {**layout.describe_start(), "changes": continuation.changes})
     own.write_request(request.config, request.overrides)
     own.write_json(layout.ENVIRONMENT, layout.describe_environment({split: item.key for split, item in sets.items()}))
     own.write_json(layout.EXPERIMENT, state.experiment)
-    # A new model's processor is learned by the first attempt that comes so far, and is that one's for all others.
+    # A new model's processor is learned, or taken from the checkpoint that the run begins from, by the first attempt
+    # that comes so far, and is that one's for all others.
     holder = state.processor or driver.attempt
-    _check_utterances(request.config, driver, holder, sets)
-    processor = holder if request.config.model.init == "scratch" else None
+    origin = None if state.processor is not None or state.checkpoints else continuation.began_from
+    _check_utterances(request.config, driver, holder, sets, origin)
+    is_own = request.config.model.init == "scratch" or state.processor is not None or origin is not None
+    processor = holder if is_own else None
     driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": processor})
     publish(driver.folder, driver.journal)
     return WorkOrder(
@@ -131,11 +155,15 @@ def _write_attempt(request: AttemptRequest, driver: Driver, sets: Mapping[str, P
         attempt=driver.attempt,
         run_id=state.experiment["id"],
         processor=f"{layout.ATTEMPTS}/{processor}/{layout.PROCESSOR}" if processor is not None else None,
+        weights=continuation.began_from,
+        lengths=continuation.lengths,
         numbered=request.number is not None,
     )
 
 
-def _check_utterances(config: TrainConfig, driver: Driver, holder: int, sets: Mapping[str, PreparedSet]) -> None:
+def _check_utterances(
+    config: TrainConfig, driver: Driver, holder: int, sets: Mapping[str, PreparedSet], origin: str | None
+) -> None:
     """Finds what would stop or falsify the run later, and writes which rows are left out and why.
 
     Args:
@@ -143,13 +171,16 @@ def _check_utterances(config: TrainConfig, driver: Driver, holder: int, sets: Ma
         driver: Of this attempt.
         holder: The attempt whose folder holds a new model's processor, or is to hold it.
         sets: Prepared set of each split.
+        origin: The checkpoint whose processor a new run takes over. None: it has one, or learns or opens its own.
 
     Raises:
         DataError: transcripts or clips do not fit the model; nothing is left to train on.
     """
     home = driver.folder.sub(f"{layout.ATTEMPTS}/{holder}")
     family = family_of(config.model)
-    processor = settle_processor(family, config.model, home, sets["train"].index["text"].to_pylist())
+    taken_over = named_checkpoint(origin, config.run.storage_options) if origin is not None else None
+    texts = sets["train"].index["text"].to_pylist()
+    processor = settle_processor(family, config.model, home, texts, taken_over)
     limits = family.limits(config.model, processor)
     context_s = context_of(config, limits.context_s)
     chosen = select_training(sets["train"].index, config.data, context_s)

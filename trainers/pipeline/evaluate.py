@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainers.config.locations import storage_path_of
+from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.schema import EVALUATIONS, TrainConfig
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.errors import ConfigError
 from trainers.pipeline.engine import Engine
+from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.splits import prepare_all
 from trainers.run_folder import layout
 from trainers.run_folder.journal import Journal
@@ -65,7 +66,8 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
         sets = prepare_all(config, engine, (split,))
         if split not in sets:
             raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
-        return EvaluateOrder(config, sets[split], split, address, url)
+        resolved = resolve_fields(config, cache_url_of(config), None)
+        return EvaluateOrder(resolved, sets[split], split, address, url)
 
     order = engine.once(stage)
     folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))

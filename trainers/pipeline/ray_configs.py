@@ -23,7 +23,7 @@ def checkpoint_config(config: TrainConfig) -> CheckpointConfig:
     part = config.checkpoint
     return CheckpointConfig(
         num_to_keep=part.num_to_keep,
-        checkpoint_score_attribute=part.checkpoint_score_attribute,
+        checkpoint_score_attribute=part.score_attribute,
         checkpoint_score_order=part.checkpoint_score_order,
     )
 

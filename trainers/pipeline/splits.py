@@ -1,6 +1,6 @@
 """Preparing the splits of a config, each once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
         StorageError: the storage cannot be written.
     """
     check_storage(config)
-    return prepare_splits(config, engine, splits)
+    return prepare_splits(config, open_config_sources(config, splits), engine)
 
 
 def check_storage(config: TrainConfig) -> None:
@@ -30,11 +30,15 @@ def check_storage(config: TrainConfig) -> None:
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()
 
 
+def open_config_sources(config: TrainConfig, splits: tuple[str, ...] = SPLITS) -> list[Source]:
+    """Opens the data sources of a config."""
+    return open_sources(config.data, storage_options=config.run.storage_options, splits=splits)
+
+
 def prepare_splits(
-    config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS, show: Callable[[str], None] = lambda _: None
+    config: TrainConfig, sources: Sequence[Source], engine: Engine, show: Callable[[str], None] = lambda _: None
 ) -> dict[str, PreparedSet]:
-    """Prepares the splits; `show` takes how far it is."""
-    sources = open_sources(config.data, storage_options=config.run.storage_options, splits=splits)
+    """Prepares opened sources; `show` takes how far it is."""
     engine.check(config)
     return {source.split: _prepare(config, source, engine, show) for source in sources}
 

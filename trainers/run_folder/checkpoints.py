@@ -25,6 +25,9 @@ from trainers.storage import Storage, sha256_of
 MANIFEST = "MANIFEST.json"
 # The name that the manifest of a quarantined checkpoint gets; its files stay for inspection.
 DAMAGED = "DAMAGED.json"
+# What training needs to go on, and nobody else; the optimizer's is twice the model.
+TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json"}
+_WEIGHTS = re.compile(r"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
 
@@ -131,6 +134,18 @@ def read_manifest(storage: Storage, name: str) -> Checkpoint:
     if not storage.exists(f"{name}/{MANIFEST}"):
         raise DamagedError(f"{storage.url(name)}: no {MANIFEST}, so it is not a complete checkpoint; name another")
     return Checkpoint(**json.loads(storage.read_bytes(f"{name}/{MANIFEST}")))
+
+
+def description_of(checkpoint: Checkpoint) -> Checkpoint:
+    """Its model without the weights: configs and processor."""
+    model = model_of(checkpoint)
+    return replace(model, files={name: entry for name, entry in model.files.items() if not _WEIGHTS.match(name)})
+
+
+def model_of(checkpoint: Checkpoint) -> Checkpoint:
+    """A checkpoint without what only training needs to go on: model, processor and scores."""
+    files = {name: entry for name, entry in checkpoint.files.items() if name not in TRAINING_STATE}
+    return replace(checkpoint, files=files)
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:

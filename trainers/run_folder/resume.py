@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from trainers.config.schema import RunPart
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.distributed.session import Session
 from trainers.errors import DamagedError, ResumeError
@@ -12,6 +11,7 @@ from trainers.run_folder.checkpoints import (
     MANIFEST,
     RetentionPolicy,
     fetch,
+    model_of,
     newest,
     quarantine,
     read_manifest,
@@ -61,28 +61,51 @@ def take_over(
         sweep(writer)
 
 
-def starting_point(
-    run: RunPart, staging: Staging, writer: GroupWriter, session: Session
-) -> tuple[Checkpoint, Path] | None:
-    """Fetches the checkpoint to start from to every node. Every rank calls it.
+def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> tuple[Checkpoint, Path] | None:
+    """Fetches the run's checkpoint to go on from to every node. Every rank calls it.
 
     Args:
-        run: The config's run part.
         staging: Where to put it.
         writer: This group.
         session: The ranks.
 
     Returns:
-        The checkpoint and its local folder; None to start from scratch.
+        The checkpoint and its local folder; None where the run has none yet.
 
     Raises:
         FencedError: another attempt has taken over.
-        ResumeError: a checkpoint was named and is not complete, or all of the run's are damaged.
+        ResumeError: all of the run's are damaged.
     """
     local = staging.folder / "resume"
-    chosen: tuple[Storage, Checkpoint] | None = session.broadcast(
-        lambda: _fetch_newest(writer, local, session.print_from_main) or _fetch_named(run, local)
-    )
+    return _on_every_node(lambda: _fetch_newest(writer, local, session.print_from_main), local, session)
+
+
+def fetch_weights(
+    address: str, storage_options: StorageOptions, staging: Staging, session: Session
+) -> tuple[Checkpoint, Path]:
+    """Fetches the model of a named checkpoint to every node. Every rank calls it.
+
+    Raises:
+        ResumeError: it is not complete.
+    """
+    local = staging.folder / "weights"
+
+    def fetch_named() -> tuple[Storage, Checkpoint]:
+        storage, checkpoint = named_checkpoint(address, storage_options)
+        of_model = model_of(checkpoint)
+        fetch(storage, of_model, local)
+        return storage, of_model
+
+    fetched = _on_every_node(fetch_named, local, session)
+    assert fetched is not None
+    return fetched
+
+
+def _on_every_node(
+    fetch_first: Callable[[], tuple[Storage, Checkpoint] | None], local: Path, session: Session
+) -> tuple[Checkpoint, Path] | None:
+    """What the main process has fetched, fetched to the other nodes too."""
+    chosen: tuple[Storage, Checkpoint] | None = session.broadcast(fetch_first)
     if chosen is None:
         return None
     storage, checkpoint = chosen
@@ -107,15 +130,6 @@ def _fetch_newest(writer: GroupWriter, local: Path, log: Callable[[str], None]) 
     if damaged:
         raise ResumeError(f"{checkpoints.url()}: all {damaged} checkpoints are damaged; name another run to start anew")
     return None
-
-
-def _fetch_named(run: RunPart, local: Path) -> tuple[Storage, Checkpoint] | None:
-    """Fetches the checkpoint that `run.resume` names, if it names one."""
-    if not run.resume.startswith(FROM):
-        return None
-    storage, checkpoint = named_checkpoint(run.resume.removeprefix(FROM), run.storage_options)
-    fetch(storage, checkpoint, local)
-    return storage, checkpoint
 
 
 def named_checkpoint(text: str, storage_options: StorageOptions) -> tuple[Storage, Checkpoint]:

@@ -1,7 +1,6 @@
 """A rank's training loop: everything that it is built of, and running it to its last step or to a request to stop."""
 
 import json
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,9 @@ from tempfile import TemporaryDirectory
 from transformers import set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.errors import ResumeError
 from trainers.models.known_families import family_of, family_of_folder
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder import layout
@@ -26,7 +23,8 @@ from trainers.training.callbacks import VALIDATION, KeepCheckpoints, MetricsLog,
 from trainers.training.checkpoint_reports import CheckpointReports
 from trainers.training.planning import cache_bytes, plan_training, scoring_options
 from trainers.training.rank import Rank, Start
-from trainers.training.trainer import Reseed, SpeechTrainer
+from trainers.training.schedule import Schedule
+from trainers.training.trainer import ApplyConfig, PlannedBatches, Reseed, SpeechTrainer
 from trainers.training.validation_scoring import Validation, pass_on
 
 
@@ -36,7 +34,8 @@ class Loop:
 
     Attributes:
         rank: This rank.
-        start: Where training goes on; None: from scratch.
+        start: Where training goes on; None: at step 0.
+        weights: The checkpoint whose weights it began with; None: the model's own, or it goes on.
         recognizer: Model and processor.
         plan: Batches of all ranks.
         last_step: Optimizer steps of the whole run.
@@ -50,6 +49,7 @@ class Loop:
 
     rank: Rank
     start: Start | None
+    weights: Start | None
     recognizer: Recognizer
     plan: BatchPlan
     last_step: int
@@ -66,12 +66,12 @@ class Loop:
         return self.start.checkpoint.step if self.start is not None else 0
 
 
-def build(rank: Rank, start: Start | None) -> Loop:
+def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
     """Loads the model, plans the batches, and ties the Trainer to both. Every rank calls it."""
     config, session, order = rank.config, rank.session, rank.order
-    recognizer = _load_model(rank)
+    recognizer = _load_model(rank, weights)
     plan, clips = plan_training(config, order.sets["train"], recognizer, session.world_size)
-    reports = CheckpointReports(session, rank.writer, config.checkpoint.checkpoint_score_attribute)
+    reports = CheckpointReports(session, rank.writer, config.checkpoint.score_attribute)
 
     def after_upload(checkpoint: Checkpoint) -> None:
         reports.add(checkpoint)
@@ -93,18 +93,18 @@ def build(rank: Rank, start: Start | None) -> Loop:
         on_gpu=config.scaling.use_gpu,
     )
     options = scoring_options(config, recognizer.limits.context_s)
+    schedule = Schedule(order.lengths, plan.steps_per_epoch)
     trainer = SpeechTrainer(
         recognizer=recognizer,
         arguments=arguments,
-        plan=plan,
-        rank=session.rank,
+        batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, first_step),
+        schedule=schedule,
         clips=clips,
-        first_step=first_step,
         evaluate=Validation(session, scorer, options, arguments, stop, progress, keeper).score,
-        callbacks=[Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
+        callbacks=[ApplyConfig(), Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
     )
-    last_step = _last_step(config, plan)
-    return Loop(rank, start, recognizer, plan, last_step, trainer, stop, progress, keeper, uploader, reports)
+    last_step = schedule.last_step
+    return Loop(rank, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, uploader, reports)
 
 
 def train(loop: Loop) -> str | None:
@@ -112,15 +112,11 @@ def train(loop: Loop) -> str | None:
 
     Returns:
         Where a stopped run is; None for one at its last step.
-
-    Raises:
-        ResumeError: a new run is to begin from a checkpoint that has no step left to do.
     """
     _log_start(loop)
     loop.reports.report_kept()
     set_seed(loop.rank.config.run.seed)
     if loop.start is not None:
-        _refuse_start_at_the_end(loop, loop.start)
         _score_start(loop, loop.start)
     if loop.first_step < loop.last_step:
         with loop.stop:
@@ -130,20 +126,14 @@ def train(loop: Loop) -> str | None:
     return _describe_stop(loop)
 
 
-def _load_model(rank: Rank) -> Recognizer:
+def _load_model(rank: Rank, weights: Start | None) -> Recognizer:
     model, seed, processor = rank.config.model, rank.config.run.seed, rank.order.processor
     if processor is None:
         return family_of(model).load_recognizer(model, None, seed)
     with TemporaryDirectory(prefix="rayscribe-processor-") as description:
         rank.folder.storage.download_folder(processor, Path(description))
-        return family_of(model).load_recognizer(model, Path(description), seed)
-
-
-def _last_step(config: TrainConfig, plan: BatchPlan) -> int:
-    if config.training.max_steps is not None:
-        return config.training.max_steps
-    assert config.training.num_train_epochs is not None
-    return math.ceil(config.training.num_train_epochs * plan.steps_per_epoch)
+        local = weights.local if weights is not None else None
+        return family_of(model).load_recognizer(model, Path(description), seed, weights=local)
 
 
 def _log_start(loop: Loop) -> None:
@@ -151,23 +141,17 @@ def _log_start(loop: Loop) -> None:
     if not session.is_main_process:
         return
     millions = sum(weight.numel() for weight in loop.recognizer.model.parameters()) / 1e6
-    start = loop.start
-    begin = f"resuming from {start.checkpoint.name}, step {start.checkpoint.step}" if start else "from scratch"
+    begin = "from scratch" if loop.rank.config.model.init == "scratch" else "from pretrained weights"
+    if loop.start is not None:
+        begin = f"resuming from {loop.start.checkpoint.name}, step {loop.start.checkpoint.step}"
+    elif loop.weights is not None:
+        begin = f"from the weights of {loop.rank.order.weights}, with a new optimizer, schedule and step count"
     size = shape.global_batch_size
     batch = f"{size} utterances" if size else f"{shape.max_batch_duration_s:g} padded s × {shape.slots}"
     session.print_from_main(
         f"train: {millions:.1f} M weights · {session.world_size} workers · {batch} per step · "
         f"{loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
     )
-
-
-def _refuse_start_at_the_end(loop: Loop, start: Start) -> None:
-    checkpoint = start.checkpoint
-    if checkpoint.step >= loop.last_step and not loop.rank.writer.check().checkpoints:
-        raise ResumeError(
-            f"run.resume: {checkpoint.name} is at step {checkpoint.step}, and the run ends at {loop.last_step}: "
-            "raise training.max_steps"
-        )
 
 
 def _score_start(loop: Loop, start: Start) -> None:

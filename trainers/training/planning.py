@@ -52,7 +52,7 @@ def cache_bytes(config: TrainConfig) -> int:
 
 
 def scoring_options(config: TrainConfig, model_context_s: float, *, full_context: bool = False) -> ScoringOptions:
-    """How a split is scored; with `full_context`, every clip padded to the model's whole context."""
+    """How a split is scored by a resolved config; with `full_context`, every clip padded to the whole context."""
     bucketed = config.model.max_context_s is not None and not full_context
     context_s = model_context_s if full_context else context_of(config, model_context_s)
     return ScoringOptions(
@@ -62,6 +62,6 @@ def scoring_options(config: TrainConfig, model_context_s: float, *, full_context
             num_beams=config.training.generation_num_beams,
             autocast=autocast_dtype(config),
         ),
-        normalizer="whisper_basic" if config.data.do_normalize_eval else "none",
+        normalizer=config.data.normalizer_name,
         edges_s=bucket_edges(context_s, bucketed=bucketed),
     )

@@ -1,6 +1,6 @@
 """What a training worker is told, and what every step of its work shares."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.staging import Staging
+from trainers.training.schedule import Length
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,9 @@ class WorkOrder:
         sets: Prepared set of each split.
         attempt: Number of this attempt.
         run_id: Unique name of the run.
-        processor: Folder of a new model's processor in the run folder. None: a pretrained model's own.
+        processor: Folder of a new model's description in the run folder. None: a pretrained model's own.
+        weights: The checkpoint whose weights a run begins with. None: the model's own.
+        lengths: How long the run is, see `schedule`.
         numbered: Whether a service counts the attempts, see `resume.Staging.others`.
     """
 
@@ -34,6 +37,8 @@ class WorkOrder:
     attempt: int
     run_id: str
     processor: str | None
+    weights: str | None
+    lengths: Sequence[Length]
     numbered: bool
 
 
@@ -74,11 +79,11 @@ class Rank:
     def keeping(self) -> RetentionPolicy:
         """Which checkpoints stay."""
         part = self.config.checkpoint
-        return RetentionPolicy(part.num_to_keep, part.checkpoint_score_attribute)
+        return RetentionPolicy(part.num_to_keep, part.score_attribute)
 
 
 class Start(NamedTuple):
-    """Where training goes on.
+    """A checkpoint that training goes on from, or whose weights it begins with.
 
     Attributes:
         checkpoint: The checkpoint.

@@ -8,7 +8,7 @@ from trainers.models.export import export_model
 from trainers.models.known_families import family_of_folder
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase
-from trainers.run_folder.checkpoints import fetch
+from trainers.run_folder.checkpoints import fetch, model_of
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, accepted_metrics
 from trainers.run_folder.layout import RunFolder
@@ -36,7 +36,7 @@ def _fetch_best(rank: Rank) -> tuple[Checkpoint, Path]:
             f"{checkpoints.url()}: training ended without a checkpoint; this is a bug, please report it"
         )
     if rank.session.local_rank == 0:
-        fetch(checkpoints, best, local)
+        fetch(checkpoints, model_of(best), local)
     rank.session.barrier()
     return best, local
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
@@ -16,6 +17,7 @@ from trainers.data.batch_plan import BatchPlan
 from trainers.data.features import pad_samples
 from trainers.data.prepared_set import ClipReader
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer
+from trainers.training.schedule import Schedule, new_scheduler
 
 PREFETCH_STEPS = 4
 
@@ -125,10 +127,9 @@ class SpeechTrainer(Seq2SeqTrainer):
         *,
         recognizer: Recognizer,
         arguments: Seq2SeqTrainingArguments,
-        plan: BatchPlan,
-        rank: int,
+        batches: PlannedBatches,
+        schedule: Schedule,
         clips: Clips,
-        first_step: int,
         evaluate: Callable[[int], dict[str, float] | None],
         callbacks: list[TrainerCallback],
     ):
@@ -137,10 +138,9 @@ class SpeechTrainer(Seq2SeqTrainer):
         Args:
             recognizer: Model and processor.
             arguments: See `arguments.training_arguments`.
-            plan: Batches of all ranks.
-            rank: This rank.
+            batches: Forward passes of this rank.
+            schedule: How long the run is.
             clips: What the plan's positions mean.
-            first_step: Optimizer steps behind the checkpoint that training goes on from.
             evaluate: Scores the validation set after a step; called by all ranks together. None: a request to stop
                 came between.
             callbacks: Further callbacks.
@@ -157,19 +157,24 @@ class SpeechTrainer(Seq2SeqTrainer):
         )
         self.pop_callback(PrinterCallback)
         self._recognizer = recognizer
-        self._plan = plan
-        self._rank = rank
+        self._batches = batches
+        self._schedule = schedule
         self._clips = clips
-        self._first_step = first_step
         self._score = evaluate
         self._features = recognizer.new_features().to(arguments.device)
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
+        """The learning rate over the run's lengths; transformers' own where there is one length."""
+        if len(self._schedule.lengths) == 1:
+            return super().create_scheduler(num_training_steps, optimizer)
+        self.lr_scheduler = new_scheduler(self._schedule, self.args, self.optimizer)
+        return self.lr_scheduler
+
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The plan's batches of this rank; not prepared by accelerate, which would share them out again."""
-        batches = PlannedBatches(self._plan, self._rank, self._clips.reader.prefetch, self._first_step)
         return PlannedLoader(
             self._clips,
-            batch_sampler=batches,
+            batch_sampler=self._batches,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
@@ -221,6 +226,20 @@ class SpeechTrainer(Seq2SeqTrainer):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Nothing, see `_save_rng_state`."""
+
+
+class ApplyConfig(TrainerCallback):
+    """Lets the config of this attempt rule where the Trainer would go on with what the checkpoint says."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Sets how often is logged, scored and saved, and the rate of the next step, after the checkpoint is loaded."""
+        state.compute_steps(args, state.max_steps)
+        scheduler, optimizer = kwargs["lr_scheduler"], kwargs["optimizer"]
+        if isinstance(scheduler, LambdaLR):
+            for group, peak, factor in zip(
+                optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
+            ):
+                group["lr"] = peak * factor(scheduler.last_epoch)
 
 
 class Reseed(TrainerCallback):

@@ -8,7 +8,7 @@ from trainers.errors import FencedError, StoppedError
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder
-from trainers.run_folder.resume import starting_point, take_over
+from trainers.run_folder.resume import fetch_weights, starting_point, take_over
 from trainers.run_folder.staging import Staging
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import build, train
@@ -31,8 +31,9 @@ def work(order: WorkOrder, session: Session) -> None:
     silence_libraries()
     with _entered(order, session) as rank:
         start = resume(rank)
+        weights = begin_from(rank) if start is None else None
         with session.stoppable():
-            stopped = train(build(rank, start))
+            stopped = train(build(rank, start, weights))
             if stopped is not None:
                 raise StoppedError(stopped)
         finish(rank)
@@ -58,8 +59,15 @@ def _entered(order: WorkOrder, session: Session) -> Iterator[Rank]:
 
 
 def resume(rank: Rank) -> Start | None:
-    """Takes over from the worker group before, and fetches the checkpoint to go on from; None: from scratch."""
+    """Takes over from the worker group before, and fetches the run's checkpoint to go on from; None: it has none."""
     rank.status.show(Phase.TRAINING, detail="loading the model and the last checkpoint")
     take_over(rank.staging, rank.writer, rank.keeping, rank.session, numbered=rank.order.numbered)
-    found = starting_point(rank.config.run, rank.staging, rank.writer, rank.session)
+    found = starting_point(rank.staging, rank.writer, rank.session)
     return Start(*found) if found is not None else None
+
+
+def begin_from(rank: Rank) -> Start | None:
+    """Fetches the checkpoint whose weights the run begins with; None: it begins with the model's own."""
+    if rank.order.weights is None:
+        return None
+    return Start(*fetch_weights(rank.order.weights, rank.config.run.storage_options, rank.staging, rank.session))

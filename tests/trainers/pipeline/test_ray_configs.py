@@ -6,6 +6,8 @@ from pyarrow import fs
 from tests.trainers.synthetic import config
 from trainers.pipeline.ray_configs import checkpoint_config, failure_config, run_config, scaling_config
 
+SCORE = {"checkpoint.checkpoint_score_attribute": "eval_wer"}
+
 
 class TestScaling:
     def test_every_field_reaches_ray(self) -> None:
@@ -61,7 +63,9 @@ def test_the_number_of_failures_reaches_ray(number: int) -> None:
 def test_each_attempt_is_a_run_of_its_own_for_ray() -> None:
     filesystem = fs.LocalFileSystem()
     made = run_config(
-        config({"run.max_failures": 2, "checkpoint.num_to_keep": 4}),
+        config(
+            {"run.max_failures": 2, "checkpoint.num_to_keep": 4, "checkpoint.checkpoint_score_attribute": "eval_wer"}
+        ),
         name="mine-a5",
         storage_path="bucket/runs/mine/attempts/5/ray",
         filesystem=filesystem,
@@ -76,5 +80,9 @@ def test_each_attempt_is_a_run_of_its_own_for_ray() -> None:
 
 
 def test_a_folder_needs_no_filesystem() -> None:
-    made = run_config(config(), name="mine-a1", storage_path="/shared/runs/mine/attempts/1/ray")
+    made = run_config(
+        config(SCORE),
+        name="mine-a1",
+        storage_path="/shared/runs/mine/attempts/1/ray",
+    )
     assert (made.storage_path, made.storage_filesystem) == ("/shared/runs/mine/attempts/1/ray", None)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainers.run_folder.writers import begin, first_group, group_of, staged
-from trainers.config.schema import RunPart
+from trainers.config.storage_location import StorageOptions
 from trainers.distributed.session import LocalSession
 from trainers.errors import FencedError, ResumeError, StorageError
 from trainers.run_folder import staging as staging_module
@@ -13,7 +13,7 @@ from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints, q
 from trainers.run_folder.fencing import Driver, GroupWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.resume import starting_point, take_over
+from trainers.run_folder.resume import fetch_weights, named_checkpoint, starting_point, take_over
 from trainers.run_folder.staging import Staging
 from trainers.storage import open_storage
 
@@ -116,7 +116,7 @@ def test_trouble_with_the_storage_is_no_reason_to_go_back(
 
     monkeypatch.setattr(type(folder.storage), "download_file", down)
     with pytest.raises(StorageError, match="does not answer"):
-        starting_point(RunPart(), Staging.open("run", ALONE), writer, ALONE)
+        starting_point(Staging.open("run", ALONE), writer, ALONE)
     assert [item.step for item in list_checkpoints(folder)] == [10, 20]
 
 
@@ -125,15 +125,14 @@ def test_when_no_checkpoint_is_whole_the_run_does_not_begin_anew(folder: RunFold
     home = upload_staged(staged(tmp_path / "made", 10), writer, KEEP_ALL)
     folder.storage.write_bytes(f"{CHECKPOINTS}/{home.name}/optimizer.pt", b"other")
     with pytest.raises(ResumeError, match="all 1 checkpoints are damaged"):
-        starting_point(RunPart(), Staging.open("run", ALONE), writer, ALONE)
+        starting_point(Staging.open("run", ALONE), writer, ALONE)
 
 
-def test_a_named_checkpoint_must_be_an_absolute_whole_one(folder: RunFolder, tmp_path: Path) -> None:
-    staging, writer = enter(begin(folder))
+def test_a_named_checkpoint_must_be_an_absolute_whole_one(tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match="absolute folder"):
-        starting_point(RunPart(resume="from:checkpoint-10"), staging, writer, ALONE)
+        named_checkpoint("checkpoint-10", StorageOptions())
     with pytest.raises(ResumeError, match=r"no MANIFEST\.json"):
-        starting_point(RunPart(resume=f"from:{tmp_path}"), staging, writer, ALONE)
+        named_checkpoint(str(tmp_path), StorageOptions())
 
 
 def test_a_named_checkpoint_must_be_in_its_run_s_journal(folder: RunFolder, tmp_path: Path) -> None:
@@ -143,9 +142,11 @@ def test_a_named_checkpoint_must_be_in_its_run_s_journal(folder: RunFolder, tmp_
     manifest = other.storage.read_bytes(f"{CHECKPOINTS}/{bad.name}/MANIFEST.json")
     quarantine(theirs, bad.name)
     other.storage.write_bytes(f"{CHECKPOINTS}/{bad.name}/MANIFEST.json", manifest)
-    staging, writer = enter(begin(folder))
     with pytest.raises(ResumeError, match="journal does not name it"):
-        starting_point(RunPart(resume=f"from:{other.url}/{CHECKPOINTS}/{bad.name}"), staging, writer, ALONE)
-    start = starting_point(RunPart(resume=f"from:{other.url}/{CHECKPOINTS}/{good.name}"), staging, writer, ALONE)
-    assert start is not None and start[0] == good
-    assert Journal(folder).read().checkpoints == (), "it is the other run's, not this one's"
+        named_checkpoint(f"{other.url}/{CHECKPOINTS}/{bad.name}", StorageOptions())
+    staging, writer = enter(begin(folder))
+    checkpoint, local = fetch_weights(f"{other.url}/{CHECKPOINTS}/{good.name}", StorageOptions(), staging, ALONE)
+    assert checkpoint.name == good.name
+    assert {path.name for path in local.iterdir()} == set(good.files) - {"optimizer.pt"}, "a new run has its own"
+    assert starting_point(staging, writer, ALONE) is None, "it is the other run's, not this one's"
+    assert Journal(folder).read().checkpoints == ()

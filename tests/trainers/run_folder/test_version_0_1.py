@@ -18,6 +18,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import find
 from trainers.data.sources import open_sources
+from trainers.pipeline.continuation import decide, finished, previous_config
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.attempt_status import Phase, read_status
@@ -25,7 +26,6 @@ from trainers.run_folder.checkpoints import MANIFEST, RetentionPolicy, list_chec
 from trainers.run_folder.journal import Journal, metrics_of
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.storage import open_storage
-from trainers.pipeline.experiment import finished, resolve_experiment
 
 OF_0_1 = Path(__file__).parent / "version_0_1"
 TEXTS = {
@@ -96,7 +96,11 @@ def test_the_same_config_and_data_are_still_the_same_experiment(tmp_path: Path) 
     assert keys == DATA_KEYS
     folder = copy_of(tmp_path, "interrupted")
     state = Journal(folder).read()
-    assert resolve_experiment(state, folder, settings, keys) == state.experiment
+    continuation = decide(folder.url, state, previous_config(folder, state), settings, keys)
+    assert state.experiment is not None
+    assert continuation.experiment["id"] == state.experiment["id"]
+    assert (continuation.changes, continuation.exact) == ((), True)
+    assert continuation.config.data.normalizer == "whisper_basic", "the only one of that version"
     assert not finished(state, folder, settings, keys)
 
 

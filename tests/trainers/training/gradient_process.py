@@ -16,7 +16,8 @@ from trainers.distributed.session import LocalSession
 from trainers.models.whisper_family import WhisperFamily
 from trainers.training.arguments import silence_libraries, training_arguments
 from trainers.training.planning import plan_training
-from trainers.training.trainer import Reseed, SpeechTrainer
+from trainers.training.schedule import Length, Schedule
+from trainers.training.trainer import PlannedBatches, Reseed, SpeechTrainer
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,9 @@ def one_step(rank: int, job: Job) -> None:
     trainer = (PlainMean if job.plain_mean else SpeechTrainer)(
         recognizer=recognizer,
         arguments=arguments,
-        plan=plan,
-        rank=session.rank,
+        batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, 0),
+        schedule=Schedule([Length(1, None)], plan.steps_per_epoch),
         clips=clips,
-        first_step=0,
         evaluate=lambda step: {},
         callbacks=[Reseed(1, session.rank)],
     )

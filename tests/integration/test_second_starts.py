@@ -1,0 +1,238 @@
+"""A run that is started again with something changed: it does what was decided, or refuses before it prepares."""
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.trainers.pipeline.second_starts import FIELDS, Outcome, SecondStart, second_start
+from tests.trainers.synthetic import config, write_corpus
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError, ResumeError, StoppedError
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.fit import fit
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
+from trainers.training.callbacks import KeepCheckpoints
+
+# Changes that name other data, other hardware or another storage are tried elsewhere.
+NOT_HERE = {
+    "run.s3_endpoint_url",
+    "scaling.num_workers",
+    "scaling.use_gpu",
+    "data.test",
+    "data.train",
+    "data.validation",
+}
+
+
+def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
+    """Eight steps of a very small model."""
+    return config(first(tones, folder) | dict(changes or {}))
+
+
+def first(tones: Path, folder: Path) -> dict[str, Any]:
+    """Its config, flat."""
+    return {
+        "run.name": "small",
+        "run.storage_path": str(folder),
+        **{f"data.{split}": str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "data.cache_dir": str(folder / "prepared"),
+        "training.max_steps": 8,
+        "training.save_steps": 4,
+        "training.eval_steps": 4,
+        "training.logging_steps": 1,
+        "training.warmup_steps": 2,
+        "training.global_batch_size": 4,
+        "training.per_device_train_batch_size": 4,
+        "training.generation_max_length": 8,
+    }
+
+
+def run_folder(wanted: TrainConfig) -> Path:
+    """Where the run is."""
+    return Path(str(wanted.run.storage_path)) / str(wanted.run.name)
+
+
+def losses(wanted: TrainConfig) -> list[dict[str, Any]]:
+    """Lines of its metrics with a loss."""
+    lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "loss" in line]
+
+
+def weights_after(wanted: TrainConfig) -> str:
+    """SHA-256 of the weights of its newest checkpoint."""
+    newest = Journal(RunFolder.of(wanted)).read().checkpoints[-1]
+    return hashlib.sha256(
+        (run_folder(wanted) / "checkpoints" / newest.name / "model.safetensors").read_bytes()
+    ).hexdigest()
+
+
+def stop_after(wanted: TrainConfig, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains until the checkpoint of this step is stored, and ends as a killed process would."""
+    saved = KeepCheckpoints.on_save
+
+    def save_and_end(keeper: KeepCheckpoints, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        saved(keeper, args, state, control, **kwargs)
+        if state.global_step == step:
+            assert keeper._uploader is not None
+            keeper._uploader.wait()
+            raise StoppedError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeepCheckpoints, "on_save", save_and_end)
+        with pytest.raises(StoppedError):
+            fit(wanted, LocalEngine())
+
+
+@pytest.fixture(scope="module")
+def finished_run(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """The config of a run that has finished."""
+    wanted = small(tones, tmp_path_factory.mktemp("finished"))
+    fit(wanted, LocalEngine())
+    return wanted
+
+
+class TestLonger:
+    def test_by_a_second_warm_up_and_decay(
+        self, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        fit(small(tones, tmp_path), LocalEngine())
+        with pytest.raises(ResumeError, match=r"training\.extend=rescale"):
+            fit(small(tones, tmp_path, {"training.max_steps": 16}), LocalEngine())
+        longer = small(tones, tmp_path, {"training.max_steps": 16, "training.extend": "restart"})
+        fit(longer, LocalEngine())
+        assert "the run ends at max_steps 16, not max_steps 8 (training.extend restart)" in capsys.readouterr().out
+        found = losses(longer)
+        assert [line["step"] for line in found] == list(range(1, 17))
+        assert {line["attempt"] for line in found} == {1, 2}
+        rates = [line["learning_rate"] for line in found]
+        assert rates[8:] == rates[:8]
+
+    def test_an_interrupted_extension_goes_on_as_an_undisturbed_one(
+        self, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = []
+        for name in ("undisturbed", "interrupted"):
+            folder = tmp_path / name
+            stop_after(small(tones, folder), 4, monkeypatch)
+            longer = small(tones, folder, {"training.max_steps": 12, "training.extend": "rescale"})
+            if name == "interrupted":
+                stop_after(longer, 8, monkeypatch)
+            fit(longer, LocalEngine())
+            made.append(([line["learning_rate"] for line in losses(longer)], weights_after(longer)))
+        assert made[0] == made[1]
+
+
+def test_how_often_is_scored_saved_and_logged_changes_at_once(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_after(small(tones, tmp_path), 4, monkeypatch)
+    changes = {"training.save_steps": 2, "training.eval_steps": 1, "training.logging_steps": 2}
+    wanted = small(tones, tmp_path, {**changes, "checkpoint.num_to_keep": None})
+    fit(wanted, LocalEngine())
+    said = capsys.readouterr().out
+    for name in changes:
+        assert f"changed since the attempt before: {name}: " in said
+    steps = {item.step for item in Journal(RunFolder.of(wanted)).read().checkpoints}
+    assert steps == {4, 6, 8}
+    lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["attempt"] == 2 and "eval_wer" in line] == [5, 6, 7, 8]
+    assert [line["step"] for line in lines if line["attempt"] == 2 and "loss" in line] == [6, 8]
+
+
+class TestFromACheckpoint:
+    def test_a_new_run_has_its_weights_and_vocabulary_and_an_optimization_of_its_own(
+        self, finished_run: TrainConfig, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        checkpoint = sorted((run_folder(finished_run) / "checkpoints").iterdir())[0]
+        texts = ["zebra zero", "quick brown fox", "jumps over", "lazy dog"]
+        other = write_corpus(tmp_path, texts, durations_s=[0.6, 0.7, 0.8, 0.9], name="other")
+        changes = {"run.resume": f"from:{checkpoint}", "data.train": str(other), "training.learning_rate": 1e-9}
+        wanted = small(tones, tmp_path / "runs", {**changes, "model.vocab_size": 310})
+        fit(wanted, LocalEngine())
+        said = capsys.readouterr().out
+        assert f"from the weights of {checkpoint}, with a new optimizer, schedule and step count" in said
+        found = losses(wanted)
+        assert [line["step"] for line in found] == list(range(1, 9))
+        assert max(line["learning_rate"] for line in found) == pytest.approx(1e-9)
+        model = run_folder(wanted) / "model"
+        tokenizer = "tokenizer.json"
+        assert (model / tokenizer).read_bytes() == (checkpoint / tokenizer).read_bytes()
+        before, after = load_file(checkpoint / "model.safetensors"), load_file(model / "model.safetensors")
+        assert all(abs(before[name] - after[name]).max() < 1e-6 for name in before)
+
+    def test_a_run_that_was_killed_goes_on_without_the_checkpoint_it_began_from(
+        self, finished_run: TrainConfig, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        best = sorted((run_folder(finished_run) / "checkpoints").iterdir())[-1]
+        origin = tmp_path / best.name
+        shutil.copytree(best, origin)
+        changes = {"run.resume": f"from:{origin}"}
+        undisturbed, killed = (small(tones, tmp_path / name, changes) for name in ("undisturbed", "killed"))
+        fit(undisturbed, LocalEngine())
+        stop_after(killed, 4, monkeypatch)
+        shutil.rmtree(origin)
+        fit(killed, LocalEngine())
+        assert weights_after(killed) == weights_after(undisturbed)
+
+    def test_other_sizes_are_refused_by_name(self, finished_run: TrainConfig, tones: Path, tmp_path: Path) -> None:
+        checkpoint = sorted((run_folder(finished_run) / "checkpoints").iterdir())[0]
+        wanted = small(tones, tmp_path, {"run.resume": f"from:{checkpoint}", "model.d_model": 32})
+        with pytest.raises(
+            ConfigError, match="the checkpoint's model has other sizes than the config's: d_model 16, not 32"
+        ):
+            fit(wanted, LocalEngine())
+
+
+class TestSampled:
+    """Twenty of the random changes that `test_continuation` decides on: they are really started."""
+
+    @pytest.fixture(scope="class")
+    def stopped_run(self, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+        """The folder of a run that was killed at step 4, and the weights that it would have come to."""
+        folder = tmp_path_factory.mktemp("stopped")
+        whole = small(tones, tmp_path_factory.mktemp("whole"))
+        fit(whole, LocalEngine())
+        with pytest.MonkeyPatch.context() as patch:
+            stop_after(small(tones, folder), 4, patch)
+        return folder, weights_after(whole)
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_does_what_was_decided(
+        self,
+        seed: int,
+        stopped_run: tuple[Path, str],
+        tones: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        folder, undisturbed = stopped_run
+        shutil.copytree(folder, tmp_path / "runs")
+        # Three of four go on: most fields are part of the experiment.
+        free = [name for name, (outcome, _) in FIELDS.items() if outcome is not Outcome.REFUSED or seed % 4 == 0]
+        second = second_start(random.Random(seed), first(tones, tmp_path / "runs"), sorted({*free} - NOT_HERE))
+        attempts = run_folder(second.config) / "attempts"
+        before = {path.name for path in attempts.iterdir()}
+        if _is_refused(second):
+            with pytest.raises(ResumeError):
+                fit(second.config, LocalEngine())
+            assert "prepare" not in capsys.readouterr().out, "before preparing"
+            assert {path.name for path in attempts.iterdir()} == before
+            return
+        fit(second.config, LocalEngine())
+        said = capsys.readouterr().out
+        assert all(f"changed since the attempt before: {name}: " in said for name in second.changes)
+        assert "resuming from checkpoint-4-" in said
+        if not second.fields(Outcome.ROUNDED):
+            assert weights_after(second.config) == undisturbed
+
+
+def _is_refused(second: SecondStart) -> bool:
+    return bool(second.fields(Outcome.REFUSED))

@@ -1,0 +1,144 @@
+"""Random changes between two starts of one run, and what each must come to, field by field."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tests.trainers.synthetic import config
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError
+
+
+class Outcome(Enum):
+    """What a changed field means for the second start."""
+
+    EXACT = "it is said, and the weights come out bit for bit"
+    ROUNDED = "it is said, and the weights come out equal up to rounding"
+    REFUSED = "it is refused, by the field's name"
+
+
+# Every field but the run's own address: other valid values than the first start's, and what a change of it must do.
+FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
+    "run.s3_endpoint_url": (Outcome.EXACT, ("http://127.0.0.1:9000",)),
+    "run.max_failures": (Outcome.EXACT, (0, 7)),
+    "run.seed": (Outcome.REFUSED, (1, 2)),
+    "run.resume": (Outcome.REFUSED, ("never", "from:/data/other/checkpoints/checkpoint-5")),
+    "data.test": (Outcome.EXACT, ("/data/other_test.csv",)),
+    "data.max_bad_fraction": (Outcome.EXACT, (0.5,)),
+    "data.cache_dir": (Outcome.EXACT, ("/data/prepared",)),
+    "data.local_cache_gb": (Outcome.EXACT, (1.5,)),
+    "data.train": (Outcome.REFUSED, ("/data/other.csv",)),
+    "data.validation": (Outcome.REFUSED, ("/data/other_valid.csv",)),
+    "data.audio_column_name": (Outcome.REFUSED, ("file",)),
+    "data.text_column_name": (Outcome.REFUSED, ("sentence",)),
+    "data.do_lower_case": (Outcome.REFUSED, (True,)),
+    "data.do_remove_punctuation": (Outcome.REFUSED, (True,)),
+    "data.do_normalize_eval": (Outcome.REFUSED, (False,)),
+    "data.normalizer": (Outcome.REFUSED, ("none", "whisper_basic", "whisper_english")),
+    "data.min_duration_s": (Outcome.REFUSED, (0.2,)),
+    "data.max_duration_s": (Outcome.REFUSED, (2.5,)),
+    "model.name_or_path": (Outcome.REFUSED, ("/data/weights",)),
+    "model.revision": (Outcome.REFUSED, ("v2",)),
+    "model.language": (Outcome.REFUSED, ("Serbian",)),
+    "model.task": (Outcome.REFUSED, ("translate",)),
+    "model.max_context_s": (Outcome.REFUSED, (2, None)),
+    "model.vocab_size": (Outcome.REFUSED, (400,)),
+    "model.d_model": (Outcome.REFUSED, (32,)),
+    "model.encoder_layers": (Outcome.REFUSED, (2,)),
+    "model.decoder_layers": (Outcome.REFUSED, (2,)),
+    "model.attention_heads": (Outcome.REFUSED, (4,)),
+    "model.ffn_dim": (Outcome.REFUSED, (48,)),
+    "model.num_mel_bins": (Outcome.REFUSED, (128,)),
+    "model.max_label_tokens": (Outcome.REFUSED, (80,)),
+    "model.dropout": (Outcome.REFUSED, (0.1,)),
+    "model.attention_dropout": (Outcome.REFUSED, (0.1,)),
+    "model.activation_dropout": (Outcome.REFUSED, (0.1,)),
+    "model.apply_spec_augment": (Outcome.REFUSED, (True,)),
+    "model.mask_time_prob": (Outcome.REFUSED, (0.1,)),
+    "model.mask_feature_prob": (Outcome.REFUSED, (0.1,)),
+    "training.max_steps": (Outcome.REFUSED, (12, 5)),
+    "training.extend": (Outcome.EXACT, ("rescale", "restart", "constant")),
+    "training.per_device_train_batch_size": (Outcome.ROUNDED, (2,)),
+    "training.global_batch_size": (Outcome.REFUSED, (8,)),
+    "training.max_batch_duration_s": (Outcome.REFUSED, (20.0,)),
+    "training.per_device_eval_batch_size": (Outcome.EXACT, (2, 5)),
+    "training.gradient_accumulation_steps": (Outcome.ROUNDED, (2,)),
+    "training.learning_rate": (Outcome.REFUSED, (1e-4,)),
+    "training.warmup_steps": (Outcome.REFUSED, (2,)),
+    "training.lr_scheduler_type": (Outcome.REFUSED, ("cosine",)),
+    "training.weight_decay": (Outcome.REFUSED, (0.1,)),
+    "training.max_grad_norm": (Outcome.REFUSED, (0.5,)),
+    "training.eval_steps": (Outcome.EXACT, (1,)),
+    "training.save_steps": (Outcome.EXACT, (2, 6)),
+    "training.logging_steps": (Outcome.EXACT, (1, 3)),
+    "training.shuffle_window_shards": (Outcome.REFUSED, (3,)),
+    "training.fp16": (Outcome.REFUSED, (True,)),
+    "training.bf16": (Outcome.REFUSED, (True,)),
+    "training.gradient_checkpointing": (Outcome.ROUNDED, (True,)),
+    "training.generation_max_length": (Outcome.REFUSED, (60,)),
+    "training.generation_num_beams": (Outcome.REFUSED, (2,)),
+    "training.full_context_fraction": (Outcome.REFUSED, (0.5,)),
+    "training.report_to": (Outcome.EXACT, ([],)),
+    "training.training_args": (Outcome.EXACT, ({"dataloader_prefetch_factor": None}, {"logging_first_step": True})),
+    "training.training_args.adam_beta2": (Outcome.REFUSED, (0.9,)),
+    "scaling.num_workers": (Outcome.ROUNDED, (2,)),
+    "scaling.use_gpu": (Outcome.ROUNDED, (True,)),
+    "scaling.resources_per_worker": (Outcome.EXACT, ({"CPU": 2.0},)),
+    "scaling.placement_strategy": (Outcome.EXACT, ("SPREAD",)),
+    "checkpoint.num_to_keep": (Outcome.EXACT, (1, None)),
+    "checkpoint.checkpoint_score_attribute": (Outcome.REFUSED, ("eval_cer", "eval_ser")),
+}
+# Only together with other fields, or with one value.
+ALONE: Mapping[str, str] = {
+    "run.name": "the run's address",
+    "run.storage_path": "the run's address",
+    "data.demo": "instead of data.train and data.validation",
+    "data.dataset": "instead of data.train and data.validation",
+    "model.init": "with model.name_or_path",
+    "training.num_train_epochs": "instead of training.max_steps",
+    "checkpoint.checkpoint_score_order": "has one value",
+}
+FIRST = {
+    "data.test": "/data/test.csv",
+    "run.name": "run",
+    "run.storage_path": "/data/runs",
+    "training.global_batch_size": 4,
+    "training.max_steps": 8,
+    "training.save_steps": 4,
+    "training.eval_steps": 2,
+}
+
+
+@dataclass(frozen=True)
+class SecondStart:
+    """A start of a run with some fields changed.
+
+    Attributes:
+        changes: The fields and their new values.
+        config: The whole config.
+    """
+
+    changes: dict[str, Any]
+    config: TrainConfig
+
+    def fields(self, outcome: Outcome) -> list[str]:
+        """The changed fields that must come to this outcome."""
+        return [name for name in self.changes if FIELDS[name][0] is outcome]
+
+
+def second_start(generator: random.Random, first: Mapping[str, Any], names: list[str]) -> SecondStart:
+    """A valid change of one to three of these fields."""
+    while True:
+        chosen = generator.sample(names, generator.choice([1, 1, 1, 2, 3]))
+        changes = {name: generator.choice(FIELDS[name][1]) for name in chosen}
+        if any(first.get(name) == value for name, value in changes.items()):
+            continue
+        if {"training.training_args", "training.training_args.adam_beta2"} <= set(changes):
+            continue
+        try:
+            return SecondStart(changes, config({**first, **changes}))
+        except ConfigError:
+            # Two changes that exclude each other.
+            continue

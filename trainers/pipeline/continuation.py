@@ -1,0 +1,262 @@
+"""Whether a run goes on with a config, as which experiment, and what is different from then on.
+
+Every field of a config is one of three: part of the experiment, which a begun run keeps; of the run's length, which
+changes as `training.extend` says; or free to change, which takes effect at once and is said.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import yaml
+
+from trainers.config.locations import cache_url_of
+from trainers.config.schema import TrainConfig, TrainingPart
+from trainers.errors import ResumeError
+from trainers.pipeline.experiment import BEGAN_FROM, RESOLVED, as_of_now, describe, difference, resolve_fields
+from trainers.run_folder.journal import State
+from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, CONFIG, RESULT, RunFolder
+from trainers.run_folder.resume import FROM
+from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END, Length
+
+# Free to change, but sums are then made in another order or by other kernels: equal up to rounding only.
+ROUNDING = {
+    "scaling.num_workers",
+    "scaling.use_gpu",
+    "training.per_device_train_batch_size",
+    "training.global_batch_size",
+    "training.gradient_accumulation_steps",
+    "training.gradient_checkpointing",
+}
+LENGTH = ("max_steps", "num_train_epochs")
+# The run itself, and what is said in other words.
+UNSAID = {"run.name", "run.storage_path", "run.resume"} | {f"training.{name}" for name in (*LENGTH, "extend")}
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How a run begins or goes on.
+
+    Attributes:
+        config: The config, with values in the fields whose null means the run's own.
+        experiment: Id, description and lengths, for the journal.
+        changes: What is different from the attempt before, a line each; empty where the run begins.
+        exact: Whether weights come out bit for bit as without the changes.
+    """
+
+    config: TrainConfig
+    experiment: dict[str, Any]
+    changes: tuple[str, ...] = ()
+    exact: bool = True
+
+    @property
+    def began_from(self) -> str | None:
+        """Folder or URL of the checkpoint whose weights and vocabulary the run began with; None: it has its own."""
+        text: str | None = self.experiment["experiment"][BEGAN_FROM]
+        return text.removeprefix(FROM) if text is not None else None
+
+    @property
+    def lengths(self) -> list[Length]:
+        """Its lengths, see `schedule`."""
+        return [Length(**item) for item in self.experiment["lengths"]]
+
+
+def decide(
+    url: str,
+    state: State,
+    previous: Mapping[str, Any] | None,
+    config: TrainConfig,
+    data_keys: Mapping[str, str],
+    *,
+    retried: bool = False,
+) -> Continuation:
+    """Decides whether a run may be continued or begun, and as which experiment.
+
+    Args:
+        url: The run folder, for the messages.
+        state: What its journal comes to.
+        previous: Content of the config that the newest attempt ran with. None: there is none.
+        config: The config.
+        data_keys: Hash of the prepared set of each split.
+        retried: A service repeats an attempt of this very run, so that `resume: never` does not refuse it.
+
+    Raises:
+        ResumeError: `resume: never` and the run has checkpoints; or the change is one that a begun run cannot make.
+    """
+    begun = bool(state.checkpoints or state.quarantined) or state.finished is not None
+    if not begun:
+        return _begin(state.experiment, config, data_keys)
+    if config.run.resume == "never" and not retried:
+        raise ResumeError(
+            f"{url}: this run has begun, and run.resume is never: "
+            "name another run (--set run.name=…), or continue it (--set run.resume=auto)"
+        )
+    assert state.experiment is not None
+    before = as_of_now(state.experiment["experiment"])
+    resolved = resolve_fields(config, cache_url_of(config), before)
+    wanted = describe(resolved, data_keys, began_from=before.get(BEGAN_FROM))
+    # A version that did not write it went on with the checkpoint's optimizer, too: by now that is the run's own.
+    before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
+    if wanted != before:
+        raise ResumeError(
+            f"{url}: holds another experiment, so it is not continued:\n"
+            + "\n".join(f"  - {line}" for line in difference(before, wanted))
+            + "\nname another run (--set run.name=…), or set these back"
+        )
+    return _go_on(url, state, previous, resolved, wanted)
+
+
+def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapping[str, str]) -> Continuation:
+    """The experiment that an attempt without a checkpoint began, where it is this one: a checkpoint may be staged."""
+    lengths = [_length(config.training)]
+    if known is not None:
+        before = {BEGAN_FROM: None, **as_of_now(known["experiment"])}
+        resolved = resolve_fields(config, cache_url_of(config), before)
+        if describe(resolved, data_keys) == before:
+            return Continuation(resolved, _experiment(known["id"], before, lengths))
+    resolved = resolve_fields(config, cache_url_of(config), None)
+    return Continuation(resolved, _experiment(uuid.uuid4().hex, describe(resolved, data_keys), lengths))
+
+
+def _go_on(
+    url: str, state: State, previous: Mapping[str, Any] | None, config: TrainConfig, wanted: dict[str, Any]
+) -> Continuation:
+    """Continues a begun run whose experiment is the same."""
+    assert state.experiment is not None
+    known = _known_lengths(state.experiment, previous, config)
+    lengths = _extended(url, known, config.training)
+    _refuse_fewer_steps(url, state, lengths[-1])
+    changes = _free_changes(previous, config)
+    said = [f"{name}: {old!r} → {new!r}" for name, (old, new) in changes.items()]
+    before, now = (previous or {}).get("training", {}).get("extend"), config.training.extend
+    if lengths == known and before != now:
+        said.append(f"training.extend: {before!r} → {now!r}, which has no effect: the run's length is the same")
+    if lengths != known:
+        said.append(f"the run ends at {lengths[-1].text}, not {known[-1].text}{_how(config.training)}")
+    return Continuation(
+        config,
+        _experiment(state.experiment["id"], wanted, lengths),
+        tuple(said),
+        exact=lengths == known and not ROUNDING & set(changes),
+    )
+
+
+def _experiment(run_id: str, description: dict[str, Any], lengths: list[Length]) -> dict[str, Any]:
+    return {"id": run_id, "experiment": description, "lengths": [asdict(length) for length in lengths]}
+
+
+def _length(part: TrainingPart) -> Length:
+    return Length(part.max_steps, part.num_train_epochs)
+
+
+def _known_lengths(
+    experiment: Mapping[str, Any], previous: Mapping[str, Any] | None, config: TrainConfig
+) -> list[Length]:
+    if "lengths" in experiment:
+        return [Length(**item) for item in experiment["lengths"]]
+    # Begun by a version that did not write them.
+    part = previous["training"] if previous is not None else config.training.model_dump()
+    return [Length(part.get("max_steps"), part.get("num_train_epochs"))]
+
+
+def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]:
+    """The lengths with the one that is asked for now.
+
+    Raises:
+        ResumeError: it is another, and `extend` does not say, or cannot be, how the learning rate goes on.
+    """
+    last, asked = known[-1], _length(part)
+    if (last.max_steps, last.num_train_epochs) == (asked.max_steps, asked.num_train_epochs):
+        return known
+    change = f"{url}: this run ends at training.{last.text}, and {asked.text} is asked for"
+    if (last.max_steps is None) != (asked.max_steps is None):
+        raise ResumeError(f"{change}: keep the one that the run began with, and set the other to null")
+    name = part.lr_scheduler_type
+    if name in ENDLESS or part.extend == "rescale":
+        return [*known[:-1], replace(asked, extend=last.extend)]
+    if part.extend is None:
+        raise ResumeError(
+            f"{change}: the learning rate ({name}) depends on it, so say how it goes on: --set training.extend=rescale "
+            "(the schedule over the new length), restart (warm-up and decay once more over the added steps) or "
+            f"constant (the added steps at the last rate); or keep {last.text}"
+        )
+    if asked.amount < last.amount:
+        raise ResumeError(f"{change}: training.extend {part.extend} adds steps; to end earlier, set it to rescale")
+    if part.extend == "constant" and name in ZERO_AT_THE_END:
+        raise ResumeError(
+            f"{change}: training.extend is constant, but the last rate of {name} is 0; set it to rescale or restart"
+        )
+    return [*known, replace(asked, extend=part.extend)]
+
+
+def _how(part: TrainingPart) -> str:
+    if part.lr_scheduler_type in ENDLESS:
+        return f"; the learning rate ({part.lr_scheduler_type}) does not depend on it"
+    return f" (training.extend {part.extend})"
+
+
+def _refuse_fewer_steps(url: str, state: State, length: Length) -> None:
+    last = max((item.step for item in state.checkpoints), default=0)
+    if length.max_steps is not None and length.max_steps < last:
+        raise ResumeError(
+            f"{url}: training.max_steps is {length.max_steps}, but the run is at step {last}: "
+            "raise max_steps, or name another run (--set run.name=…)"
+        )
+
+
+def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Old and new value of each field that differs and is no part of the experiment."""
+    changes: dict[str, tuple[Any, Any]] = {}
+    if previous is None:
+        return changes
+    for part, fields in config.model_dump(mode="json", exclude={"job"}).items():
+        for name, value in fields.items():
+            default = type(getattr(config, part)).model_fields[name].get_default(call_default_factory=True)
+            before = previous.get(part, {}).get(name, default)
+            # null became the run's own value.
+            settled = before is None and f"{part}.{name}" in RESOLVED
+            if before != value and not settled and f"{part}.{name}" not in UNSAID:
+                changes[f"{part}.{name}"] = (before, value)
+    return changes
+
+
+def previous_config(folder: RunFolder, state: State) -> dict[str, Any] | None:
+    """Content of the config that the newest attempt ran with; None where no attempt came so far."""
+    for key in (f"{ATTEMPTS}/{state.prepared}/{CONFIG}", CONFIG):
+        if state.prepared is not None and folder.storage.exists(key):
+            content: dict[str, Any] = yaml.safe_load(folder.storage.read_bytes(key))
+            return content
+    return None
+
+
+def refuse_without_journal(state: State, folder: RunFolder) -> None:
+    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew beside them.
+
+    Raises:
+        ResumeError: it holds checkpoints or a result, and no journal.
+    """
+    if state.number == 0 and (folder.storage.exists(RESULT) or folder.storage.list_folders(CHECKPOINTS)):
+        raise ResumeError(
+            f"{folder.url}: holds checkpoints or a result but no journal, so it is not known which of them count; "
+            "name another run (--set run.name=…), starting from one of them where wanted (--set run.resume=from:…)"
+        )
+
+
+def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str]) -> bool:
+    """Whether a run has reached its last step and has the result that is asked for.
+
+    Raises:
+        ResumeError: it has finished with another test set, whose score must not be taken for this one's.
+    """
+    if state.finished is None:
+        return False
+    result = state.finished.result
+    if [result[name] for name in LENGTH] != [getattr(config.training, name) for name in LENGTH]:
+        return False
+    if result["test_data"] != data_keys.get("test"):
+        raise ResumeError(
+            f"{folder.url}: this run has finished and is scored on another test set; score its model on this one "
+            f"with: rayscribe evaluate SPEC --model {folder.url}"
+        )
+    return True

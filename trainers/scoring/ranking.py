@@ -1,0 +1,87 @@
+"""Which error rate tells recognizers of a language apart."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Rate = Literal["wer", "cer"]
+
+# Languages whose usual writing has no space between words, by their codes of ISO 639-1 and -3 and by the names that
+# Whisper gives them. Tibetan and Dzongkha mark syllables, not words.
+WRITTEN_WITHOUT_SPACES = frozenset(
+    [
+        "zh",
+        "zho",
+        "chi",
+        "cmn",
+        "yue",
+        "wuu",
+        "nan",
+        "hak",
+        "hsn",
+        "gan",
+        "cdo",
+        "lzh",
+        "chinese",
+        "mandarin",
+        "cantonese",
+        "ja",
+        "jpn",
+        "japanese",
+        "th",
+        "tha",
+        "thai",
+        "tts",
+        "nod",
+        "lo",
+        "lao",
+        "km",
+        "khm",
+        "khmer",
+        "my",
+        "mya",
+        "bur",
+        "burmese",
+        "myanmar",
+        "shn",
+        "bo",
+        "bod",
+        "tib",
+        "tibetan",
+        "dz",
+        "dzo",
+        "dzongkha",
+    ]
+)
+
+
+def ranking_rate(language: str | None) -> Rate:
+    """The rate by which recognizers of a language are ranked, and which a score shows first.
+
+    Args:
+        language: A code with or without region and script (`th`, `zh-TW`, `yue_Hant`), or a name as Whisper has it
+            (`Thai`). None: not known.
+
+    Returns:
+        cer where words are written without spaces between them, so that a WER counts whole sentences; else wer.
+    """
+    code = (language or "").strip().lower().replace("_", "-").partition("-")[0]
+    return "cer" if code in WRITTEN_WITHOUT_SPACES else "wer"
+
+
+def rates_line(totals: Mapping[str, Any], language: str | None) -> str:
+    """`WER 4.2% (normalizer basic 1)`; where CER ranks it comes first, and the line says why.
+
+    Args:
+        totals: A score as evaluation/<split>.json has it. Those of version 0.1 name no normalizer.
+        language: As for `ranking_rate`.
+    """
+    remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
+    rates = f"WER {_percent(totals['wer'])}"
+    if ranking_rate(language) == "cer":
+        rates = f"CER {_percent(totals['cer'])}, {rates}"
+        remarks.insert(0, f"ranked by CER, since {language} is written without spaces between words")
+    return f"{rates} ({'; '.join(remarks)})" if remarks else rates
+
+
+def _percent(rate: float | None) -> str:
+    return "undefined" if rate is None else f"{rate:.1f}%"

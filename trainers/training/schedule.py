@@ -1,0 +1,124 @@
+"""The learning rate over a run whose length may have been changed after it began.
+
+A run has one length, or several after `training.extend`: each goes on from the end of the one before it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainingArguments, get_scheduler
+
+from trainers.errors import ConfigError
+
+# Names of transformers' schedules that know no last step, and of those that have come to 0 at it.
+ENDLESS = {"constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "greedy"}
+ZERO_AT_THE_END = {"linear", "cosine", "cosine_with_restarts"}
+# Step → factor of the peak learning rate.
+Factor = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Length:
+    """A length of a run, as the config gives it: in optimizer steps or in passes over the data.
+
+    Attributes:
+        max_steps: Optimizer steps. None: by `num_train_epochs`.
+        num_train_epochs: Passes over the data. None: by `max_steps`.
+        extend: How the learning rate goes on where the length before it ends. None: it is the first.
+    """
+
+    max_steps: int | None
+    num_train_epochs: float | None
+    extend: Literal["restart", "constant"] | None = None
+
+    @property
+    def amount(self) -> float:
+        """Steps or passes."""
+        return self.max_steps if self.max_steps is not None else float(self.num_train_epochs or 0)
+
+    @property
+    def text(self) -> str:
+        """`max_steps 100`, for messages."""
+        return f"max_steps {self.max_steps}" if self.max_steps is not None else f"num_train_epochs {self.amount:g}"
+
+    def steps(self, steps_per_epoch: int) -> int:
+        """The last optimizer step."""
+        return self.max_steps if self.max_steps is not None else math.ceil(self.amount * steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The lengths of a run in optimizer steps.
+
+    Attributes:
+        lengths: One, and one more for each `restart` or `constant`.
+        steps_per_epoch: Optimizer steps of a pass over the data.
+    """
+
+    lengths: Sequence[Length]
+    steps_per_epoch: int
+
+    @property
+    def last_step(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.lengths[-1].steps(self.steps_per_epoch)
+
+    def factor(self, shape: Callable[[int], Factor]) -> Factor:
+        """The factor of the peak learning rate at each step.
+
+        Args:
+            shape: The factor of a schedule of so many steps, from its first step on.
+
+        Raises:
+            ConfigError: `constant` after a schedule that ends at 0.
+        """
+        ends = [length.steps(self.steps_per_epoch) for length in self.lengths]
+        stretches: list[tuple[int, Factor]] = []
+        for start, end, length in zip([0, *ends], ends, self.lengths, strict=False):
+            stretches.append(
+                (start, self._held(stretches[-1], start) if length.extend == "constant" else shape(end - start))
+            )
+
+        def factor(step: int) -> float:
+            start, of = next(item for item in reversed(stretches) if item[0] <= step)
+            return of(step - start)
+
+        return factor
+
+    @staticmethod
+    def _held(before: tuple[int, Factor], start: int) -> Factor:
+        last = before[1](start - before[0])
+        if last <= 0:
+            raise ConfigError(
+                "training.extend is constant, but the learning rate has come to 0 where the run was to end: "
+                "set training.extend: rescale or restart"
+            )
+        return lambda _: last
+
+
+def new_scheduler(schedule: Schedule, arguments: TrainingArguments, optimizer: Any) -> LambdaLR:
+    """The learning rate of a run that was extended.
+
+    Args:
+        schedule: Its lengths.
+        arguments: Say which of transformers' schedules, and its warm-up.
+        optimizer: Whose rate it sets.
+    """
+
+    def shape(steps: int) -> Factor:
+        # The factor alone is wanted, and transformers gives it with an optimizer only.
+        other = torch.optim.SGD([torch.zeros(1)], lr=arguments.learning_rate)
+        made = get_scheduler(
+            arguments.lr_scheduler_type,
+            other,
+            num_warmup_steps=arguments.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,  # type: ignore[arg-type]
+        )
+        return made.lr_lambdas[0]  # type: ignore[no-any-return]
+
+    return LambdaLR(optimizer, schedule.factor(shape))
