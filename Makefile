@@ -56,3 +56,4 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.ledger
 	$(BIN)/python -m tests.benchmarks.api
 	$(BIN)/python -m tests.benchmarks.scale.bucket_reading
+	$(BIN)/python -m tests.benchmarks.scale.shard_fetches

@@ -4,7 +4,7 @@ import pytest
 
 from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, ledger, queue
-from tests.benchmarks.scale import bucket_reading
+from tests.benchmarks.scale import bucket_reading, shard_fetches
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -34,3 +34,8 @@ def test_the_api(capsys: pytest.CaptureFixture[str]) -> None:
 def test_reading_from_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:
     assert bucket_reading.main(["--clips", "256"]) == 0
     assert "| bucket : disk" in capsys.readouterr().out
+
+
+def test_fetching_shards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shard_fetches.main(["--shards", "6", "--window", "2", "--ranks", "2"]) == 0
+    assert "2 of 4 ranks on the node" in capsys.readouterr().out

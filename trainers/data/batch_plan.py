@@ -13,6 +13,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from trainers.config.storage_location import is_url
+
 # Constants, not quantiles of a set: the same clip is padded alike in every experiment. Steps of about a quarter keep
 # the padding of a uniformly spread length below 15 %. Even multiples of 20 ms, one output of Whisper's encoder.
 BUCKET_EDGES_S = (
@@ -36,7 +38,20 @@ BUCKET_EDGES_S = (
     30.0,
 )
 
+# Sixteen thousand utterances: a window that is shuffled well, and that a node's copy of shards holds twice.
+WINDOW_SHARDS_IN_BUCKETS = 64
+
 IntArray = npt.NDArray[np.int64]
+
+
+def default_window_shards(url: str) -> int | None:
+    """The shuffle window of a new run, see BatchPlan.
+
+    Args:
+        url: The prepared set's folder or URL. From a bucket, shuffling the whole set would fetch nearly a shard for
+            each utterance.
+    """
+    return WINDOW_SHARDS_IN_BUCKETS if is_url(url) else None
 
 
 def bucket_edges(context_s: float, *, bucketed: bool) -> tuple[float, ...]:
@@ -139,7 +154,14 @@ class Selection:
 
 
 class BatchPlan:
-    """The order of one training set: `batch(step)` for any step, without walking through those before it."""
+    """The order of one training set: `batch(step)` for any step, without walking through those before it.
+
+    Attributes:
+        shape: Batch shape.
+        edges_s: Bucket edges, see `bucket_edges`.
+        window_shards: Utterances are shuffled within this many shards at a time. None: over the whole set.
+        steps_per_epoch: Optimizer steps of every epoch.
+    """
 
     def __init__(
         self,
@@ -166,7 +188,7 @@ class BatchPlan:
         self._selection = selection
         self._buckets = bucket_of(selection.durations_s, edges_s)
         self._seed = seed
-        self._window_shards = window_shards
+        self.window_shards = window_shards
         self._full_context_fraction = full_context_fraction
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self.steps_per_epoch = len(self._epoch(0))
@@ -190,7 +212,7 @@ class BatchPlan:
         generator = np.random.default_rng([self._seed, epoch])
         order = self._shuffled(generator)
         batches = self._fill_buckets(order)
-        if self._window_shards is None:
+        if self.window_shards is None:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         return tuple(self._widen(batches, generator))
 
@@ -198,7 +220,7 @@ class BatchPlan:
         """Positions in the selection, in the order of this epoch."""
         shards = np.unique(self._selection.shards)
         generator.shuffle(shards)
-        window = self._window_shards or len(shards)
+        window = self.window_shards or len(shards)
         rank_of_shard = np.empty(int(shards.max()) + 1, dtype=np.int64)
         rank_of_shard[shards] = np.arange(len(shards)) // window
         return np.lexsort((generator.random(len(self._buckets)), rank_of_shard[self._selection.shards]))

@@ -5,8 +5,10 @@ moto's server, which would take more of this machine than what is measured.
 """
 
 import asyncio
+import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -16,6 +18,8 @@ from urllib.parse import unquote, urlsplit
 from tests.s3 import LOOPBACK
 
 BUCKET = "bench"
+# The object that says how often each other one was read, as JSON.
+COUNTS = "counts.json"
 
 
 @contextmanager
@@ -33,8 +37,8 @@ def serving(folder: Path) -> Iterator[str]:
 class _Objects(asyncio.Protocol):
     """One connection; requests without a body come one after the other."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._received = folder, b""
+    def __init__(self, folder: Path, counts: Counter[str]) -> None:
+        self._folder, self._counts, self._received = folder, counts, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -48,6 +52,10 @@ class _Objects(asyncio.Protocol):
             self._answer(method, unquote(urlsplit(target).path).removeprefix(f"/{BUCKET}/"))
 
     def _answer(self, method: str, key: str) -> None:
+        if key == COUNTS:
+            (self._folder / key).write_text(json.dumps(self._counts))
+        elif method == "GET":
+            self._counts[key] += 1
         path = self._folder / key
         if not path.is_file():
             self._transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
@@ -61,7 +69,8 @@ class _Objects(asyncio.Protocol):
 
 
 async def _serve(folder: Path) -> None:
-    server = await asyncio.get_running_loop().create_server(lambda: _Objects(folder), LOOPBACK, 0)
+    counts: Counter[str] = Counter()
+    server = await asyncio.get_running_loop().create_server(lambda: _Objects(folder, counts), LOOPBACK, 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

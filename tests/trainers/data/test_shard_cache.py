@@ -1,6 +1,10 @@
 import os
 import tempfile
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from trainers.config.storage_location import StorageOptions
+from trainers.data.node_cache import UNUSED_S, NodeCache
 from trainers.data.shard_cache import ShardCache
 from trainers.storage import Storage, open_storage
 
@@ -97,30 +102,98 @@ def test_sets_of_one_node_do_not_mix(bucket: Storage, s3_bucket: str, s3_endpoin
     assert content(ShardCache(other, "key", 10**6).open(NAMES[0])) == {9}
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_shard_that_another_process_evicts_at_once_is_fetched_again(
+    bucket: Storage, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evicted: list[str] = []
+    once = NodeCache.once
+
+    def evicting(self: NodeCache, name: str, make: Callable[[Path], None]) -> Path:
+        path = once(self, name, make)
+        if not evicted:
+            evicted.append(name)
+            path.unlink()
+        return path
+
+    monkeypatch.setattr(NodeCache, "once", evicting)
+    cache = ShardCache(bucket, "key", SIZE_BYTES)
+    if ahead:
+        cache.prefetch(NAMES[0])
+    assert content(cache.open(NAMES[0])) == {0}
+    assert evicted == [NAMES[0]]
+
+
 @dataclass
-class Evicting:
-    """A bucket whose shards another process of the node evicts as soon as they have arrived, once each."""
+class Slow:
+    """A bucket whose files arrive only when they are let through, and that counts them."""
 
     storage: Storage
-    evicted: set[str]
+    let_through: threading.Event = field(default_factory=threading.Event)
+    asked: threading.Event = field(default_factory=threading.Event)
+    fetched: list[str] = field(default_factory=list)
 
     def url(self) -> str:
         return self.storage.url()
 
     def download_file(self, key: str, local: Path) -> None:
+        self.fetched.append(key)
+        self.asked.set()
+        self.let_through.wait(60)
         self.storage.download_file(key, local)
-        if key not in self.evicted:
-            self.evicted.add(key)
-            local.unlink()
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_shard_that_another_process_evicts_at_once_is_fetched_again(bucket: Storage, ahead: bool) -> None:
-    storage: Any = Evicting(bucket, set())
-    cache = ShardCache(storage, "key", SIZE_BYTES)
-    if ahead:
-        cache.prefetch(NAMES[0])
-    assert content(cache.open(NAMES[0])) == {0}
+def test_a_shard_that_several_need_at_once_is_fetched_once(bucket: Storage) -> None:
+    slow: Any = Slow(bucket)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(lambda: content(ShardCache(slow, "key", 10**6).open(NAMES[3])))
+        slow.asked.wait(60)
+        started = threading.Barrier(8)
+
+        def another() -> set[int]:
+            started.wait(60)
+            return content(ShardCache(slow, "key", 10**6).open(NAMES[3]))
+
+        others = [pool.submit(another) for _ in range(7)]
+        started.wait(60)
+        slow.let_through.set()
+        assert [item.result() for item in (first, *others)] == [{3}] * 8
+    assert slow.fetched == [NAMES[3]]
+
+
+def test_a_fetch_that_is_killed_is_done_by_the_next(bucket: Storage, tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        slow: Any = Slow(bucket)
+        threading.Thread(target=lambda: (slow.asked.wait(60), os._exit(0))).start()
+        ShardCache(slow, "key", 10**6).open(NAMES[0])
+    os.waitpid(child, 0)
+    assert held(tmp_path) == []
+    assert content(ShardCache(bucket, "key", 10**6).open(NAMES[0])) == {0}
+
+
+def test_the_bound_holds_for_all_sets_of_a_node(
+    bucket: Storage, s3_bucket: str, s3_endpoint: str, tmp_path: Path
+) -> None:
+    other = open_storage(f"{s3_bucket}/other", StorageOptions(s3_endpoint))
+    other.write_bytes(NAMES[0], bytes(SIZE_BYTES))
+    for name in NAMES[:4]:
+        ShardCache(bucket, "key", 2 * SIZE_BYTES).open(name)
+    for path in tmp_path.rglob("shard-*.arrow"):
+        os.utime(path, (time.time() - 60, time.time() - 60))
+    ShardCache(other, "key", 2 * SIZE_BYTES).open(NAMES[0])
+    assert held(tmp_path) == [NAMES[0], NAMES[3]]
+
+
+def test_what_nobody_has_used_for_days_is_removed_by_the_next_set(bucket: Storage, tmp_path: Path) -> None:
+    ShardCache(bucket, "used", 10**6).open(NAMES[0])
+    ShardCache(bucket, "unused", 10**6).open(NAMES[1])
+    long_ago = time.time() - 2 * UNUSED_S
+    for path in tmp_path.rglob("*"):
+        if path.name != NAMES[0]:
+            os.utime(path, (long_ago, long_ago))
+    ShardCache(bucket, "new", 10**6).open(NAMES[2])
+    assert held(tmp_path) == [NAMES[0], NAMES[2]]
 
 
 def test_a_folder_is_read_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
