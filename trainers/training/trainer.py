@@ -19,7 +19,9 @@ from trainers.data.prepared_set import ClipReader
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer
 from trainers.training.schedule import Schedule, new_scheduler
 
-PREFETCH_STEPS = 4
+# How many steps ahead shards are fetched. A step of a set that is shuffled as a whole needs about as many shards as it
+# has utterances; one within a window few that are not there yet, but all of the next window's at once.
+PREFETCH_STEPS, PREFETCH_STEPS_WITHIN_WINDOWS = 4, 32
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class PlannedBatches(Sampler[list[Request]]):
         Args:
             plan: The plan.
             rank: Whose batches.
-            prefetch: Told the positions that come soon.
+            prefetch: Told the positions of this rank that come soon.
             first_step: Where a resumed run begins; what comes before is walked through, but not read.
         """
         self._plan = plan
@@ -64,9 +66,13 @@ class PlannedBatches(Sampler[list[Request]]):
 
     def __iter__(self) -> Iterator[list[Request]]:
         first = self._epoch * self._plan.steps_per_epoch
-        for step in range(first, first + self._plan.steps_per_epoch):
-            if self._first_step <= step + PREFETCH_STEPS < first + self._plan.steps_per_epoch:
-                self._prefetch(self._plan.batch(step + PREFETCH_STEPS).rows)
+        end = first + self._plan.steps_per_epoch
+        ahead = PREFETCH_STEPS if self._plan.window_shards is None else PREFETCH_STEPS_WITHIN_WINDOWS
+        fetched = max(first, self._first_step)
+        for step in range(first, end):
+            for soon in range(fetched, min(step + ahead + 1, end)):
+                self._prefetch(np.concatenate([rows for rows, _ in self._plan.micro_batches(soon, self._rank)]))
+                fetched = soon + 1
             for rows, edge_s in self._plan.micro_batches(step, self._rank):
                 if len(rows):
                     yield [Request(int(row), edge_s) for row in rows]
