@@ -34,7 +34,7 @@ from trainers.pipeline.ray_engine import RayEngine
 from trainers.pipeline.splits import prepare_all
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import silence_libraries
-from trainers.training.planning import scoring_options
+from trainers.training.planning import scored_clips, scoring_options
 from trainers.training.ray_workers import train_loop_per_worker
 from trainers.training.trainer import Clips, Collator, Request
 
@@ -182,7 +182,12 @@ def evaluate(given: argparse.Namespace) -> None:
     recognizer = WhisperFamily().load_recognizer(config.model, None, 0)
     options = scoring_options(config, recognizer.limits.context_s)
     warm, scorer = (
-        Scorer(prepared_split(config, session, split), recognizer, session, cache_bytes=0)
+        Scorer(
+            scored_clips(config, prepared_split(config, session, split), recognizer, split),
+            recognizer,
+            session,
+            cache_bytes=0,
+        )
         for split in ("validation", "test")
     )
     warm.score(options)

@@ -190,3 +190,18 @@ def test_a_validation_clip_longer_than_the_model_is_refused_by_id(tones: Path, t
     wanted = small(tones, tmp_path, {"model.max_context_s": 1, "data.validation": str(long)})
     with pytest.raises(DataError, match=r"validation: 1 clips are longer than the model's 1 s: long/000.wav \(1.5 s\)"):
         fit(wanted, LocalEngine())
+
+
+def test_what_is_too_long_is_left_out_of_training_and_on_request_out_of_the_score(tones: Path, tmp_path: Path) -> None:
+    texts = ["one two", "three", "".join(chr(0x4E00 + 37 * number) for number in range(70))]
+    train = write_corpus(tmp_path, texts, durations_s=[0.5, 0.6, 0.7], name="train")
+    test = write_corpus(tmp_path, ["one", "two", "three " * 60], durations_s=[0.5, 1.5, 0.6], name="test")
+    changes = {"model.max_context_s": 1, "data.train": str(train), "data.test": str(test), "training.max_steps": 4}
+    with pytest.raises(DataError, match=r"too_long_eval: skip"):
+        fit(small(tones, tmp_path, changes), LocalEngine())
+    wanted = small(tones, tmp_path, {**changes, "data.too_long_eval": "skip"})
+    result = fit(wanted, LocalEngine())
+    assert (result.totals["utterances"], result.totals["scored"], result.totals["skipped"]) == (3, 1, 2)
+    assert "(1 of 3 utterances)" in result.headline
+    left_out = [json.loads(line) for line in (run_folder(wanted) / "quarantine.jsonl").read_text().splitlines()]
+    assert [(row["split"], row["reason"]) for row in left_out] == [("train", "more than 64 label tokens (the model)")]

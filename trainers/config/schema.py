@@ -22,8 +22,6 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 URL = r"^https?://[^@\s]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
-# 16,384 utterances are well mixed, and some 1.3 GB at 80 kB each.
-SHARDS_OF_A_WINDOW = 64
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
 
@@ -129,6 +127,11 @@ class DataPart(Part):
     )
     max_bad_fraction: float = Field(
         0.05, ge=0, le=1, description="Stop when more than this fraction of a manifest cannot be decoded."
+    )
+    too_long_eval: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="What is done with evaluation utterances that are longer than the model takes, in seconds or in "
+        "label tokens. skip: they are not scored, and every score says how many.",
     )
     cache_dir: str | None = Field(
         None, description="Where prepared data is kept and found again. null: <storage_path>/prepared."
@@ -258,7 +261,7 @@ class TrainingPart(Part):
     shuffle_window_shards: NotNegative | None = Field(
         None,
         description="Shuffle utterances within this many shards at a time. 0: the whole set. null: the whole set, or "
-        f"{SHARDS_OF_A_WINDOW} shards for sets on s3://; a run that began with another window keeps it.",
+        "64 shards for sets on s3://; a run that began with another window keeps it.",
     )
     fp16: bool = Field(False, description="16-bit floats with loss scaling (CUDA).")
     bf16: bool = Field(False, description="bfloat16 (newer CUDA GPUs, and CPUs).")

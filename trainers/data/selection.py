@@ -8,11 +8,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from trainers.config.schema import DataPart
-from trainers.data.batch_plan import Selection
+from trainers.data.batch_plan import IntArray, Selection
 from trainers.errors import DataError
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a model takes.
+
+    Attributes:
+        context_s: Longest input, seconds.
+        label_tokens: Most label tokens of an utterance.
+    """
+
+    context_s: float
+    label_tokens: int
 
 
 @dataclass(frozen=True)
@@ -29,43 +42,47 @@ class TrainingRows:
 
 
 def reasons_to_leave_out(
-    durations_s: FloatArray, texts: Sequence[str], data: DataPart, context_s: float
+    durations_s: FloatArray, label_lengths: IntArray, texts: Sequence[str], data: DataPart, bounds: Bounds
 ) -> list[tuple[str, BoolArray]]:
     """Why clips are not trained on: too short, too long, or without a transcript.
 
     Args:
         durations_s: Duration of each clip, seconds; NaN, which is not known, is neither short nor long.
+        label_lengths: Label tokens of each clip.
         texts: Transcript of each clip.
         data: The config's data part.
-        context_s: Longest input of the model, seconds.
+        bounds: What the model takes.
 
     Returns:
         Reasons, and of each a mask of the clips that it concerns; a clip has one reason at most.
     """
-    longest_s = min(data.max_duration_s, context_s)
-    bound = "data.max_duration_s" if data.max_duration_s <= context_s else "the model"
+    longest_s = min(data.max_duration_s, bounds.context_s)
+    bound = "data.max_duration_s" if data.max_duration_s <= bounds.context_s else "the model"
     short, long = durations_s < data.min_duration_s, durations_s > longest_s
-    silent = np.array([not text for text in texts], dtype=bool)
+    silent = np.array([not text for text in texts], dtype=bool) & ~short & ~long
+    wordy = (label_lengths > bounds.label_tokens) & ~short & ~long & ~silent
     return [
         (f"shorter than data.min_duration_s {data.min_duration_s:g} s", short),
         (f"longer than {longest_s:g} s ({bound})", long),
-        ("empty transcript", silent & ~short & ~long),
+        ("empty transcript", silent),
+        (f"more than {bounds.label_tokens} label tokens (the model)", wordy),
     ]
 
 
-def select_training(index: pa.Table, data: DataPart, context_s: float) -> TrainingRows:
+def select_training(index: pa.Table, label_lengths: IntArray, data: DataPart, bounds: Bounds) -> TrainingRows:
     """Leaves out clips by `reasons_to_leave_out`.
 
     Args:
         index: A prepared set's index.
+        label_lengths: Label tokens of each of its clips.
         data: The config's data part.
-        context_s: Longest input of the model, seconds.
+        bounds: What the model takes.
 
     Raises:
         DataError: nothing is left.
     """
     durations_s = index["duration_s"].to_numpy()
-    reasons = reasons_to_leave_out(durations_s, index["text"].to_pylist(), data, context_s)
+    reasons = reasons_to_leave_out(durations_s, label_lengths, index["text"].to_pylist(), data, bounds)
     ids = index["id"]
     left_out = [
         {"id": ids[int(row)].as_py(), "reason": reason} for reason, mask in reasons for row in np.flatnonzero(mask)
@@ -77,22 +94,66 @@ def select_training(index: pa.Table, data: DataPart, context_s: float) -> Traini
     return TrainingRows(Selection(rows, durations_s[rows], index["shard"].to_numpy()[rows]), left_out)
 
 
-def check_scorable(index: pa.Table, *, context_s: float, split: str) -> None:
+def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, bounds: Bounds, split: str) -> IntArray:
+    """The clips of an evaluation split that are scored: all, or with `data.too_long_eval: skip` those that fit.
+
+    Args:
+        index: A prepared set's index.
+        label_lengths: Label tokens of each of its clips.
+        data: The config's data part.
+        bounds: What the model takes.
+        split: Name of the split, for the message.
+
+    Returns:
+        Rows of the index, int64, ascending.
+
+    Raises:
+        DataError: clips or transcripts are too long for the model, and are to be refused; or nothing has a word.
+    """
+    durations_s, ids = index["duration_s"].to_numpy(), index["id"]
+    if data.too_long_eval == "refuse":
+        refuse_long_clips(ids, durations_s, bounds.context_s, split)
+        refuse_long_labels(ids, label_lengths, bounds.label_tokens, split)
+    rows = np.flatnonzero((durations_s <= bounds.context_s) & (label_lengths <= bounds.label_tokens))
+    if not len(rows):
+        raise DataError(
+            f"{split}: none of {len(index)} clips fits into the model's {bounds.context_s:g} s and "
+            f"{bounds.label_tokens} label tokens; cut them into shorter utterances"
+        )
+    if not any(text.split() for text in index["text"].take(rows).to_pylist()):
+        raise DataError(f"{split}: all {len(rows)} transcripts are empty, so that no WER exists; transcribe them")
+    return rows
+
+
+def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: float, split: str) -> None:
     """Refuses clips that are longer than the model hears: cutting or dropping them would falsify the score.
 
     Raises:
         DataError: names their ids and durations.
     """
-    durations_s = index["duration_s"].to_numpy()
     long = np.flatnonzero(durations_s > context_s)
     if len(long):
-        names = _shown([f"{index['id'][int(row)].as_py()} ({durations_s[row]:.1f} s)" for row in long])
+        names = _shown([f"{ids[int(row)].as_py()} ({durations_s[row]:.1f} s)" for row in long])
         raise DataError(
             f"{split}: {len(long)} clips are longer than the model's {context_s:g} s: {names}; cut them into shorter "
-            f"utterances, or take a model with a longer context (model.max_context_s)"
+            "utterances, or take a model with a longer context (model.max_context_s), or leave them out of the score "
+            "(data.too_long_eval: skip)"
         )
-    if not any(text.split() for text in index["text"].to_pylist()):
-        raise DataError(f"{split}: all {len(index)} transcripts are empty, so that no WER exists; transcribe them")
+
+
+def refuse_long_labels(ids: pa.ChunkedArray, label_lengths: IntArray, label_tokens: int, split: str) -> None:
+    """Refuses transcripts that the model cannot hold; on a GPU they would end the process in mid-training.
+
+    Raises:
+        DataError: names their ids and lengths.
+    """
+    long = np.flatnonzero(label_lengths > label_tokens)
+    if len(long):
+        names = _shown([f"{ids[int(row)].as_py()} ({label_lengths[row]})" for row in long])
+        raise DataError(
+            f"{split}: {len(long)} transcripts have more label tokens than the model's {label_tokens}: {names}; "
+            "shorten or split these utterances, or leave them out of the score (data.too_long_eval: skip)"
+        )
 
 
 def _shown(names: Sequence[str], most: int = 5) -> str:

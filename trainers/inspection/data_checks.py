@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 
 import numpy as np
-import pyarrow as pa
 
 from trainers.config.storage_location import is_url
-from trainers.data.selection import check_scorable
+from trainers.data.selection import refuse_long_clips
 from trainers.errors import DataError
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings
@@ -144,18 +143,12 @@ def _train_durations(subject: Subject, split: Split, recordings: Recordings) -> 
 
 def _scored_durations(subject: Subject, split: Split, recordings: Recordings) -> Finding:
     known = np.flatnonzero(recordings.known)
-    index = pa.table(
-        {
-            "id": split.table["id"].take(known),
-            "duration_s": recordings.durations_s[known],
-            # Transcripts have a check of their own.
-            "text": ["-"] * len(known),
-        }
-    )
     try:
-        check_scorable(index, context_s=subject.context_s, split=split.name)
+        refuse_long_clips(split.table["id"].take(known), recordings.durations_s[known], subject.context_s, split.name)
     except DataError as error:
-        return problem(f"{error}; the longest: {_longest(split, recordings, subject.context_s)}")
+        refused = subject.config.data.too_long_eval == "refuse"
+        text = f"{error}; the longest: {_longest(split, recordings, subject.context_s)}"
+        return problem(text) if refused else warning(f"{text}; they will not be scored")
     return ok(
         f"{split.name}: {_of(len(known), len(split.table), 'clips', 'whose duration is known')} fit into the model's "
         f"{subject.context_s:g} s"

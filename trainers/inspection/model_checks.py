@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from trainers.data.selection import reasons_to_leave_out
-from trainers.errors import DataError
+from trainers.data.selection import Bounds, reasons_to_leave_out
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.opened_model import Opened, needs_model, open_model
 from trainers.inspection.subject import Split, Subject
 from trainers.inspection.whisper_checks import CHECKS as WHISPER_CHECKS
-from trainers.models.family import check_label_lengths
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
@@ -50,12 +48,10 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
         allowed = min(most, room + prefix) if scored else most
         ids, texts = (split.ids, split.texts) if scored else _trained(subject, split)
         long_ids, lengths = _longer(opened, ids, texts, allowed, around)
-        try:
-            check_label_lengths(lengths, long_ids, most, split.name)
-        except DataError as error:
-            yield problem(str(error))
-            continue
-        if long_ids:
+        over = [f"{name} ({length})" for name, length in zip(long_ids, lengths, strict=True) if length > most]
+        if over:
+            yield _over_the_limit(subject, split, over, most)
+        elif long_ids:
             yield warning(
                 f"{split.name}: {len(long_ids)} of {len(ids)} references are longer than the {room} tokens that a "
                 f"hypothesis may have ({named(long_ids)}): raise training.generation_max_length "
@@ -63,6 +59,16 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
             )
         else:
             yield ok(f"{split.name}: none of {len(ids)} transcripts has more than {allowed} label tokens")
+
+
+def _over_the_limit(subject: Subject, split: Split, ids: Sequence[str], most: int) -> Finding:
+    """What becomes of transcripts that the model cannot hold."""
+    text = f"{split.name}: {len(ids)} transcripts have more label tokens than the model's {most}: {', '.join(ids[:5])}"
+    if split.name == "train":
+        return warning(f"{text}; they will be left out, and counted: shorten or split them")
+    if subject.config.data.too_long_eval == "skip":
+        return warning(f"{text}; they will not be scored, and every score says how many")
+    return problem(f"{text}; shorten or split them, or leave them out of the score (data.too_long_eval: skip)")
 
 
 def check_arguments(subject: Subject) -> Iterator[Finding]:
@@ -95,7 +101,9 @@ def _longer(
 def _trained(subject: Subject, split: Split) -> tuple[list[str], list[str]]:
     """Ids and texts of the clips that will not be left out, as far as is known."""
     durations_s, ids = subject.recordings(split).durations_s, split.ids
-    reasons = reasons_to_leave_out(durations_s, split.texts, subject.config.data, subject.context_s)
+    # Labels are what is asked about.
+    bounds, lengths = Bounds(subject.context_s, label_tokens=0), np.zeros(len(split.texts), np.int64)
+    reasons = reasons_to_leave_out(durations_s, lengths, split.texts, subject.config.data, bounds)
     rows = np.flatnonzero(~np.any([mask for _, mask in reasons], axis=0)).tolist()
     return [ids[row] for row in rows], [split.texts[row] for row in rows]
 

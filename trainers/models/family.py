@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers.config.schema import ModelPart
-from trainers.errors import ConfigError, DataError
+from trainers.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
@@ -107,21 +107,6 @@ class Family(Protocol):
 
     def open_exported(self, folder: Path) -> Recognizer:
         """Opens a folder with model and processor, as written by an export or a checkpoint."""
-
-
-def check_label_lengths(lengths: Sequence[int], ids: Sequence[str], most: int, split: str) -> None:
-    """Refuses transcripts that the model cannot hold; on a GPU they would end the process in mid-training.
-
-    Raises:
-        DataError: names the ids and their lengths.
-    """
-    long = [(name, length) for name, length in zip(ids, lengths, strict=True) if length > most]
-    if long:
-        shown = ", ".join(f"{name} ({length})" for name, length in long[:5])
-        raise DataError(
-            f"{split}: {len(long)} transcripts have more label tokens than the model's {most}: {shown}"
-            f"{', …' if len(long) > 5 else ''}; shorten or split these utterances"
-        )
 
 
 def cannot_open(model: ModelPart, error: Exception) -> ConfigError:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainers.config.schema import TrainConfig
+from trainers.data.batch_plan import IntArray
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.selection import check_scorable, select_training
+from trainers.data.selection import select_scored, select_training
 from trainers.data.sources import Source
 from trainers.distributed.console import print_line
-from trainers.models.family import check_label_lengths
+from trainers.models.family import Limits
 from trainers.models.known_families import family_of
 from trainers.models.processor import settle_processor
 from trainers.pipeline.continuation import Continuation, decide, finished, previous_config, refuse_without_journal
@@ -23,7 +24,7 @@ from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import named_checkpoint
-from trainers.training.planning import context_of
+from trainers.training.planning import bounds_of, lengths_of
 from trainers.training.rank import WorkOrder
 
 
@@ -182,32 +183,45 @@ def _check_utterances(
     texts = sets["train"].index["text"].to_pylist()
     processor = settle_processor(family, config.model, home, texts, taken_over)
     limits = family.limits(config.model, processor)
-    context_s = context_of(config, limits.context_s)
-    chosen = select_training(sets["train"].index, config.data, context_s)
-    trained = set(chosen.selection.rows.tolist())
-    left_out = [{"split": "train", **row} for row in chosen.left_out]
+    bounds, left_out, used = bounds_of(config, limits), [], {}
     for split, prepared in sets.items():
         index = prepared.index
         left_out += [{"split": split, **row} for row in prepared.quarantine]
-        if split != "train":
-            check_scorable(index, context_s=context_s, split=split)
-        rows = [row for row in range(len(index)) if split != "train" or row in trained]
-        ids, texts = index["id"].take(rows).to_pylist(), index["text"].take(rows).to_pylist()
-        lengths = [len(labels) for labels in family.encode_labels(processor, texts)]
-        check_label_lengths(lengths, ids, limits.label_tokens, split)
+        lengths = lengths_of(family.encode_labels(processor, index["text"].to_pylist()))
+        if split == "train":
+            chosen = select_training(index, lengths, config.data, bounds)
+            left_out += [{"split": split, **row} for row in chosen.left_out]
+            used[split] = len(chosen.selection.rows)
+        else:
+            rows = select_scored(index, lengths, config.data, bounds, split)
+            used[split] = len(rows)
+            # What stands before the text is not generated; the end token is.
+            before = len(family.encode_labels(processor, [""])[0]) - 1
+            _warn_of_cut_hypotheses(config, limits, lengths[rows] - before, split)
     driver.own.write_jsonl(layout.QUARANTINE, left_out)
-    print_line(_data_line(sets, len(trained), len(chosen.left_out)))
+    print_line(_data_line(sets, used))
 
 
-def _data_line(sets: Mapping[str, PreparedSet], trained: int, left_out: int) -> str:
+def _warn_of_cut_hypotheses(config: TrainConfig, limits: Limits, wanted: IntArray, split: str) -> None:
+    """Reports references with more tokens than a hypothesis may have."""
+    most = min(config.training.generation_max_length, limits.new_tokens)
+    cut = int((wanted > most).sum())
+    if cut:
+        print_line(
+            f"warning: {split}: {cut} references are longer than the {most} tokens that a hypothesis may have, so that "
+            f"words will count as deleted: raise training.generation_max_length to {int(wanted.max())}"
+        )
+
+
+def _data_line(sets: Mapping[str, PreparedSet], used: Mapping[str, int]) -> str:
+    """How many clips there are of each split, and how many of them are left out of training or of the score."""
     parts = []
     for split, prepared in sets.items():
         summary = prepared.summary
-        counts = f"{split} {trained if split == 'train' else summary.prepared} of {summary.rows} clips"
         notes = [f"{summary.duration_s / 3600:.2f} h"]
-        if split == "train" and left_out:
-            notes.append(f"{left_out} left out")
+        if left_out := summary.prepared - used[split]:
+            notes.append(f"{left_out} {'left out' if split == 'train' else 'too long, not scored'}")
         if summary.quarantined:
             notes.append(f"{summary.quarantined} quarantined")
-        parts.append(f"{counts} ({', '.join(notes)})")
+        parts.append(f"{split} {used[split]} of {summary.rows} clips ({', '.join(notes)})")
     return "data: " + " · ".join(parts)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.config.schema import SHARDS_OF_A_WINDOW, ModelPart, TrainConfig, TrainingPart
-from trainers.config.storage_location import is_url
+from trainers.config.schema import ModelPart, TrainConfig, TrainingPart
+from trainers.data.batch_plan import default_window_shards
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.ranking import ranking_rate
 from trainers.training.planning import batch_shape
@@ -50,6 +50,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         # What chooses the best: scores of two validation sets, or of two ways to score, do not rank together.
         "data.validation": data_keys["validation"],
         "data.normalizer": str(normalizer_named(config.data.normalizer_name)),
+        "data.too_long_eval": config.data.too_long_eval,
         "checkpoint.checkpoint_score_attribute": config.checkpoint.checkpoint_score_attribute,
         "data.min_duration_s": config.data.min_duration_s,
         "data.max_duration_s": config.data.max_duration_s,
@@ -79,6 +80,7 @@ def as_of_now(description: Mapping[str, Any]) -> dict[str, Any]:
     normalized = known.pop("data.do_normalize_eval", True)
     known.setdefault("data.normalizer", "whisper_basic 1" if normalized else "none 1")
     known.pop("training.gradient_checkpointing", None)
+    known.setdefault("data.too_long_eval", "refuse")
     # null was the whole set.
     known["training.shuffle_window_shards"] = known["training.shuffle_window_shards"] or 0
     return known
@@ -93,7 +95,7 @@ def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any]
         known: Description of the run's experiment, see `as_of_now`. None: a new run.
     """
     rate = f"eval_{ranking_rate(config.model.language)}"
-    window = SHARDS_OF_A_WINDOW if is_url(cache_url) else 0
+    window = default_window_shards(cache_url) or 0
     if known is not None:
         _, rate, window = (known[name] for name in RESOLVED)
     for name, value in zip(RESOLVED, (_normalizer(config, known), rate, window), strict=True):

@@ -47,16 +47,38 @@ class SplitScore:
         utterances: One record each, in the manifest's order.
         loss: Cross-entropy per label in nats.
         normalizer: What was done to both texts before they were compared.
+        skipped: Utterances that are too long for the model, and were left out as the config says.
     """
 
     score: Score
     utterances: list[UtteranceScore]
     loss: float
     normalizer: Normalizer
+    skipped: int
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Gives what stands in evaluation/<split>.json: the counts, the rates, the loss, and the normalizer."""
-        return {**self.score.to_json_dict(), "loss": self.loss, **self.normalizer.to_json_dict()}
+        """Gives what stands in evaluation/<split>.json: counts, rates, loss, and how they were made."""
+        return {
+            **self.score.to_json_dict(),
+            "loss": self.loss,
+            "skipped": self.skipped,
+            **self.normalizer.to_json_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class ScoredClips:
+    """What of a prepared set is scored.
+
+    Attributes:
+        prepared: The set.
+        labels: Label ids of each of its clips.
+        rows: Positions of the clips that are scored, ascending.
+    """
+
+    prepared: PreparedSet
+    labels: Sequence[Sequence[int]]
+    rows: np.ndarray
 
 
 class CutShortError(Exception):
@@ -74,23 +96,22 @@ class _Hypothesis:
 class Scorer:
     """Scores one prepared set; every rank has one, and all call `score` together."""
 
-    def __init__(self, prepared: PreparedSet, recognizer: Recognizer, session: Session, *, cache_bytes: int):
+    def __init__(self, clips: ScoredClips, recognizer: Recognizer, session: Session, *, cache_bytes: int):
         """Takes what stays the same between scores.
 
         Args:
-            prepared: The set.
+            clips: What is scored.
             recognizer: Model (not wrapped) and processor.
             session: This rank's rank and world.
             cache_bytes: Bound of the node's copy of shards from s3://.
         """
-        self._prepared = prepared
+        self._prepared, self._labels, self._rows = clips.prepared, clips.labels, clips.rows
         self._recognizer = recognizer
         self._session = session
-        self._reader = ClipReader(prepared, cache_bytes=cache_bytes)
+        self._reader = ClipReader(clips.prepared, cache_bytes=cache_bytes)
         self._features = recognizer.new_features()
-        self._index = prepared.index
+        self._index = clips.prepared.index
         self._durations_s = self._index["duration_s"].to_numpy()
-        self._labels = recognizer.encode_labels(self._index["text"].to_pylist())
 
     def score(
         self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
@@ -132,10 +153,10 @@ class Scorer:
 
     def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float]]:
         """This rank's batches: each of one bucket, the costliest first, dealt out in turn."""
-        buckets = bucket_of(self._durations_s, options.edges_s)
+        buckets = bucket_of(self._durations_s[self._rows], options.edges_s)
         batches: list[tuple[np.ndarray, float]] = []
         for bucket in sorted(set(buckets.tolist()), reverse=True):
-            members = np.flatnonzero(buckets == bucket)
+            members = self._rows[buckets == bucket]
             members = members[np.argsort(-self._durations_s[members], kind="stable")]
             for start in range(0, len(members), options.batch_size):
                 batches.append((members[start : start + options.batch_size], options.edges_s[bucket]))
@@ -171,15 +192,16 @@ class Scorer:
     def _sum(self, hypotheses: Sequence[_Hypothesis], options: ScoringOptions) -> SplitScore:
         gathered = sorted(hypotheses, key=lambda item: item.position)
         normalizer = normalizer_named(options.normalizer)
-        ids, texts = self._index["id"].to_pylist(), self._index["text"].to_pylist()
-        check_ids(ids, [ids[item.position] for item in gathered])
+        all_ids, scored = self._index["id"].to_pylist(), self._index.take(self._rows)
+        ids = scored["id"].to_pylist()
+        check_ids(ids, [all_ids[item.position] for item in gathered])
         # One of each, in the order of the index.
         result = ErrorRates().compute(
             predictions=[item.text for item in gathered],
-            references=texts,
+            references=scored["text"].to_pylist(),
             normalize=normalizer,
             ids=ids,
-            durations_s=self._durations_s.tolist(),
+            durations_s=scored["duration_s"].to_pylist(),
             utterances=self._prepared.summary.rows,
         )
         utterances = result.pop("per_utterance")
@@ -191,4 +213,4 @@ class Scorer:
             )
         # Added exactly, so that the loss does not move with the order of ranks either.
         loss = math.fsum(item.loss for item in gathered) / sum(item.labels for item in gathered)
-        return SplitScore(score, utterances, loss, normalizer)
+        return SplitScore(score, utterances, loss, normalizer, len(all_ids) - len(ids))

@@ -21,7 +21,7 @@ from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import training_arguments
 from trainers.training.callbacks import VALIDATION, KeepCheckpoints, MetricsLog, ProgressReport
 from trainers.training.checkpoint_reports import CheckpointReports
-from trainers.training.planning import cache_bytes, plan_training, scoring_options
+from trainers.training.planning import cache_bytes, plan_training, scored_clips, scoring_options
 from trainers.training.rank import Rank, Start
 from trainers.training.schedule import Schedule
 from trainers.training.trainer import ApplyConfig, PlannedBatches, Reseed, SpeechTrainer
@@ -84,7 +84,8 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
     progress = ProgressReport(session, log, plan, durations_s, order.attempt, rank.status)
     first_step = start.checkpoint.step if start is not None else 0
     stop = LastStep(session, first_step)
-    scorer = Scorer(order.sets[VALIDATION], recognizer, session, cache_bytes=cache_bytes(config))
+    validation = scored_clips(config, order.sets[VALIDATION], recognizer, VALIDATION)
+    scorer = Scorer(validation, recognizer, session, cache_bytes=cache_bytes(config))
     _place_tensorboard(rank)
     arguments = training_arguments(
         config,
@@ -163,7 +164,8 @@ def _score_start(loop: Loop, start: Start) -> None:
     loop.progress.scoring()
     recognizer = family_of_folder(local).open_exported(local)
     recognizer.model.to(rank.device)
-    scorer = Scorer(rank.order.sets[VALIDATION], recognizer, rank.session, cache_bytes=cache_bytes(rank.config))
+    validation = scored_clips(rank.config, rank.order.sets[VALIDATION], recognizer, VALIDATION)
+    scorer = Scorer(validation, recognizer, rank.session, cache_bytes=cache_bytes(rank.config))
     result = scorer.score(scoring_options(rank.config, recognizer.limits.context_s))
     epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
     metrics = pass_on(result, checkpoint.step, rank.session, loop.keeper)

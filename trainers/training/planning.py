@@ -1,11 +1,16 @@
 """From a config to the batch plan of its training set, and to how its splits are scored."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from trainers.config.schema import TrainConfig
-from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges
+from trainers.data.batch_plan import BatchPlan, BatchShape, IntArray, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
-from trainers.data.selection import select_training
+from trainers.data.selection import Bounds, select_scored, select_training
+from trainers.models.family import Limits
 from trainers.models.recognizer import Decoding, Recognizer
-from trainers.scoring.scorer import ScoringOptions
+from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.training.arguments import autocast_dtype
 from trainers.training.trainer import Clips
 
@@ -15,17 +20,17 @@ def plan_training(
 ) -> tuple[BatchPlan, Clips]:
     """The batch plan and the clips that its positions mean, the same on every rank."""
     part = config.training
-    context_s = context_of(config, recognizer.limits.context_s)
-    rows = select_training(prepared.index, config.data, context_s)
+    bounds = bounds_of(config, recognizer.limits)
+    labels = recognizer.encode_labels(prepared.index["text"].to_pylist())
+    rows = select_training(prepared.index, lengths_of(labels), config.data, bounds)
     plan = BatchPlan(
         rows.selection,
         batch_shape(config, workers),
-        edges_s=bucket_edges(context_s, bucketed=config.model.max_context_s is not None),
+        edges_s=bucket_edges(bounds.context_s, bucketed=config.model.max_context_s is not None),
         seed=config.run.seed,
-        window_shards=part.shuffle_window_shards,
+        window_shards=part.shuffle_window_shards or None,
         full_context_fraction=part.full_context_fraction,
     )
-    labels = recognizer.encode_labels(prepared.index["text"].to_pylist())
     return plan, Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels)
 
 
@@ -44,6 +49,23 @@ def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
 def context_of(config: TrainConfig, model_context_s: float) -> float:
     """Seconds of the longest input that is trained on and scored."""
     return min(float(config.model.max_context_s or model_context_s), model_context_s)
+
+
+def bounds_of(config: TrainConfig, limits: Limits) -> Bounds:
+    """What a config lets its model take."""
+    return Bounds(context_of(config, limits.context_s), limits.label_tokens)
+
+
+def lengths_of(labels: Sequence[Sequence[int]]) -> IntArray:
+    """Label tokens of each utterance."""
+    return np.fromiter(map(len, labels), np.int64, len(labels))
+
+
+def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, split: str) -> ScoredClips:
+    """What of an evaluation split is scored, see `select_scored`."""
+    labels = recognizer.encode_labels(prepared.index["text"].to_pylist())
+    rows = select_scored(prepared.index, lengths_of(labels), config.data, bounds_of(config, recognizer.limits), split)
+    return ScoredClips(prepared, labels, rows)
 
 
 def cache_bytes(config: TrainConfig) -> int:

@@ -9,16 +9,14 @@ from typing import Any
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.selection import check_scorable
 from trainers.distributed.session import LocalSession, Session
-from trainers.models.family import check_label_lengths
 from trainers.models.known_families import family_of, family_of_folder
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
-from trainers.training.planning import cache_bytes, context_of, scoring_options
+from trainers.training.planning import cache_bytes, scored_clips, scoring_options
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,6 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     config = order.config
     folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
     recognizer = _open_model(order)
-    index = order.prepared.index
-    check_scorable(index, context_s=context_of(config, recognizer.limits.context_s), split=order.split)
-    lengths = [len(row) for row in recognizer.encode_labels(index["text"].to_pylist())]
-    check_label_lengths(lengths, index["id"].to_pylist(), recognizer.limits.label_tokens, order.split)
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
     score_split(config, order.prepared, session, folder, recognizer, order.split)
     session.barrier()
@@ -79,7 +73,8 @@ def score_split(
     split: str,
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
-    scorer = Scorer(prepared, recognizer, session, cache_bytes=cache_bytes(config))
+    clips = scored_clips(config, prepared, recognizer, split)
+    scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
     result = scorer.score(scoring_options(config, recognizer.limits.context_s), what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
     if config.model.max_context_s is not None:

@@ -31,7 +31,7 @@ from trainers.data.audio import encode_flac
 from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges
 from trainers.data.preparation import SHARD_SCHEMA
 from trainers.data.prepared_set import ClipReader, PreparedSet, find, finish, shard_name
-from trainers.data.selection import select_training
+from trainers.data.selection import Bounds, select_training
 from trainers.storage import open_storage
 from trainers.training.trainer import PlannedBatches, PlannedLoader, Request
 
@@ -161,7 +161,8 @@ def _fetches(node: Node, temporary: Path, shards: int) -> tuple[float, float]:
 def _read(node: Node, rank: int, together: Any) -> None:
     """One rank: reads its batches of every epoch, each step at the same time as the others."""
     prepared = node.prepared()
-    selection = select_training(prepared.index, DATA, 30.0).selection
+    labels = np.ones(len(prepared.index), np.int64)
+    selection = select_training(prepared.index, labels, DATA, Bounds(30.0, 448)).selection
     shape = BatchShape.resolve(workers=node.workers, per_device=PER_DEVICE, accumulation=1)
     edges_s = bucket_edges(30.0, bucketed=True)
     plan = BatchPlan(selection, shape, edges_s=edges_s, seed=1, window_shards=node.window_shards)

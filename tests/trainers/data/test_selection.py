@@ -1,10 +1,12 @@
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from trainers.config.schema import DataPart
-from trainers.data.selection import TrainingRows, check_scorable, select_training
+from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
 from trainers.errors import DataError
 
 
@@ -21,8 +23,23 @@ def index_of(*clips: tuple[float, str]) -> pa.Table:
     )
 
 
-def selected(index: pa.Table, context_s: float = 30.0, **bounds: Any) -> TrainingRows:
-    return select_training(index, DataPart(train="train.csv", validation="valid.csv", **bounds), context_s)
+def data(**changes: Any) -> DataPart:
+    return DataPart(train="train.csv", validation="valid.csv", **changes)
+
+
+def selected(
+    index: pa.Table, context_s: float = 30.0, lengths: Sequence[int] | None = None, **changes: Any
+) -> TrainingRows:
+    tokens = np.array(lengths if lengths is not None else [1] * len(index))
+    return select_training(index, tokens, data(**changes), Bounds(context_s, 10))
+
+
+def scored(
+    index: pa.Table, *, context_s: float, split: str, lengths: Sequence[int] | None = None, **changes: Any
+) -> list[int]:
+    tokens = np.array(lengths if lengths is not None else [1] * len(index))
+    rows: list[int] = select_scored(index, tokens, data(**changes), Bounds(context_s, 10), split).tolist()
+    return rows
 
 
 class TestTraining:
@@ -58,7 +75,7 @@ class TestTraining:
             ({"max_duration_s": 30.0, "context_s": 4.0}, "longer than 4 s (the model)"),
         ],
     )
-    def test_the_tighter_bound_is_the_reason(self, bounds: dict[str, float], reason: str) -> None:
+    def test_the_tighter_bound_is_the_reason(self, bounds: dict[str, Any], reason: str) -> None:
         assert selected(index_of((6, "a"), (1, "b")), **bounds).left_out == [{"id": "clip-0", "reason": reason}]
 
     def test_nothing_left_is_refused_with_the_counts(self) -> None:
@@ -70,22 +87,43 @@ class TestTraining:
         assert "2 longer than 30 s" in message
         assert "1 empty transcript" in message
 
+    def test_a_transcript_that_the_model_cannot_hold_is_left_out(self) -> None:
+        rows = selected(index_of((1, "a"), (31, "b"), (1, "c")), lengths=[10, 11, 11])
+        assert rows.selection.rows.tolist() == [0]
+        assert rows.left_out == [
+            {"id": "clip-1", "reason": "longer than 30 s (data.max_duration_s)"},
+            {"id": "clip-2", "reason": "more than 10 label tokens (the model)"},
+        ]
+
 
 class TestScoring:
     def test_a_clip_longer_than_the_model_is_refused_by_name(self) -> None:
         with pytest.raises(DataError) as caught:
-            check_scorable(index_of((1, "a"), (3.2, "b")), context_s=3.0, split="test")
+            scored(index_of((1, "a"), (3.2, "b")), context_s=3.0, split="test")
         assert "test: 1 clips are longer than the model's 3 s: clip-1 (3.2 s)" in str(caught.value)
         assert "cut them" in str(caught.value)
 
     def test_many_are_named_shortly(self) -> None:
         with pytest.raises(DataError, match=r"9 clips .*clip-4 \(9\.0 s\), …;"):
-            check_scorable(index_of(*[(9, "a")] * 9), context_s=3.0, split="test")
+            scored(index_of(*[(9, "a")] * 9), context_s=3.0, split="test")
 
     def test_one_transcript_is_enough_for_a_score(self) -> None:
-        check_scorable(index_of((1, ""), (1, "a"), (0.01, "")), context_s=3.0, split="test")
+        assert scored(index_of((1, ""), (1, "a"), (0.01, "")), context_s=3.0, split="test") == [0, 1, 2]
 
     @pytest.mark.parametrize("text", ["", "  "])
     def test_without_any_there_is_none(self, text: str) -> None:
         with pytest.raises(DataError, match="all 2 transcripts are empty"):
-            check_scorable(index_of((1, text), (1, "")), context_s=3.0, split="validation")
+            scored(index_of((1, text), (1, "")), context_s=3.0, split="validation")
+
+    def test_labels_longer_than_the_model_s_are_refused_by_name(self) -> None:
+        with pytest.raises(DataError, match=r"test: 1 transcripts .* the model's 10: clip-1 \(11\); shorten or split"):
+            scored(index_of((1, "a"), (1, "b")), context_s=3.0, split="test", lengths=[10, 11])
+
+    def test_what_is_too_long_is_skipped_on_request(self) -> None:
+        index = index_of((1, "a"), (3.2, "b"), (1, "c"), (1, "d"))
+        lengths = [10, 1, 11, 1]
+        assert scored(index, context_s=3.0, split="test", lengths=lengths, too_long_eval="skip") == [0, 3]
+
+    def test_nothing_left_to_score_is_refused(self) -> None:
+        with pytest.raises(DataError, match="test: none of 1 clips fits into the model's 3 s and 10 label tokens"):
+            scored(index_of((9, "a")), context_s=3.0, split="test", too_long_eval="skip")

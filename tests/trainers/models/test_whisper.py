@@ -9,8 +9,7 @@ import transformers
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from tests.trainers.synthetic import config, speechlike
-from trainers.errors import ConfigError, DataError
-from trainers.models.family import check_label_lengths
+from trainers.errors import ConfigError
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
 from trainers.models.whisper_family import WhisperFamily
 from trainers.models.whisper_recognizer import label_loss, open_exported, pad_labels
@@ -133,13 +132,6 @@ class TestLabels:
         labels, inputs = pad_labels([[IGNORED_LABEL] * 2, [1]], start_id=9, pad_id=7).values()
         assert labels.tolist() == [[IGNORED_LABEL] * 2, [1, IGNORED_LABEL]]
         assert inputs.tolist() == [[9, 7], [9, 1]]
-
-    def test_labels_that_fit_are_taken(self) -> None:
-        check_label_lengths([1, 448], ["a", "b"], 448, "train")
-
-    def test_labels_that_do_not_are_refused_by_id_and_length(self) -> None:
-        with pytest.raises(DataError, match=r"test: 1 transcripts .* the model's 448: b \(449\); shorten or split"):
-            check_label_lengths([448, 449], ["a", "b"], 448, "test")
 
     def test_no_texts_have_no_labels(self, recognizer: Recognizer) -> None:
         assert recognizer.encode_labels([]) == []

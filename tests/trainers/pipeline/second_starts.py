@@ -27,6 +27,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "run.resume": (Outcome.REFUSED, ("never", "from:/data/other/checkpoints/checkpoint-5")),
     "data.test": (Outcome.EXACT, ("/data/other_test.csv",)),
     "data.max_bad_fraction": (Outcome.EXACT, (0.5,)),
+    "data.too_long_eval": (Outcome.REFUSED, ("skip",)),
     "data.cache_dir": (Outcome.EXACT, ("/data/prepared",)),
     "data.local_cache_gb": (Outcome.EXACT, (1.5,)),
     "data.train": (Outcome.REFUSED, ("/data/other.csv",)),
