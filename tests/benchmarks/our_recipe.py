@@ -133,7 +133,8 @@ def read_share(reader: ClipReader, log_mel: LogMel, edges_s: np.ndarray, session
     """One rank's features, batch by batch, as SpeechTrainer makes them."""
     share = np.arange(len(edges_s))[session.rank :: session.world_size]
     order = share[np.argsort(edges_s[share], kind="stable")]
-    clips, collate = Clips(reader, [[0]] * len(edges_s)), Collator(partial(pad_labels, start_id=0, pad_id=0))
+    labels: Any = [[0]] * len(edges_s)
+    clips, collate = Clips(reader, labels), Collator(partial(pad_labels, start_id=0, pad_id=0))
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         edge_s = float(edges_s[rows].max())

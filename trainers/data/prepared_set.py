@@ -5,6 +5,7 @@
     state.json dataset_info.json    what datasets.load_from_disk asks for
     shard-00000.arrow …             Arrow streams: id, audio (16-bit FLAC, not decoded), text, speaker, duration_s
     index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs
+    labels-<hash>.bin               label ids of one tokenizer, see `models.labels`; added by the first training
     quarantine.jsonl                rows that could not be decoded: id, reason
     summary.json                    counts; rows = prepared + quarantined
 """
@@ -12,21 +13,26 @@
 import io
 import json
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
+from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions, is_url
 from trainers.data.audio import decode_flac
+from trainers.data.node_cache import NodeCache
 from trainers.data.shard_cache import ShardCache
-from trainers.errors import DataError
+from trainers.errors import DataError, StorageError
 from trainers.storage import Storage, open_storage
 
 OPEN_SHARDS = 256
+INDEX_ROWS_AT_ONCE = 131_072
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,46 @@ class PreparedSet:
 
     @cached_property
     def index(self) -> pa.Table:
-        """id, shard, row, duration_s and text of each stored clip, in the manifest's order."""
-        return pq.read_table(io.BytesIO(self.storage.read_bytes("index.parquet")))
+        """id, shard, row, duration_s and text of each stored clip, in the manifest's order.
+
+        Read once a node: what processes have in memory is one mapped file of the node.
+        """
+        path = self._node.once("index.arrow", self._decompress_index)
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+    def _decompress_index(self, path: Path) -> None:
+        local = path.with_suffix(".parquet")
+        self.storage.download_file("index.parquet", local)
+        parquet = pq.ParquetFile(local)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, parquet.schema_arrow) as writer:
+            for batch in parquet.iter_batches(INDEX_ROWS_AT_ONCE):
+                writer.write_batch(batch)
+        local.unlink()
+
+    def file(self, name: str, make: Callable[[Path], None]) -> Path:
+        """A file that follows from the set, on this node's disk; it is kept beside the index for other nodes and runs.
+
+        Args:
+            name: Its name, which says all that its content depends on beside the set.
+            make: Writes it where there is none.
+        """
+        if not is_url(self.url) and (path := Path(self.url) / name).exists():
+            return path
+
+        def fetch(path: Path) -> None:
+            if self.storage.exists(name):
+                self.storage.download_file(name, path)
+                return
+            make(path)
+            # Where the set is shared for reading only, each node makes its own.
+            with suppress(StorageError):
+                self.storage.upload_file(path, name)
+
+        return self._node.once(name, fetch)
+
+    @cached_property
+    def _node(self) -> NodeCache:
+        return NodeCache(self.url, self.key)
 
     @cached_property
     def summary(self) -> Summary:

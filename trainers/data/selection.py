@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trainers.config.schema import DataPart
 from trainers.data.batch_plan import IntArray, Selection
@@ -42,14 +43,14 @@ class TrainingRows:
 
 
 def reasons_to_leave_out(
-    durations_s: FloatArray, label_lengths: IntArray, texts: Sequence[str], data: DataPart, bounds: Bounds
+    durations_s: FloatArray, label_lengths: IntArray, silent: BoolArray, data: DataPart, bounds: Bounds
 ) -> list[tuple[str, BoolArray]]:
     """Why clips are not trained on: too short, too long, or without a transcript.
 
     Args:
         durations_s: Duration of each clip, seconds; NaN, which is not known, is neither short nor long.
         label_lengths: Label tokens of each clip.
-        texts: Transcript of each clip.
+        silent: Whether the transcript of each clip is empty.
         data: The config's data part.
         bounds: What the model takes.
 
@@ -59,7 +60,7 @@ def reasons_to_leave_out(
     longest_s = min(data.max_duration_s, bounds.context_s)
     bound = "data.max_duration_s" if data.max_duration_s <= bounds.context_s else "the model"
     short, long = durations_s < data.min_duration_s, durations_s > longest_s
-    silent = np.array([not text for text in texts], dtype=bool) & ~short & ~long
+    silent = silent & ~short & ~long
     wordy = (label_lengths > bounds.label_tokens) & ~short & ~long & ~silent
     return [
         (f"shorter than data.min_duration_s {data.min_duration_s:g} s", short),
@@ -82,7 +83,8 @@ def select_training(index: pa.Table, label_lengths: IntArray, data: DataPart, bo
         DataError: nothing is left.
     """
     durations_s = index["duration_s"].to_numpy()
-    reasons = reasons_to_leave_out(durations_s, label_lengths, index["text"].to_pylist(), data, bounds)
+    silent = pc.equal(pc.binary_length(index["text"]), 0).to_numpy()
+    reasons = reasons_to_leave_out(durations_s, label_lengths, silent, data, bounds)
     ids = index["id"]
     left_out = [
         {"id": ids[int(row)].as_py(), "reason": reason} for reason, mask in reasons for row in np.flatnonzero(mask)

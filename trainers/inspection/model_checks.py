@@ -103,7 +103,8 @@ def _trained(subject: Subject, split: Split) -> tuple[list[str], list[str]]:
     durations_s, ids = subject.recordings(split).durations_s, split.ids
     # Labels are what is asked about.
     bounds, lengths = Bounds(subject.context_s, label_tokens=0), np.zeros(len(split.texts), np.int64)
-    reasons = reasons_to_leave_out(durations_s, lengths, split.texts, subject.config.data, bounds)
+    silent = np.array([not text for text in split.texts], dtype=bool)
+    reasons = reasons_to_leave_out(durations_s, lengths, silent, subject.config.data, bounds)
     rows = np.flatnonzero(~np.any([mask for _, mask in reasons], axis=0)).tolist()
     return [ids[row] for row in rows], [split.texts[row] for row in rows]
 

@@ -83,6 +83,9 @@ class Family(Protocol):
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Label ids of each text, with what stands before and behind the text."""
 
+    def labels_fingerprint(self, processor: Any) -> str:
+        """Hash of all of the processor that label ids depend on: 16 hexadecimal digits."""
+
     def language_code(self, language: str) -> str:
         """The code of a language given by name or code, e.g. `Serbian` → `sr`.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trainers.data.features import LogMel
-from trainers.models.family import Limits
+from trainers.models.family import Family, Limits
 
 IGNORED_LABEL = -100
 # From label ids of each utterance, -100 among them kept: `labels`, -100 behind each, and what else the model is given.
@@ -51,9 +51,14 @@ class Recognizer(ABC):
     def limits(self) -> Limits:
         """What it can take in and give out."""
 
+    @property
     @abstractmethod
+    def family(self) -> Family:
+        """The family of the model."""
+
     def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
         """See `Family.encode_labels`."""
+        return self.family.encode_labels(self.processor, texts)
 
     @abstractmethod
     def new_features(self) -> LogMel:

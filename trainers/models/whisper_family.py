@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +43,8 @@ SIZES = (
     "max_target_positions",
     "vocab_size",
 )
+# Increased when `encode_labels` gives other ids for the same tokenizer, so that labels that are kept are not used.
+LABELS_VERSION = 1
 
 
 class WhisperFamily:
@@ -110,6 +115,13 @@ class WhisperFamily:
         start = tokenizer.convert_tokens_to_ids(START)
         encoded = tokenizer(list(texts), add_special_tokens=True, verbose=False)["input_ids"] if texts else []
         return [ids[1:] if ids and ids[0] == start else ids for ids in encoded]
+
+    def labels_fingerprint(self, processor: Any) -> str:
+        """See `Family`: the tokenizer with its prefix, without what a call to it leaves behind."""
+        tokenizer = json.loads(processor.tokenizer.backend_tokenizer.to_str())
+        tokenizer |= {"truncation": None, "padding": None}
+        content = json.dumps([LABELS_VERSION, version("tokenizers"), tokenizer], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def language_code(self, language: str) -> str:
         """See `Family`."""

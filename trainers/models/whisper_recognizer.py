@@ -32,9 +32,10 @@ class WhisperRecognizer(Recognizer):
         """See `Recognizer`."""
         return limits_of(self.processor, int(self.model.config.max_target_positions))
 
-    def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
+    @property
+    def family(self) -> WhisperFamily:
         """See `Recognizer`."""
-        return WhisperFamily().encode_labels(self.processor, texts)
+        return WhisperFamily()
 
     def new_features(self) -> LogMel:
         """See `Recognizer`."""

@@ -13,6 +13,7 @@ from trainers.data.sources import Source
 from trainers.distributed.console import print_line
 from trainers.models.family import Limits
 from trainers.models.known_families import family_of
+from trainers.models.labels import labels_of
 from trainers.models.processor import settle_processor
 from trainers.pipeline.continuation import Continuation, decide, finished, previous_config, refuse_without_journal
 from trainers.pipeline.engine import Engine
@@ -24,7 +25,7 @@ from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import named_checkpoint
-from trainers.training.planning import bounds_of, lengths_of
+from trainers.training.planning import bounds_of
 from trainers.training.rank import WorkOrder
 
 
@@ -187,7 +188,7 @@ def _check_utterances(
     for split, prepared in sets.items():
         index = prepared.index
         left_out += [{"split": split, **row} for row in prepared.quarantine]
-        lengths = lengths_of(family.encode_labels(processor, index["text"].to_pylist()))
+        lengths = labels_of(prepared, family, processor).lengths
         if split == "train":
             chosen = select_training(index, lengths, config.data, bounds)
             left_out += [{"split": split, **row} for row in chosen.left_out]

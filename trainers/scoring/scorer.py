@@ -15,6 +15,7 @@ from trainers.distributed.console import Progress
 from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
+from trainers.models.labels import Labels
 from trainers.models.recognizer import Decoding, Recognizer
 from trainers.scoring.error_rate import Score, UtteranceScore, check_ids
 from trainers.scoring.metrics import ErrorRates
@@ -77,7 +78,7 @@ class ScoredClips:
     """
 
     prepared: PreparedSet
-    labels: Sequence[Sequence[int]]
+    labels: Labels
     rows: np.ndarray
 
 

@@ -1,14 +1,11 @@
 """From a config to the batch plan of its training set, and to how its splits are scored."""
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from trainers.config.schema import TrainConfig
-from trainers.data.batch_plan import BatchPlan, BatchShape, IntArray, bucket_edges
+from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds, select_scored, select_training
 from trainers.models.family import Limits
+from trainers.models.labels import labels_of
 from trainers.models.recognizer import Decoding, Recognizer
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.training.arguments import autocast_dtype
@@ -21,8 +18,8 @@ def plan_training(
     """The batch plan and the clips that its positions mean, the same on every rank."""
     part = config.training
     bounds = bounds_of(config, recognizer.limits)
-    labels = recognizer.encode_labels(prepared.index["text"].to_pylist())
-    rows = select_training(prepared.index, lengths_of(labels), config.data, bounds)
+    labels = labels_of(prepared, recognizer.family, recognizer.processor)
+    rows = select_training(prepared.index, labels.lengths, config.data, bounds)
     plan = BatchPlan(
         rows.selection,
         batch_shape(config, workers),
@@ -56,15 +53,10 @@ def bounds_of(config: TrainConfig, limits: Limits) -> Bounds:
     return Bounds(context_of(config, limits.context_s), limits.label_tokens)
 
 
-def lengths_of(labels: Sequence[Sequence[int]]) -> IntArray:
-    """Label tokens of each utterance."""
-    return np.fromiter(map(len, labels), np.int64, len(labels))
-
-
 def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, split: str) -> ScoredClips:
     """What of an evaluation split is scored, see `select_scored`."""
-    labels = recognizer.encode_labels(prepared.index["text"].to_pylist())
-    rows = select_scored(prepared.index, lengths_of(labels), config.data, bounds_of(config, recognizer.limits), split)
+    labels = labels_of(prepared, recognizer.family, recognizer.processor)
+    rows = select_scored(prepared.index, labels.lengths, config.data, bounds_of(config, recognizer.limits), split)
     return ScoredClips(prepared, labels, rows)
 
 

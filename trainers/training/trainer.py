@@ -16,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 from trainers.data.batch_plan import BatchPlan
 from trainers.data.features import pad_samples
 from trainers.data.prepared_set import ClipReader
+from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer
 from trainers.training.schedule import Schedule, new_scheduler
 
@@ -98,7 +99,7 @@ class Clips(Dataset[dict[str, Any]]):
     """
 
     reader: ClipReader
-    labels: list[list[int]]
+    labels: Labels
 
     def __len__(self) -> int:
         return len(self.labels)

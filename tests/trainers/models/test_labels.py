@@ -1,0 +1,120 @@
+"""Labels that are kept beside the index: the ids that the tokenizer gives, encoded once."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainers.synthetic import config, write_corpus
+from trainers.config.schema import DataPart
+from trainers.config.storage_location import StorageOptions
+from trainers.data.preparation import prepare, run_here
+from trainers.data.prepared_set import PreparedSet
+from trainers.data.sources import open_sources
+from trainers.models.labels import Labels, labels_of
+from trainers.models.whisper_family import WhisperFamily
+from trainers.storage import open_storage
+
+TEXTS = ["one two three", "", "четири пет", "six, seven!", "eight"]
+
+
+class Counting(WhisperFamily):
+    """Counts the texts that it encodes."""
+
+    def __init__(self) -> None:
+        self.encoded = 0
+
+    def encode_labels(self, processor: Any, texts: Any) -> list[list[int]]:
+        self.encoded += len(texts)
+        return super().encode_labels(processor, texts)
+
+
+@pytest.fixture(scope="module")
+def processor() -> Any:
+    return WhisperFamily().new_processor(TEXTS * 20, config().model)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def prepared(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedSet:
+    """The five texts; the node has no file of them yet."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    manifest = write_corpus(tmp_path, TEXTS, durations_s=[0.3] * len(TEXTS))
+    url, options = str(tmp_path / "prepared"), StorageOptions()
+    if request.param == "bucket":
+        url = f"{request.getfixturevalue('s3_bucket')}/prepared"
+        options = StorageOptions(request.getfixturevalue("s3_endpoint"))
+    data = DataPart(train=str(manifest), validation="/nowhere.csv")
+    (source,) = open_sources(data, storage_options=options, splits=("train",))
+    return prepare(source, data, cache_url=url, storage_options=options, runner=run_here, log=lambda line: None)
+
+
+def test_they_are_the_ids_that_the_tokenizer_gives(prepared: PreparedSet, processor: Any) -> None:
+    expected = WhisperFamily().encode_labels(processor, TEXTS)
+    labels = labels_of(prepared, WhisperFamily(), processor)
+    assert [labels[position] for position in range(len(labels))] == expected
+    assert labels.lengths.tolist() == [len(ids) for ids in expected]
+    again: Labels = pickle.loads(pickle.dumps(labels))
+    assert [again[position] for position in range(len(again))] == expected
+
+
+def test_texts_are_encoded_once_for_all_processes_and_nodes(
+    prepared: PreparedSet, processor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = Counting()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: labels_of(prepared, family, processor), range(8)))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "another node"))
+    labels_of(pickle.loads(pickle.dumps(prepared)), family, processor)
+    assert family.encoded == len(TEXTS)
+
+
+def test_another_prefix_or_vocabulary_has_labels_of_its_own(prepared: PreparedSet, processor: Any) -> None:
+    family = Counting()
+    fingerprint = family.labels_fingerprint(processor)
+    labels_of(prepared, family, processor)
+    other = family.new_processor(["eins zwei drei vier"] * 20, config({"model.language": "German"}).model)
+    labels = labels_of(prepared, family, other)
+    assert family.labels_fingerprint(other) != fingerprint
+    assert [labels[position] for position in range(len(labels))] == family.encode_labels(other, TEXTS)
+
+
+def test_a_processor_that_was_used_saved_and_opened_again_is_the_same(processor: Any, tmp_path: Path) -> None:
+    fingerprint = WhisperFamily().labels_fingerprint(processor)
+    processor.tokenizer(TEXTS, padding=True, truncation=True, max_length=3)
+    processor.save_pretrained(tmp_path / "saved")
+    opened = WhisperFamily().open_processor(config().model, tmp_path / "saved")
+    assert WhisperFamily().labels_fingerprint(opened) == WhisperFamily().labels_fingerprint(processor) == fingerprint
+
+
+@pytest.mark.parametrize("prepared", ["folder"], indirect=True)
+def test_a_set_that_cannot_be_written_has_its_labels_on_the_node(
+    prepared: PreparedSet, processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, read_only = Counting(), open_storage("/proc/rayscribe")
+    monkeypatch.setattr(type(read_only), "upload_file", lambda self, local, key: read_only.write_bytes("x", b""))
+    for _ in range(2):
+        labels = labels_of(prepared, family, processor)
+    assert np.array_equal(labels.lengths, [len(ids) for ids in WhisperFamily().encode_labels(processor, TEXTS)])
+    assert family.encoded == len(TEXTS)
+    assert not list(Path(prepared.url).glob("labels-*"))
+
+
+def test_the_index_is_read_once_a_node(prepared: PreparedSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    storage = type(prepared.storage)
+    download = storage.download_file
+
+    def counting(self: Any, key: str, local: Path) -> None:
+        read.append(key)
+        download(self, key, local)
+
+    monkeypatch.setattr(storage, "download_file", counting)
+    others = [PreparedSet(prepared.url, prepared.key, prepared.storage_options) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        indexes = list(pool.map(lambda each: each.index, others))
+    assert all(index.equals(indexes[0]) for index in indexes)
+    assert indexes[0]["text"].to_pylist() == TEXTS
+    assert read == ["index.parquet"]
