@@ -7,7 +7,8 @@ from typing import Any
 
 from jobs.model import Run
 from jobs.submission.run_request import RunRequest
-from trainers.config.storage_location import is_absolute
+from trainers.config.storage_location import is_absolute, unsupported_url
+from trainers.errors import ConfigError
 from trainers.run_folder.layout import CHECKPOINTS
 
 
@@ -20,7 +21,12 @@ def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> Run
         run: The run to begin from.
         checkpoint: Name of one of its checkpoints, or the absolute folder or URL of any.
         name_exists: Whether a run has this name.
+
+    Raises:
+        ConfigError: the checkpoint is a URL that cannot be opened.
     """
+    if problem := unsupported_url(checkpoint):
+        raise ConfigError(f"--from {checkpoint}: {problem}")
     source = checkpoint if is_absolute(checkpoint) else f"{run.run_folder}/{CHECKPOINTS}/{checkpoint}"
     stem = re.sub(r"-from-\d+$", "", run.id)
     name = next(name for name in (f"{stem}-from-{number}" for number in count(1)) if not name_exists(name))

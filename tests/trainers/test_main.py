@@ -217,12 +217,29 @@ class TestVerbs:
         assert any(line.startswith("train: 3 rows · 3 prepared") for line in lines)
         assert any(line.startswith("validation: 1 rows · 1 prepared") for line in lines)
 
+    @pytest.mark.parametrize("verb", ["train", "prepare", "check"])
+    def test_a_storage_of_an_unknown_kind_is_refused_and_no_folder_is_made(
+        self,
+        recipe: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        verb: str,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        before = sorted(tmp_path.rglob("*"))
+        arguments = ["--config", str(recipe), "--no-ray", "--verb", verb, "--set", "run.storage_path=gs://bucket/runs"]
+        assert main(arguments) == 2
+        assert "run.storage_path: gs:// is not supported: give a folder, or an s3://" in capsys.readouterr().err
+        assert sorted(tmp_path.rglob("*")) == before
+
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
             ([], "--model is missing"),
             (["--model", "x", "--split", "dev"], "--split dev: one of train, validation, test"),
             (["--model", "./nowhere"], "--model ./nowhere: no such folder"),
+            (["--model", "gs://bucket/model"], "--model gs://bucket/model: gs:// is not supported: give a folder, or"),
         ],
     )
     def test_evaluate_says_what_it_lacks(

@@ -6,11 +6,21 @@ message is made). Faults that need two fields to be seen are found by the valida
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from trainers.config.part import Part
-from trainers.config.storage_location import StorageOptions
+from trainers.config.storage_location import StorageOptions, unsupported_url
 
+
+def _supported(location: str) -> str:
+    problem = unsupported_url(location)
+    if problem is not None:
+        raise ValueError(problem)
+    return location
+
+
+# A path, a URL of a storage, or where a field says so a Hub id.
+Location = Annotated[str, AfterValidator(_supported)]
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -35,7 +45,7 @@ class RunPart(Part):
         max_length=100,
         description="Name of the run and of its folder. null: made from the recipe's name and the time, new each time.",
     )
-    storage_path: str | None = Field(
+    storage_path: Location | None = Field(
         None,
         description="Folder or s3:// URL under which the run folder is made. null: Ray's own default, ~/ray_results.",
     )
@@ -61,6 +71,12 @@ class RunPart(Part):
     def storage_options(self) -> StorageOptions:
         """How the run's storage is reached."""
         return StorageOptions.of(dict(self))
+
+    @field_validator("resume")
+    @classmethod
+    def _a_supported_checkpoint(cls, resume: str) -> str:
+        _supported(resume.removeprefix("from:"))
+        return resume
 
     @field_validator("name")
     @classmethod
@@ -92,15 +108,22 @@ class HubDatasetPart(Part):
     validation_split: str = Field("validation", description="Split that chooses the best model.")
     test_split: str | None = Field("test", description="Split of the final score. null: none.")
 
+    @field_validator("name")
+    @classmethod
+    def _opened_by_datasets(cls, name: str) -> str:
+        return name if name.startswith("hf://") else _supported(name)
+
 
 class DataPart(Part):
     """The data source and how it is prepared. Exactly one source: manifests, `demo` or `dataset`."""
 
-    train: str | None = Field(
+    train: Location | None = Field(
         None, description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL. null: another data source."
     )
-    validation: str | None = Field(None, description="Manifest that chooses the best model. null: another data source.")
-    test: str | None = Field(None, description="Manifest of the final score. null: no final score.")
+    validation: Location | None = Field(
+        None, description="Manifest that chooses the best model. null: another data source."
+    )
+    test: Location | None = Field(None, description="Manifest of the final score. null: no final score.")
     demo: DemoPart | None = Field(
         None, description="Data source `demo:`, a corpus synthesized where the job runs. null: another data source."
     )
@@ -133,7 +156,7 @@ class DataPart(Part):
         description="What is done with evaluation utterances that are longer than the model takes, in seconds or in "
         "label tokens. skip: they are not scored, and every score says how many.",
     )
-    cache_dir: str | None = Field(
+    cache_dir: Location | None = Field(
         None, description="Where prepared data is kept and found again. null: <storage_path>/prepared."
     )
     local_cache_gb: PositiveFloat = Field(
@@ -176,7 +199,7 @@ class ModelPart(Part):
     """The recognizer: pretrained weights, or sizes of a new one."""
 
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
-    name_or_path: str | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")
+    name_or_path: Location | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")
     revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
     language: str | None = Field(
         None, description="Language of the speech, in Whisper's words (english). null: an English-only model."

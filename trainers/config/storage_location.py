@@ -1,5 +1,6 @@
 """What a config says of a storage: where it is, and how it is reached. `trainers.storage` opens what is named here."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
@@ -10,6 +11,8 @@ S3_SCHEME = "s3://"
 URL_SCHEMES = (S3_SCHEME,)
 # Variables that choose the server of s3:// where run.s3_endpoint_url does not; the first that is set counts.
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+# What begins a URL, also one that lost a slash on its way through a path, and a bucket without slashes.
+_LIKE_A_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/|([sS]3):")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,17 @@ DEFAULT_STORAGE_OPTIONS = StorageOptions()
 def is_url(location: str) -> bool:
     """Whether a location is a URL of a storage, which means the same from every machine."""
     return location.startswith(URL_SCHEMES)
+
+
+def unsupported_url(location: str) -> str | None:
+    """Why a location that looks like a URL cannot be opened; None for a URL of a storage, a path, or a Hub id.
+
+    Without this, `gs://bucket` would be a relative path: a folder named `gs:` in the working directory.
+    """
+    found = None if is_url(location) else _LIKE_A_URL.match(location)
+    if found is None:
+        return None
+    return f"{found[1] or found[2]}:// is not supported: give a folder, or an {S3_SCHEME}bucket/… URL"
 
 
 def is_absolute(path: str) -> bool:

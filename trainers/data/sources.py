@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trainers.config.schema import DataPart, HubDatasetPart
-from trainers.config.storage_location import StorageOptions, is_url
+from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.data.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.manifest import read_manifest
 from trainers.errors import DataError, StorageError
@@ -116,10 +117,19 @@ def _manifests(
             audio_column_name=data.audio_column_name,
             text_column_name=data.text_column_name,
         )
+        _refuse_unsupported(table, f"data.{split}: {location}")
         columns = (data.audio_column_name, data.text_column_name)
         stats = _file_stats(table, location, storage_options)
         sources.append(Source(split, location, table, _hash(content, columns, stats)))
     return sources
+
+
+def _refuse_unsupported(table: pa.Table, where: str) -> None:
+    """Refuses recordings at URLs that no storage opens: they would all be counted as files that are not there."""
+    urls = pc.filter(table["audio"], pc.match_substring(table["audio"], "://")).to_pylist()
+    for url in urls:
+        if problem := unsupported_url(url):
+            raise DataError(f"{where}: recording {url}: {problem}")
 
 
 def _file_stats(table: pa.Table, location: str, storage_options: StorageOptions) -> list[tuple[int, float] | None]:

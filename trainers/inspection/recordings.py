@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import soundfile
 
-from trainers.config.storage_location import StorageOptions
+from trainers.config.storage_location import StorageOptions, unsupported_url
 from trainers.data.sources import read_location
 from trainers.errors import StorageError
 
@@ -101,6 +101,8 @@ def _in_time(
 
 def _read_header(location: str, storage_options: StorageOptions, header_wanted: bool) -> float | str:
     """Seconds that a recording's header gives, or why it cannot be read."""
+    if problem := unsupported_url(location):
+        return problem
     try:
         if "://" in location:
             return _length(io.BytesIO(read_location(location, storage_options)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.schema import EVALUATIONS, TrainConfig
-from trainers.config.storage_location import StorageOptions, is_url
+from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.errors import ConfigError
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import resolve_fields
@@ -84,6 +84,8 @@ def find_model(model: str, storage_options: StorageOptions) -> str:
     Raises:
         ConfigError: a folder or URL was given that holds no model.
     """
+    if problem := unsupported_url(model):
+        raise ConfigError(f"--model {model}: {problem}")
     local = Path(model).expanduser()
     if not is_url(model) and not local.exists():
         if local.is_absolute() or model.startswith("."):

@@ -10,6 +10,7 @@ from trainers.config.storage_location import (
     ENDPOINT_VARIABLES,
     S3_SCHEME,
     StorageOptions,
+    unsupported_url,
 )
 from trainers.errors import StorageError
 from trainers.storage.base import Storage, clean_prefix
@@ -47,7 +48,7 @@ def open_storage(
 
         bucket, prefix = _split_s3_root(root)
         return S3Storage(connection_to(_endpoint(storage_options.s3_endpoint_url)), bucket, prefix, policy)
-    if "://" in root or re.match(r"s3:", root, re.IGNORECASE):
+    if unsupported_url(root) is not None or "://" in root:
         raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
     folder = PurePosixPath(root)
     if not folder.is_absolute():

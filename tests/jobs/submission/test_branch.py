@@ -1,7 +1,10 @@
 """A new run from a checkpoint of another."""
 
+import pytest
+
 from jobs.submission.branch import branch
 from tests.jobs.sample import sample_run
+from trainers.errors import ConfigError
 
 
 def test_a_branch_has_a_name_and_a_folder_of_its_own_and_begins_from_the_checkpoint() -> None:
@@ -21,3 +24,8 @@ def test_a_branch_of_a_branch_counts_on_instead_of_growing() -> None:
         branch(sample_run(id="sr-from-1"), "/x/c", lambda name: name == "sr-from-1").config["run"]["name"]
         == "sr-from-2"
     )
+
+
+def test_a_checkpoint_where_no_storage_reaches_is_not_taken_for_a_name() -> None:
+    with pytest.raises(ConfigError, match="--from gs://b/c: gs:// is not supported: give a folder, or an s3://"):
+        branch(sample_run(), "gs://b/c", lambda _: False)

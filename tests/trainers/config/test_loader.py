@@ -66,6 +66,31 @@ class TestFaults:
         assert any("scaling.num_workers" in line and "(got 0)" in line for line in lines)
         assert any("run.resume" in line and "'maybe'" in line for line in lines)
 
+    @pytest.mark.parametrize("url", ["gs://bucket/x.csv", "S3://bucket/x.csv", "s3:/bucket/x.csv", "file:///x.csv"])
+    @pytest.mark.parametrize(
+        "field",
+        [
+            "run.storage_path",
+            "data.train",
+            "data.validation",
+            "data.test",
+            "data.cache_dir",
+            "model.name_or_path",
+            "run.resume",
+        ],
+    )
+    def test_a_url_that_no_storage_opens_is_refused_by_its_scheme(self, field: str, url: str) -> None:
+        changes = {"model.init": "pretrained"} if field == "model.name_or_path" else {}
+        message = refused({**changes, field: f"from:{url}" if field == "run.resume" else url})
+        scheme = url.partition(":")[0]
+        assert f"{field}: {scheme}:// is not supported: give a folder, or an s3://bucket/… URL (got '" in message
+
+    def test_a_data_set_is_named_by_what_datasets_opens(self) -> None:
+        assert "data.dataset.name: gs:// is not supported" in refused({**DEMO, "data.dataset": {"name": "gs://x"}})
+        manifests = {"data.train": None, "data.validation": None}
+        opened = config({**manifests, "data.dataset": {"name": "hf://datasets/a/b"}}).data.dataset
+        assert opened is not None and opened.name == "hf://datasets/a/b"
+
     def test_an_unset_variable_stands_among_the_other_faults(self) -> None:
         message = refused({"data.train": "${CORPUS}/train.csv", "training.learning_rate": -1})
         assert message.startswith("my.yaml: 2 problems")
