@@ -13,6 +13,7 @@ from trainers.config import flags
 from trainers.config.loader import build_config, read_yaml, with_run_name
 from trainers.config.locations import make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.reading import EVERYTHING, TO_PREPARE, Reading
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CONFIG_VARIABLE, read_record, read_submitted
@@ -148,8 +149,9 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     Raises:
         ConfigError: one message with every problem.
     """
+    reading = _reading_of(arguments)
     if not os.environ.get(CONFIG_VARIABLE):
-        return _config_by_hand(arguments)
+        return _config_by_hand(arguments, reading)
     given = [flag.names[0] for flag in flags.FLAGS if arguments.flags.get(flag.key) is not None]
     given += ["--config"] * (arguments.config is not None) + ["--set"] * bool(arguments.sets)
     if given:
@@ -160,7 +162,7 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     return read_submitted(os.environ, Path.cwd()), read_record(Path.cwd())
 
 
-def _config_by_hand(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
+def _config_by_hand(arguments: TaskArguments, reading: Reading) -> tuple[TrainConfig, list[str]]:
     """File, then BUCKET_URI, then flags, then --set."""
     if arguments.config is not None:
         content, origin = read_yaml(arguments.config), str(arguments.config)
@@ -170,11 +172,30 @@ def _config_by_hand(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
     overrides = [*flags.storage_override(os.environ), *flags.overrides_of(arguments.flags)]
     overrides += [parse_override(text) for text in arguments.sets]
-    config = build_config(apply_overrides(content, overrides), origin=origin)
+    config = build_config(apply_overrides(content, overrides), origin=origin, reading=reading)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
     config = with_run_name(make_paths_absolute(config, Path.cwd()), arguments.config, datetime.now(UTC))
     return config, [f"{'.'.join(path)}={value}" for path, value in overrides]
+
+
+def _reading_of(given: TaskArguments) -> Reading:
+    """What the verb reads of its config.
+
+    Raises:
+        ConfigError: its arguments do not say it.
+    """
+    if given.verb == "evaluate":
+        if given.model is None:
+            raise ConfigError("--model is missing: name a run folder, a folder with a model, or a Hub id")
+        if given.split not in ("train", "validation", "test"):
+            raise ConfigError(f"--split {given.split}: one of train, validation, test")
+        return Reading.to_score(given.split)
+    if given.verb == "check":
+        from trainers.inspection.check_command import reading_of_groups  # noqa: PLC0415
+
+        return reading_of_groups(given.only)
+    return TO_PREPARE if given.verb == "prepare" else EVERYTHING
 
 
 def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) -> int:
@@ -191,9 +212,11 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
         subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
         return check(subject, given.only, light=given.light)
     from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
-    from trainers.training.arguments import check_training_args  # noqa: PLC0415
 
-    check_training_args(config.training.training_args)
+    if given.verb == "train":
+        from trainers.training.arguments import check_training_args  # noqa: PLC0415
+
+        check_training_args(config.training.training_args)
     if given.no_ray:
         return _run(given, config, changed, LocalEngine())
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
@@ -216,7 +239,10 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
     from trainers.pipeline.splits import prepare_all  # noqa: PLC0415
 
     if given.verb == "prepare":
-        for split, prepared in prepare_all(config, engine).items():
+        sets = prepare_all(config, engine)
+        if not sets:
+            raise ConfigError("data: names no data to prepare (--set data.train=my.csv)")
+        for split, prepared in sets.items():
             counts = prepared.summary
             print_line(
                 f"{split}: {counts.rows} rows · {counts.prepared} prepared ({counts.duration_s / 3600:.2f} h, "
@@ -224,10 +250,7 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
             )
         return 0
     if given.verb == "evaluate":
-        if given.model is None:
-            raise ConfigError("--model is missing: name a run folder, a folder with a model, or a Hub id")
-        if given.split not in ("train", "validation", "test"):
-            raise ConfigError(f"--split {given.split}: one of train, validation, test")
+        assert given.model is not None
         result = evaluate(config, engine, model=given.model, split=given.split)
     else:
         result = fit(config, engine, overrides=changed, attempt=given.attempt)

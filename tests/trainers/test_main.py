@@ -12,6 +12,7 @@ from tests.trainers.synthetic import config, content, speechlike, write_corpus, 
 from trainers.distributed import ray_connection
 from trainers.errors import ResourceError
 from trainers.main import main
+from trainers.models.whisper_family import WhisperFamily
 from trainers.pipeline.demo_run import NOTICE
 
 TASK = Path(__file__).parents[2] / "task.py"
@@ -65,6 +66,16 @@ def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
     path = folder / "my.yaml"
     path.write_text(yaml.safe_dump(content({**own, **changes})))
     return path
+
+
+def write_model(folder: Path) -> Path:
+    """A model of random weights, as an export leaves it."""
+    part, family = config({}).model, WhisperFamily()
+    family.write_description(folder, FEW_WORDS, part)
+    recognizer = family.load_recognizer(part, folder, seed=1)
+    recognizer.model.save_pretrained(folder)
+    recognizer.processor.save_pretrained(folder)
+    return folder
 
 
 def refused(recipe: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -> tuple[int, str]:
@@ -247,6 +258,53 @@ class TestVerbs:
     ) -> None:
         assert main(["--config", str(recipe), "--no-ray", "--verb", "evaluate", *arguments]) == 2
         assert words in capsys.readouterr().err
+
+    def test_evaluate_asks_for_nothing_but_the_split_and_where_to_write(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        test = write_corpus(tmp_path, FEW_WORDS, durations_s=[0.5, 0.7, 1.0], name="test")
+        model = write_model(tmp_path / "model")
+        path = tmp_path / "score.yaml"
+        path.write_text(yaml.safe_dump({"data": {"test": str(test)}, "run": {"storage_path": str(tmp_path / "runs")}}))
+        assert main(["--config", str(path), "--no-ray", "--verb", "evaluate", "--model", str(model)]) == 0
+        assert "on test (3 utterances)" in capsys.readouterr().out
+
+    def test_evaluate_passes_over_paths_of_other_verbs(
+        self, recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("RAYSCRIBE_TEST_NOWHERE", raising=False)
+        test = write_corpus(recipe.parent, FEW_WORDS, durations_s=[0.5, 0.7, 1.0], name="test")
+        unset = "${RAYSCRIBE_TEST_NOWHERE}"
+        sets = [
+            f"data.train={unset}/train.csv",
+            f"data.validation={unset}/valid.csv",
+            f"data.test={test}",
+            "model.init=pretrained",
+            f"model.name_or_path={unset}/weights",
+            "training.training_args.learning_rat=1",
+        ]
+        model = write_model(recipe.parent / "model")
+        arguments = ["--config", str(recipe), "--no-ray", *(word for text in sets for word in ("--set", text))]
+        assert main([*arguments, "--verb", "evaluate", "--model", str(model)]) == 0
+        assert "on test (3 utterances)" in capsys.readouterr().out
+        assert main([*arguments, "--verb", "evaluate", "--model", str(model), "--split", "validation"]) == 2
+        assert "data.validation: ${RAYSCRIBE_TEST_NOWHERE}/valid.csv names the variable" in capsys.readouterr().err
+        assert main(arguments) == 2
+        message = capsys.readouterr().err
+        assert "data.train: " in message and "model.name_or_path: " in message
+
+    def test_prepare_asks_for_no_weights_and_no_length(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        test = write_corpus(tmp_path, FEW_WORDS, durations_s=[0.5, 0.7, 1.0], name="test")
+        path = tmp_path / "prepare.yaml"
+        content = {"data": {"test": str(test)}, "run": {"storage_path": str(tmp_path / "runs")}}
+        path.write_text(yaml.safe_dump(content))
+        assert main(["--config", str(path), "--no-ray", "--verb", "prepare"]) == 0
+        assert "test: 3 rows · 3 prepared" in capsys.readouterr().out
+        path.write_text(yaml.safe_dump({**content, "data": {}}))
+        assert main(["--config", str(path), "--no-ray", "--verb", "prepare"]) == 2
+        assert "data: names no data to prepare" in capsys.readouterr().err
 
     def test_evaluate_needs_the_split(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
         model = recipe.parent / "model"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from trainers.config.locations import expand_home, expand_variables
+from trainers.config.reading import EVERYTHING, Reading
 from trainers.config.schema import TrainConfig
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
@@ -39,7 +40,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def build_config(
-    content: Mapping[str, Any], *, origin: str, environment: Mapping[str, str] | None = None
+    content: Mapping[str, Any],
+    *,
+    origin: str,
+    environment: Mapping[str, str] | None = None,
+    reading: Reading = EVERYTHING,
 ) -> TrainConfig:
     """Validates the content of a recipe.
 
@@ -47,12 +52,14 @@ def build_config(
         content: What the YAML holds, overrides applied.
         origin: Where it came from, for the message.
         environment: Variables that `${NAME}` in paths may name. None: the process's own.
+        reading: What is read of the config; the rest may be missing.
 
     Raises:
         ConfigError: one message with every problem, each with its field, value and fix.
     """
-    expanded, missing = expand_variables(content, os.environ if environment is None else environment)
-    config, problems = validated(TrainConfig, expand_home(expanded))
+    known = os.environ if environment is None else environment
+    expanded, missing = expand_variables(reading.with_parts(content), known, reading)
+    config, problems = validated(TrainConfig, expand_home(expanded), reading)
     refuse(missing + problems, origin)
     assert config is not None
     return config

@@ -7,20 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.overrides import copy_levels
+from trainers.config.reading import EVERYTHING, PATH_FIELDS, STORAGE_FIELDS, Reading
 from trainers.config.schema import PREPARED, TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
-PATH_FIELDS = (
-    ("run", "storage_path"),
-    ("data", "train"),
-    ("data", "validation"),
-    ("data", "test"),
-    ("data", "cache_dir"),
-    ("model", "name_or_path"),
-)
-_STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -52,11 +44,13 @@ def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield part, field, value
 
 
-def expand_variables(content: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def expand_variables(
+    content: Mapping[str, Any], environment: Mapping[str, str], reading: Reading = EVERYTHING
+) -> tuple[dict[str, Any], list[str]]:
     """Replaces `${NAME}` in paths.
 
     Returns:
-        A copy of the content, and a line for each variable that is not set.
+        A copy of the content, and a line for each variable that is not set and that a path names which is read.
     """
     result, problems = copy_levels(content), []
     for part, field, value in path_values(content):
@@ -64,7 +58,7 @@ def expand_variables(content: Mapping[str, Any], environment: Mapping[str, str])
             f"{part}.{field}: {value} names the variable {name}, which is not set: "
             f"export {name}=…, or --set {part}.{field}=…"
             for name in variables_in(value)
-            if name not in environment
+            if name not in environment and (part, field) in reading.paths
         ]
         result[part][field] = _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), value)
     return result, problems
@@ -96,7 +90,7 @@ def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
 
 def relative_storage(config: TrainConfig) -> list[str]:
     """A line for each storage path that, inside a job, would lie in a session copy that Ray deletes."""
-    values = [(part, field, getattr(getattr(config, part), field)) for part, field in _STORAGE_FIELDS]
+    values = [(part, field, getattr(getattr(config, part), field)) for part, field in STORAGE_FIELDS]
     return [
         f"{part}.{field} is {value}, a relative path inside a Ray job: it would lie in the job's copy of the "
         f"working directory, which Ray deletes. Give an absolute folder or s3:// URL (--set {part}.{field}=/…)"

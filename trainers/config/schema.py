@@ -6,21 +6,11 @@ message is made). Faults that need two fields to be seen are found by the valida
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.config.part import Part
-from trainers.config.storage_location import StorageOptions, unsupported_url
+from trainers.config.part import Location, Part, refuse_unsupported, trains
+from trainers.config.storage_location import StorageOptions
 
-
-def _supported(location: str) -> str:
-    problem = unsupported_url(location)
-    if problem is not None:
-        raise ValueError(problem)
-    return location
-
-
-# A path, a URL of a storage, or where a field says so a Hub id.
-Location = Annotated[str, AfterValidator(_supported)]
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -75,7 +65,7 @@ class RunPart(Part):
     @field_validator("resume")
     @classmethod
     def _a_supported_checkpoint(cls, resume: str) -> str:
-        _supported(resume.removeprefix("from:"))
+        refuse_unsupported(resume.removeprefix("from:"))
         return resume
 
     @field_validator("name")
@@ -111,7 +101,7 @@ class HubDatasetPart(Part):
     @field_validator("name")
     @classmethod
     def _opened_by_datasets(cls, name: str) -> str:
-        return name if name.startswith("hf://") else _supported(name)
+        return name if name.startswith("hf://") else refuse_unsupported(name)
 
 
 class DataPart(Part):
@@ -170,12 +160,20 @@ class DataPart(Part):
         return self.normalizer
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _one_source(self, info: ValidationInfo) -> Self:
         sources = [name for name in ("train", "demo", "dataset") if getattr(self, name) is not None]
         if len(sources) > 1:
             raise ValueError(
                 f"names {' and '.join(sources)}: keep one of train, demo and dataset, set the others to null"
             )
+        if not self.do_normalize_eval and self.normalizer not in (None, "none"):
+            raise ValueError(
+                f"do_normalize_eval is false and normalizer is {self.normalizer}: set do_normalize_eval: true"
+            )
+        if self.min_duration_s >= self.max_duration_s:
+            raise ValueError(f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}")
+        if not trains(info):
+            return self
         if not sources:
             raise ValueError("names no data: set data.train and data.validation to manifests (--set data.train=my.csv)")
         if self.train is not None and self.validation is None:
@@ -186,12 +184,6 @@ class DataPart(Part):
             )
         if self.train is not None and self.train == self.validation:
             raise ValueError(f"train and validation are both {self.train}: give a validation set of its own")
-        if not self.do_normalize_eval and self.normalizer not in (None, "none"):
-            raise ValueError(
-                f"do_normalize_eval is false and normalizer is {self.normalizer}: set do_normalize_eval: true"
-            )
-        if self.min_duration_s >= self.max_duration_s:
-            raise ValueError(f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}")
         return self
 
 
@@ -230,12 +222,12 @@ class ModelPart(Part):
     mask_feature_prob: Dropout = Field(0.0, description="SpecAugment: about this fraction of mel bins is masked.")
 
     @model_validator(mode="after")
-    def _init_fits(self) -> Self:
-        if self.init == "pretrained" and self.name_or_path is None:
+    def _init_fits(self, info: ValidationInfo) -> Self:
+        if self.init == "pretrained" and self.name_or_path is None and trains(info):
             raise ValueError("name_or_path is missing: name a Hub id or folder, or set model.init: scratch")
         if self.init == "scratch" and self.name_or_path is not None:
             raise ValueError(f"name_or_path is {self.name_or_path} but init is scratch: set model.init: pretrained")
-        if self.init == "scratch" and self.language is None:
+        if self.init == "scratch" and self.language is None and trains(info):
             raise ValueError("language is missing: a scratch model needs one, e.g. model.language: English")
         if self.d_model % self.attention_heads:
             raise ValueError(f"d_model {self.d_model} must be a multiple of attention_heads {self.attention_heads}")
@@ -305,8 +297,8 @@ class TrainingPart(Part):
     )
 
     @model_validator(mode="after")
-    def _steps_fit(self) -> Self:
-        if (self.max_steps is None) == (self.num_train_epochs is None):
+    def _steps_fit(self, info: ValidationInfo) -> Self:
+        if (self.max_steps is None) == (self.num_train_epochs is None) and trains(info):
             raise ValueError(
                 f"max_steps is {self.max_steps} and num_train_epochs is {self.num_train_epochs}: "
                 "give one of them and set the other to null"

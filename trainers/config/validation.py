@@ -6,6 +6,8 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from trainers.config.part import UNSUPPORTED_URL
+from trainers.config.reading import EVERYTHING, Reading
 from trainers.config.schema import NAME, URL
 from trainers.errors import ConfigError
 
@@ -18,18 +20,21 @@ PATTERN_MESSAGES = {
 }
 
 
-def validated(model: type[Model], content: Mapping[str, Any]) -> tuple[Model | None, list[str]]:
+def validated(
+    model: type[Model], content: Mapping[str, Any], reading: Reading = EVERYTHING
+) -> tuple[Model | None, list[str]]:
     """Validates against a model, collecting all problems.
 
     Args:
         model: The pydantic model.
         content: What the file holds.
+        reading: What is read of it.
 
     Returns:
         The validated part, or None and a line for each problem.
     """
     try:
-        return model.model_validate(content), []
+        return model.model_validate(content, context=reading), []
     except ValidationError as error:
         return None, [_describe(problem, model) for problem in error.errors()]
 
@@ -59,7 +64,7 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
         message = "must be a list, as [a, b]"
     value = problem.get("input")
     # What was written into an environment by mistake may be a secret.
-    hidden = isinstance(value, dict | BaseModel) or "runtime_env" in location
+    hidden = isinstance(value, dict | BaseModel) or "runtime_env" in location or problem["type"] == UNSUPPORTED_URL
     shown = "" if hidden else f" (got {value!r})"
     return f"{name}: {message}{shown}" if name else f"{message}"
 

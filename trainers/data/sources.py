@@ -129,7 +129,7 @@ def _refuse_unsupported(table: pa.Table, where: str) -> None:
     urls = pc.filter(table["audio"], pc.match_substring(table["audio"], "://")).to_pylist()
     for url in urls:
         if problem := unsupported_url(url):
-            raise DataError(f"{where}: recording {url}: {problem}")
+            raise DataError(f"{where}: recording {url.partition('?')[0]}: {problem}")
 
 
 def _file_stats(table: pa.Table, location: str, storage_options: StorageOptions) -> list[tuple[int, float] | None]:

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
+from trainers.config.reading import DATA_FIELDS, PATH_FIELDS, STORAGE_FIELDS, Reading
 from trainers.errors import ConfigError
 from trainers.inspection.findings import Check, Level, run_check
 from trainers.inspection.subject import Subject
@@ -20,6 +21,14 @@ GROUPS = {
     "model": "trainers.inspection.model_checks",
     "hardware": "trainers.inspection.hardware_checks",
     "nodes": "trainers.inspection.node_checks",
+}
+# Group → the paths of the config that its checks open. A new model's vocabulary is learned from the training set.
+_READS = {
+    "storage": STORAGE_FIELDS,
+    "data": DATA_FIELDS,
+    "model": (*DATA_FIELDS, ("model", "name_or_path")),
+    "hardware": (),
+    "nodes": PATH_FIELDS,
 }
 # Those that need no Ray.
 WITHOUT_RAY = ("storage", "data", "model", "hardware")
@@ -66,6 +75,15 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
     if unknown:
         raise ConfigError(f"--only {text}: {', '.join(unknown)} is none of {', '.join(GROUPS)}")
     return names
+
+
+def reading_of_groups(text: str | None) -> Reading:
+    """What the groups that `--only` names read of a config.
+
+    Raises:
+        ConfigError: there is no such group.
+    """
+    return Reading(tuple(field for group in parse_groups(text) for field in _READS[group]))
 
 
 def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str], None]) -> bool:

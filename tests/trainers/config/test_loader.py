@@ -83,7 +83,7 @@ class TestFaults:
         changes = {"model.init": "pretrained"} if field == "model.name_or_path" else {}
         message = refused({**changes, field: f"from:{url}" if field == "run.resume" else url})
         scheme = url.partition(":")[0]
-        assert f"{field}: {scheme}:// is not supported: give a folder, or an s3://bucket/… URL (got '" in message
+        assert f"{field}: {scheme}:// is not supported: give a folder, or an s3://bucket/… URL" in message
 
     def test_a_data_set_is_named_by_what_datasets_opens(self) -> None:
         assert "data.dataset.name: gs:// is not supported" in refused({**DEMO, "data.dataset": {"name": "gs://x"}})

@@ -103,6 +103,17 @@ class TestVerb:
         assert "nowhere.csv: no such file" in answer.stdout
         assert "Traceback" not in answer.stderr
 
+    def test_a_group_asks_only_for_the_paths_that_it_opens(self, recipe: Path) -> None:
+        unset = "data.train=${RAYSCRIBE_TEST_NOWHERE}/train.csv"
+        answers = {
+            group: task(
+                "--verb", "check", "--only", group, "--config", str(recipe), "--set", unset, folder=recipe.parent
+            )
+            for group in ("storage", "data")
+        }
+        assert answers["storage"].returncode == 0
+        assert "data.train: ${RAYSCRIBE_TEST_NOWHERE}/train.csv names the variable" in one_message(answers["data"])
+
     def test_a_group_that_does_not_exist_is_one_message(self, recipe: Path) -> None:
         answer = task("--verb", "check", "--only", "dta", "--config", str(recipe), folder=recipe.parent)
         assert "--only dta: dta is none of" in one_message(answer)

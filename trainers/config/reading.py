@@ -1,0 +1,35 @@
+"""What a verb reads of a config: it asks for nothing else, so that a model is scored where its training data is not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
+DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
+PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, ("model", "name_or_path"))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read of a config.
+
+    Attributes:
+        paths: Part and field of each path that is opened; a variable that another path names need not be set.
+        trains: Whether there is to be a training, which needs a training set, weights and a length.
+    """
+
+    paths: tuple[tuple[str, str], ...] = PATH_FIELDS
+    trains: bool = True
+
+    @classmethod
+    def to_score(cls, split: str) -> "Reading":
+        """What scoring a split with a finished model reads."""
+        return cls((*STORAGE_FIELDS, ("data", split)), trains=False)
+
+    def with_parts(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The content with the parts that may be missing where nothing is trained."""
+        return content if self.trains else {"model": {}, "training": {}, **content}
+
+
+EVERYTHING = Reading()
+TO_PREPARE = Reading((*STORAGE_FIELDS, *DATA_FIELDS), trains=False)
