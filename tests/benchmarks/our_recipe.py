@@ -121,10 +121,10 @@ def read(given: argparse.Namespace) -> None:
         full_s = np.full(len(durations_s), FULL_CONTEXT_S)
         figures: dict[str, float] = {"clips": len(durations_s)}
         for name, longest_s in (("read_s", full_s), ("bucketed_s", bucketed_s)):
-            session.barrier()
+            session.barrier("reading")
             began = time.perf_counter()
             read_share(ClipReader(prepared, cache_bytes=0), log_mel, longest_s, session, given.batch)
-            session.barrier()
+            session.barrier("reading")
             figures[name] = time.perf_counter() - began
         turns.done(figures)
 
@@ -164,7 +164,7 @@ def train(given: argparse.Namespace) -> None:
     """A whole run under torchrun, without Ray."""
     session, config = LocalSession.of_this_process(), config_of(given)
     take_turns(given.turns, session.rank, given.turn_steps)
-    name = session.broadcast(lambda: config.run.name)
+    name = session.broadcast(lambda: config.run.name, "naming the run")
     fit(config.model_copy(update={"run": config.run.model_copy(update={"name": name})}), LocalEngine())
 
 
@@ -203,7 +203,7 @@ def evaluate(given: argparse.Namespace) -> None:
 def prepared_split(config: TrainConfig, session: LocalSession, split: str) -> PreparedSet:
     """The split, prepared by rank 0 where it is not yet."""
     engine = LocalEngine()
-    prepared: PreparedSet = session.broadcast(lambda: prepare_all(config, engine, (split,))[split])
+    prepared: PreparedSet = session.broadcast(lambda: prepare_all(config, engine, (split,))[split], "preparing")
     return prepared
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointConsistencyMode, CheckpointUploadMode
 
@@ -30,10 +31,14 @@ class RaySession(Session):
         context = ray.train.get_context()
         return cls(context.get_world_rank(), context.get_world_size(), context.get_local_rank(), coordinator)
 
-    def print_from_main(self, line: str) -> None:
-        """Sends the line to the driver, which prints it once."""
-        if self.is_main_process:
-            self.coordinator.add_line.remote(line)
+    @property
+    def node(self) -> str:
+        """Ray's id of the node."""
+        return ray.get_runtime_context().get_node_id()
+
+    def print_line(self, line: str) -> None:
+        """Sends the line to the driver, which prints it."""
+        self.coordinator.add_line.remote(line)
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
         """Reports to Ray Train, for its dashboard and its Result; the pointer is in its folder already."""

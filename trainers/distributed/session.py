@@ -9,16 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 import torch.distributed
 
+from trainers.distributed.meeting import COLLECTIVE_TIMEOUT, open_meetings
 from trainers.distributed.signals import STOP_SIGNAL
 
-# A rank may prepare a large set, or download a large checkpoint, while the others wait.
-LONGEST_WAIT = timedelta(hours=12)
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
@@ -41,9 +39,19 @@ class Session(ABC):
         """Whether this rank writes for all."""
         return self.rank == 0
 
+    @property
     @abstractmethod
+    def node(self) -> str:
+        """The name of this rank's node; nodes may share their disks and their temporary folder."""
+
+    @abstractmethod
+    def print_line(self, line: str) -> None:
+        """Prints a line in the driver's log."""
+
     def print_from_main(self, line: str) -> None:
         """Prints a line in the driver's log, if this is the main process."""
+        if self.is_main_process:
+            self.print_line(line)
 
     @abstractmethod
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
@@ -72,19 +80,23 @@ class Session(ABC):
     @cached_property
     def group(self) -> str:
         """A name that only these ranks have, the same on each; all call it at the same point."""
-        name: str = self.broadcast(lambda: uuid.uuid4().hex[:8])
+        name: str = self.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         return name
 
-    def gather(self, item: Any) -> list[Any]:
-        """Every rank's item, in the order of ranks, on every rank."""
+    def gather(self, item: Any, what: str = "the training") -> list[Any]:
+        """Every rank's item, in the order of ranks, on every rank; `what` as of `barrier`."""
         if self.world_size == 1:
             return [item]
+        self._meet(what)
         items: list[Any] = [None] * self.world_size
         torch.distributed.all_gather_object(items, item)
         return items
 
-    def broadcast(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns on rank 0, on every rank. If it raises there, every rank raises the same."""
+    def broadcast(self, make: Callable[[], Any], what: str = "the training") -> Any:
+        """What `make` returns on rank 0, on every rank; `what` as of `barrier`.
+
+        If it raises there, every rank raises the same.
+        """
         outcome: list[Any] = [None]
         if self.is_main_process:
             try:
@@ -92,16 +104,26 @@ class Session(ABC):
             except Exception as error:
                 outcome = [(False, error)]
         if self.world_size > 1:
+            self._meet(what)
             torch.distributed.broadcast_object_list(outcome, src=0)
         made, value = outcome[0]
         if not made:
             raise value
         return value
 
-    def barrier(self) -> None:
-        """Waits until every rank is here."""
+    def barrier(self, what: str = "the training") -> None:
+        """Waits until every rank is here.
+
+        Args:
+            what: What the ranks do here; a line names it, and who is missing, where the wait is long.
+        """
         if self.world_size > 1:
+            self._meet(what)
+            # The process that holds the store may end right after it.
             torch.distributed.barrier()
+
+    def _meet(self, what: str = "the training") -> None:
+        open_meetings(self.rank, self.world_size, self.print_line).meet(what)
 
 
 @dataclass(frozen=True)
@@ -115,16 +137,19 @@ class LocalSession(Session):
         if world_size > 1 and not torch.distributed.is_initialized():
             if torch.cuda.is_available():
                 torch.cuda.set_device(local_rank)
-            # Both: tensors of a GPU over nccl, and what this class gathers over gloo. One rank prepares while the
-            # others wait, which takes longer than the default ten minutes.
+            # Both: tensors of a GPU over nccl, and what this class gathers over gloo.
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            torch.distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+            torch.distributed.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
         return cls(rank, world_size, local_rank)
 
-    def print_from_main(self, line: str) -> None:
+    @property
+    def node(self) -> str:
+        """Torchrun's number of the node."""
+        return os.environ.get("GROUP_RANK", "0")
+
+    def print_line(self, line: str) -> None:
         """Prints the line."""
-        if self.is_main_process:
-            print(line, flush=True)
+        print(line, flush=True)
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
         """There is no engine to report to."""

@@ -42,7 +42,7 @@ class LocalEngine:
 
     def once(self, make: Callable[[], Made]) -> Made:
         """Made by rank 0."""
-        made: Made = LocalSession.of_this_process().broadcast(make)
+        made: Made = LocalSession.of_this_process().broadcast(make, "preparing")
         return made
 
     def check(self, config: TrainConfig) -> None:

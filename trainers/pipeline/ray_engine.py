@@ -13,6 +13,7 @@ from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
 from trainers.distributed.console import print_line
 from trainers.distributed.coordinator import STOPPABLE, WAITING
+from trainers.distributed.meeting import COLLECTIVE_TIMEOUT
 from trainers.distributed.ray_connection import (
     POLL_S,
     check_capacity,
@@ -22,7 +23,6 @@ from trainers.distributed.ray_connection import (
     poll_coordinator,
     stop_requested,
 )
-from trainers.distributed.session import LONGEST_WAIT
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import StoppedError
 from trainers.pipeline.ray_configs import run_config, scaling_config
@@ -107,7 +107,7 @@ class RayEngine:
                 train_loop_config={"order": order, "coordinator": coordinator, "folder": folder, "attempt": number},
                 scaling_config=scaling_config(order.config),
                 run_config=ray_run,
-                torch_config=TorchConfig(timeout_s=int(LONGEST_WAIT.total_seconds())),
+                torch_config=TorchConfig(timeout_s=int(COLLECTIVE_TIMEOUT.total_seconds())),
             )
             nodes = living_nodes()
             try:

@@ -24,6 +24,7 @@ CONNECTION_TEXTS = (
     "Connection reset by peer",
     "remote process exited",
     "NCCL communicator",
+    "Timed out waiting",
 )
 
 

@@ -25,6 +25,7 @@ from trainers.run_folder.staging import Staging, newest_staged, remove
 from trainers.storage import Storage, open_storage
 
 FROM = "from:"
+FETCHING = "downloading the checkpoint to start from"
 
 
 def take_over(
@@ -50,11 +51,13 @@ def take_over(
     others = staging.others(numbered=numbered, log=session.print_from_main) if session.local_rank == 0 else []
     own = newest_staged(others)
     # Also waits until all nodes are free of earlier groups.
-    steps = session.gather(own[0] if own is not None else -1)
-    last_step = session.broadcast(lambda: max((item.step for item in writer.open().checkpoints), default=-1))
+    steps = session.gather(own[0] if own is not None else -1, "waiting for the end of earlier worker groups")
+    last_step = session.broadcast(
+        lambda: max((item.step for item in writer.open().checkpoints), default=-1), "opening the worker group"
+    )
     if own is not None and max(steps) > last_step and steps.index(max(steps)) == session.rank:
         upload_staged(own[1], writer, retention)
-    session.barrier()
+    session.barrier("uploading the checkpoint that a killed worker group left")
     for folder in others:
         remove(folder)
     if session.is_main_process:
@@ -105,13 +108,13 @@ def _on_every_node(
     fetch_first: Callable[[], tuple[Storage, Checkpoint] | None], local: Path, session: Session
 ) -> tuple[Checkpoint, Path] | None:
     """What the main process has fetched, fetched to the other nodes too."""
-    chosen: tuple[Storage, Checkpoint] | None = session.broadcast(fetch_first)
+    chosen: tuple[Storage, Checkpoint] | None = session.broadcast(fetch_first, FETCHING)
     if chosen is None:
         return None
     storage, checkpoint = chosen
     if session.local_rank == 0 and not session.is_main_process:
         fetch(storage, checkpoint, local)
-    session.barrier()
+    session.barrier(FETCHING)
     return checkpoint, local
 
 

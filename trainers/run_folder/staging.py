@@ -18,7 +18,7 @@ from os import getuid
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from trainers.errors import ResumeError
+from trainers.errors import ResumeError, StorageError
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import now
 
@@ -33,6 +33,9 @@ POLL_S = 0.2
 KILLED_GROUP_TIMEOUT_S = 60.0
 # The same where only a step interval can be lost: the group is fenced, and only what it staged is left behind.
 FENCED_GROUP_TIMEOUT_S = 10.0
+# How long a new lock may be held by another process.
+LOCK_TIMEOUT_S = 10.0
+_OWN_FOLDER = "give each node a temporary folder of its own (TMPDIR)"
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,13 @@ class Staging:
     Attributes:
         root: Folder of all worker groups of this run on this node.
         group: Name of this worker group, the same on all its nodes.
+        node: Name of this node, which may share the root with others.
         lock: Held by the first rank of each node for as long as it lives; None on its other ranks.
     """
 
     root: Path
     group: str
+    node: str
     lock: TextIO | None = None
 
     @classmethod
@@ -58,21 +63,22 @@ class Staging:
             session: The ranks.
             group: Name of the worker group. None: a new one.
         """
-        group = group or session.broadcast(lambda: uuid.uuid4().hex[:8])
+        group = group or session.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         key = hashlib.sha256(run_id.encode()).hexdigest()[:16]
         root = Path(tempfile.gettempdir()) / f"rayscribe-staging-{getuid()}" / key
         lock = None
         if session.local_rank == 0:
             # Before the folder, so that nobody finds the folder of a living group without its lock.
-            lock = _new_lock(_lock_of(root / group))
-            (root / group).mkdir(mode=0o700)
-        session.barrier()
-        return cls(root, group, lock)
+            folder = root / _folder_name(group, session.node)
+            lock = _new_lock(_lock_of(folder))
+            folder.mkdir(mode=0o700)
+        session.barrier("opening the staging folders")
+        return cls(root, group, session.node, lock)
 
     @property
     def folder(self) -> Path:
-        """This worker group's own folder."""
-        return self.root / self.group
+        """This worker group's own folder on this node."""
+        return self.root / _folder_name(self.group, self.node)
 
     def others(self, *, numbered: bool, log: Callable[[str], None]) -> list[Path]:
         """Folders of earlier worker groups that have ended; waits for those that are about to end.
@@ -84,7 +90,8 @@ class Staging:
         Raises:
             ResumeError: one of these groups is alive and was not numbered, so that two would train the same run.
         """
-        folders = [path for path in sorted(self.root.iterdir()) if path.is_dir() and path.name != self.group]
+        own = _folder_name(self.group, "")
+        folders = [path for path in sorted(self.root.iterdir()) if path.is_dir() and not path.name.startswith(own)]
         end = time.monotonic() + (FENCED_GROUP_TIMEOUT_S if numbered else KILLED_GROUP_TIMEOUT_S)
         ended = []
         for folder in folders:
@@ -156,6 +163,11 @@ def remove(folder: Path) -> None:
     _lock_of(folder).unlink(missing_ok=True)
 
 
+def _folder_name(group: str, node: str) -> str:
+    """Of a group on a node. Version 0.1 named it after the group alone."""
+    return f"{group}-{node}"
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != STAGED)
 
@@ -169,14 +181,29 @@ def _lock_of(folder: Path) -> Path:
 
 
 def _new_lock(path: Path) -> TextIO:
-    """Creates a lock file and locks it."""
+    """Creates a lock file and locks it.
+
+    Raises:
+        ResumeError: another process holds it.
+        StorageError: the temporary folder has no locks.
+    """
+    end = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Another group that ends may remove the empty folder in between.
         with contextlib.suppress(FileNotFoundError):
             lock = path.open("w")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return lock
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except BlockingIOError:
+                lock.close()
+            except OSError as error:
+                raise StorageError(f"{path}: cannot be locked: {error.strerror}; {_OWN_FOLDER}") from error
+        if time.monotonic() > end:
+            raise ResumeError(f"{path}: held by another process of the same worker group; {_OWN_FOLDER}")
+        # An earlier or later group that looks whether this one lives holds it for a moment.
+        time.sleep(POLL_S)
 
 
 def _is_free(lock: Path) -> bool:

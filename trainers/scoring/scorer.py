@@ -147,7 +147,7 @@ class Scorer:
                     progress.advance(len(positions))
         finally:
             model.train(was_training)
-        parts = self._session.gather((hypotheses, gave_up))
+        parts = self._session.gather((hypotheses, gave_up), what or "scoring")
         if any(part[1] for part in parts):
             raise CutShortError
         return self._sum([item for part, _ in parts for item in part], options)

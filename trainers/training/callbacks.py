@@ -218,8 +218,12 @@ class KeepCheckpoints(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stages the checkpoint of this step; only one that a request to stop leaves has no score."""
-        if self._uploader is None:
-            return
+        if self._uploader is not None:
+            self._stage_scored(args, state, control)
+        # Here, where a long wait is told: the others would wait in the next step's collective.
+        self._session.barrier("uploading the checkpoint before this one")
+
+    def _stage_scored(self, args: Any, state: Any, control: Any) -> None:
         scored = self._scored is not None and self._scored[0] == state.global_step
         assert scored or control.should_training_stop, "a checkpoint without its score"
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"

@@ -34,12 +34,12 @@ class CheckpointReports(TrainerCallback):
         """
         self._session, self._writer, self._score_attribute = session, writer, score_attribute
         self._uploaded: queue.SimpleQueue[Checkpoint] = queue.SimpleQueue()
-        self._known: set[str] | None = session.broadcast(session.reported_pointers)
+        self._known: set[str] | None = session.broadcast(session.reported_pointers, "asking Ray for checkpoints")
 
     def report_kept(self) -> None:
         """Reports what earlier attempts and worker groups have left; every rank calls it, before training."""
         if self._known is not None:
-            self._report(self._session.broadcast(self._kept))
+            self._report(self._session.broadcast(self._kept, "reporting earlier checkpoints to Ray"))
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Takes a checkpoint that the main process has uploaded; any thread may call it.
@@ -58,7 +58,7 @@ class CheckpointReports(TrainerCallback):
     def report_new(self) -> None:
         """Reports what was added since; every rank calls it, at the same step."""
         if self._known is not None:
-            self._report(self._session.broadcast(self._added))
+            self._report(self._session.broadcast(self._added, "reporting checkpoints to Ray"))
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Reports what was uploaded since the last line of the log, which all ranks come to at the same step."""

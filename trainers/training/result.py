@@ -25,19 +25,21 @@ def finish(rank: Rank) -> None:
     outputs = rank.folder.sub(rank.writer.group.outputs)
     best, local = _fetch_best(rank)
     test = _score_test(rank, outputs, local)
-    rank.session.broadcast(lambda: _deliver(rank, outputs, best, local, test))
+    rank.session.broadcast(lambda: _deliver(rank, outputs, best, local, test), "exporting the model")
 
 
 def _fetch_best(rank: Rank) -> tuple[Checkpoint, Path]:
     checkpoints, local = rank.folder.storage.sub(layout.CHECKPOINTS), rank.staging.folder / "best"
-    best: Checkpoint | None = rank.session.broadcast(lambda: rank.keeping.best(rank.writer.check().checkpoints))
+    best: Checkpoint | None = rank.session.broadcast(
+        lambda: rank.keeping.best(rank.writer.check().checkpoints), "choosing the best checkpoint"
+    )
     if best is None:
         raise RayscribeError(
             f"{checkpoints.url()}: training ended without a checkpoint; this is a bug, please report it"
         )
     if rank.session.local_rank == 0:
         fetch(checkpoints, model_of(best), local)
-    rank.session.barrier()
+    rank.session.barrier("downloading the best checkpoint")
     return best, local
 
 

@@ -20,6 +20,7 @@ from trainers.errors import (
 from trainers.pipeline.root_cause import converting_memory_errors, is_preemption, only_connection_errors, root_cause_of
 
 CLOSED = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28874. Check the logs of the remote worker")
+HUNG = RuntimeError("[transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete")
 MONITOR = "5 worker(s) were killed due to the node running low on memory. Memory on the node was 3.1GB used\nOOM kill"
 
 
@@ -62,6 +63,7 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
         ),
         (group(unhealthy(KILLED)), LostWorkerError, "may have run out of memory"),
         (group(CLOSED), LostWorkerError, "Connection closed by peer"),
+        (group(HUNG), LostWorkerError, "Timed out waiting 1800000ms"),
         (group(unhealthy(UNAVAILABLE), CLOSED), LostWorkerError, "temporarily unavailable"),
         (group(CLOSED, unhealthy(NODE_GONE)), LostNodeError, "was terminated expectedly"),
         (group(unhealthy(died("gone", preempted=True))), LostNodeError, "gone"),

@@ -79,4 +79,4 @@ def one_step(rank: int, job: Job) -> None:
     trainer.train()
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
     (job.folder / f"norm_{rank}").write_text(repr(float(norms[0])))
-    session.barrier()
+    session.barrier("writing the norms")

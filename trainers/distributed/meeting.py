@@ -1,0 +1,106 @@
+"""Where ranks wait for each other: with a line that says for whom and for what, since torch's collectives are silent.
+
+Each rank writes into the process group's store where it is. Those that are there first look for the others there, and
+only once all have come do they enter a collective, which is then over at once.
+"""
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+from trainers.config.durations import format_duration
+from trainers.errors import LostWorkerError
+
+# A rank may prepare a large set, or download a large checkpoint, while the others wait.
+LONGEST_WAIT = timedelta(hours=12)
+# Of what ranks do together in training, where they only compute: longer, and one of them hangs.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# The first line about a wait, and the longest time between two: it doubles.
+FIRST_LINE_S, BETWEEN_LINES_S = 60.0, 600.0
+# The time between two looks doubles too.
+FIRST_LOOK_S, BETWEEN_LOOKS_S = 0.001, 0.25
+_SHOWN_RANKS = 10
+
+
+class Meetings:
+    """The meetings of all ranks of a process group, in the same order on each."""
+
+    def __init__(self, rank: int, world_size: int, print_line: Callable[[str], None], store: Any):
+        """Nobody has met yet.
+
+        Args:
+            rank: This rank.
+            world_size: Number of ranks.
+            print_line: Prints a line where the user sees it, from any rank.
+            store: torch.distributed.Store that all ranks share.
+        """
+        self._rank, self._world_size, self._print_line, self._store = rank, world_size, print_line, store
+        self._numbers = itertools.count(1)
+
+    def meet(self, what: str) -> None:
+        """Waits until every rank is here.
+
+        Args:
+            what: What the ranks do here, for the lines about a long wait.
+
+        Raises:
+            LostWorkerError: some have not come within LONGEST_WAIT.
+        """
+        number = next(self._numbers)
+        self._store.set(f"at/{self._rank}", json.dumps([number, what]))
+        if self._store.add(f"came/{number}", 1) == self._world_size:
+            # Everybody has left the meeting before, or would not be here.
+            for key in (f"came/{number - 1}", f"all/{number - 1}"):
+                self._store.delete_key(key)
+            self._store.set(f"all/{number}", "1")
+            return
+        self._wait(number, what)
+
+    def _wait(self, number: int, what: str) -> None:
+        began, look_s, line_s = time.monotonic(), FIRST_LOOK_S, FIRST_LINE_S
+        while not self._store.check([f"all/{number}"]):
+            waited_s = time.monotonic() - began
+            if waited_s > LONGEST_WAIT.total_seconds():
+                raise LostWorkerError(self._line(number, what, waited_s))
+            if waited_s >= line_s:
+                line_s += min(line_s, BETWEEN_LINES_S)
+                if self._is_first_here(number):
+                    self._print_line(self._line(number, what, waited_s))
+            time.sleep(look_s)
+            look_s = min(2 * look_s, BETWEEN_LOOKS_S)
+
+    def _is_first_here(self, number: int) -> bool:
+        """Whether no rank before this one is here, so that one speaks for all."""
+        return not any(self._place_of(rank)[0] >= number for rank in range(self._rank))
+
+    def _line(self, number: int, what: str, waited_s: float) -> str:
+        places = {rank: self._place_of(rank) for rank in range(self._world_size)}
+        away = [(rank, place) for rank, (reached, place) in places.items() if reached < number]
+        shown = ", ".join(f"rank {rank} (last: {place})" for rank, place in away[:_SHOWN_RANKS])
+        more = f" and {len(away) - _SHOWN_RANKS} more" if len(away) > _SHOWN_RANKS else ""
+        return f"{what}: {format_duration(waited_s)} of waiting for {shown}{more}, of {self._world_size} ranks"
+
+    def _place_of(self, rank: int) -> tuple[int, str]:
+        key = f"at/{rank}"
+        if not self._store.check([key]):
+            return 0, "its start"
+        number, what = json.loads(self._store.get(key))
+        return number, what
+
+
+def open_meetings(rank: int, world_size: int, print_line: Callable[[str], None]) -> Meetings:
+    """The meetings of the process group that this process has joined."""
+    global _opened  # noqa: PLW0603 -- one for each process group, as torch's own state
+    first: Any = _get_default_store()
+    if _opened is None or _opened[0] is not first:
+        # A separate connection, since another thread may block on the first one.
+        _opened = first, Meetings(rank, world_size, print_line, PrefixStore("rayscribe-meetings", first.clone()))
+    return _opened[1]
+
+
+_opened: tuple[Any, Meetings] | None = None
