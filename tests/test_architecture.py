@@ -16,6 +16,13 @@ PACKAGES = ("jobs", "trainers", "runtime_env", "cluster_configs")
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.cli": ("jobs.api", "jobs.preflight"),
     "jobs.cli.train": ("trainers.main",),
+    # The part of scoring that counts, and loads no heavy library.
+    "jobs.cli.score": (
+        "trainers.scoring.error_rate",
+        "trainers.scoring.normalizers",
+        "trainers.scoring.ranking",
+        "trainers.scoring.transcripts",
+    ),
     "jobs.api": ("jobs.service",),
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
     "jobs.preflight": ("jobs.clusters", "trainers.inspection.findings"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from jobs.cli import runs, serve, submit, train
+from jobs.cli import runs, score, serve, submit, train
 from trainers.errors import RayscribeError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ for command, name, panel in (
     (train.train, "train", LOCAL),
     (train.prepare, "prepare", LOCAL),
     (train.evaluate, "evaluate", LOCAL),
+    (score.score, "score", LOCAL),
     (submit.preflight, "preflight", JOBS),
     (submit.submit, "submit", JOBS),
     (runs.list_runs, "list", JOBS),

@@ -16,6 +16,7 @@ from trainers.pipeline.splits import prepare_all
 from trainers.run_folder import layout
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
+from trainers.scoring.ranking import rates_line
 from trainers.storage import open_storage
 from trainers.training.scoring_worker import EvaluateOrder
 
@@ -28,21 +29,20 @@ class RunResult:
         folder: The run folder's path or URL.
         totals: Totals of the split that was scored last: test, or validation where there is no test.
         split: Its name.
+        language: Of the speech, as `model.language` has it.
     """
 
     folder: str
     totals: Mapping[str, Any]
     split: str
+    language: str | None
 
     @property
     def headline(self) -> str:
         """`WER 4.2% (normalizer basic 1) on test (200 utterances) · <folder>`, or `(199 of 200 utterances)`."""
         requested, scored = self.totals["utterances"], self.totals["scored"]
         count = f"{scored}" if scored == requested else f"{scored} of {requested}"
-        # Scores of version 0.1 name no normalizer.
-        name, version = self.totals.get("normalizer"), self.totals.get("normalizer_version")
-        made = f" (normalizer {name} {version})" if name is not None else ""
-        return f"WER {self.totals['wer']:.1f}%{made} on {self.split} ({count} utterances) · {self.folder}"
+        return f"{rates_line(self.totals, self.language)} on {self.split} ({count} utterances) · {self.folder}"
 
 
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> RunResult:
@@ -73,7 +73,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
     folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
     engine.evaluate(order, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
-    return RunResult(folder.url, totals or {}, split)
+    return RunResult(folder.url, totals or {}, split, config.model.language)
 
 
 def find_model(model: str, storage_options: StorageOptions) -> str:

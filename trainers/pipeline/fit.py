@@ -36,15 +36,15 @@ def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = (), a
         if order is not None:
             final.attempt = order.attempt
             engine.train(order, folder)
-        result = _result_of(folder, order)
+        result = _result_of(folder, order, config.model.language)
         final.headline = result.headline
     return result
 
 
-def _result_of(folder: RunFolder, order: WorkOrder | None) -> RunResult:
+def _result_of(folder: RunFolder, order: WorkOrder | None, language: str | None) -> RunResult:
     finish = Journal(folder).read().finished
     if finish is None or (order is not None and finish.attempt < order.attempt):
         raise RayscribeError(f"{folder.url}: the workers ended without a result; look into {layout.ATTEMPTS}/")
     split = "validation" if finish.result["test"] is None else "test"
     totals = folder.read_json(f"{finish.outputs}/{layout.EVALUATION}/{split}.json")
-    return RunResult(folder.url, totals or {}, split)
+    return RunResult(folder.url, totals or {}, split, language)

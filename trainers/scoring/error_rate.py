@@ -104,7 +104,7 @@ class UtteranceScore:
         character_deletions: Characters deleted.
         character_substitutions: Characters substituted.
         characters: Characters in the normalized reference, single spaces included.
-        duration_s: Length of the recording in seconds.
+        duration_s: Length of the recording in seconds; None where it is not known.
     """
 
     id: str
@@ -118,7 +118,7 @@ class UtteranceScore:
     character_deletions: int
     character_substitutions: int
     characters: int
-    duration_s: float
+    duration_s: float | None
 
     @property
     def word_counts(self) -> EditCounts:
@@ -135,7 +135,7 @@ class UtteranceScore:
             self.characters,
         )
 
-    def to_json_dict(self) -> dict[str, str | int | float]:
+    def to_json_dict(self) -> dict[str, str | int | float | None]:
         """Gives the fields by name, for a line of JSON; `UtteranceScore(**line)` reads it back."""
         return asdict(self)
 
@@ -144,7 +144,7 @@ def score_utterance(
     id: str,
     reference: str,
     hypothesis: str,
-    duration_s: float,
+    duration_s: float | None,
     normalize: Callable[[str], str] = lambda text: text,
 ) -> UtteranceScore:
     """Scores one utterance by words and by characters.
@@ -153,7 +153,7 @@ def score_utterance(
         id: The utterance's id in the manifest.
         reference: The transcript, before normalizing.
         hypothesis: The recognized text, before normalizing.
-        duration_s: Length of the recording in seconds.
+        duration_s: Length of the recording in seconds; None where it is not known.
         normalize: Applied to both texts before they are compared; the record keeps the texts as they came.
     """
     said, heard = normalize(reference), normalize(hypothesis)
@@ -273,6 +273,15 @@ def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
     Raises:
         ScoringError: If an id is missing, doubled on either side, or foreign; it names the first few.
     """
+    if found := differences(asked, scored):
+        raise ScoringError(
+            f"the ids that were scored are not the {len(asked)} that were asked for: {found}. "
+            "Ids must be unique in the manifest, and the workers' scores from one evaluation only"
+        )
+
+
+def differences(asked: Sequence[str], scored: Sequence[str]) -> str:
+    """How the ids that were scored differ from those asked for, with the first few of each kind; "" where not."""
     asked_counts, scored_counts = Counter(asked), Counter(scored)
     problems = {
         "asked for more than once": [id for id, count in asked_counts.items() if count > 1],
@@ -280,12 +289,7 @@ def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
         "scored more than once": [id for id, count in scored_counts.items() if count > 1],
         "scored but not asked for": [id for id in scored_counts if id not in asked_counts],
     }
-    found = [f"{len(ids)} {problem} ({_first_few(ids)})" for problem, ids in problems.items() if ids]
-    if found:
-        raise ScoringError(
-            f"the ids that were scored are not the {len(asked)} that were asked for: {'; '.join(found)}. "
-            "Ids must be unique in the manifest, and the workers' scores from one evaluation only"
-        )
+    return "; ".join(f"{len(ids)} {problem} ({_first_few(ids)})" for problem, ids in problems.items() if ids)
 
 
 def _first_few(ids: Sequence[str]) -> str:

@@ -1,57 +1,23 @@
 """Which error rate tells recognizers of a language apart."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 Rate = Literal["wer", "cer"]
 
 # Languages whose usual writing has no space between words, by their codes of ISO 639-1 and -3 and by the names that
 # Whisper gives them. Tibetan and Dzongkha mark syllables, not words.
-WRITTEN_WITHOUT_SPACES = frozenset(
-    [
-        "zh",
-        "zho",
-        "chi",
-        "cmn",
-        "yue",
-        "wuu",
-        "nan",
-        "hak",
-        "hsn",
-        "gan",
-        "cdo",
-        "lzh",
-        "chinese",
-        "mandarin",
-        "cantonese",
-        "ja",
-        "jpn",
-        "japanese",
-        "th",
-        "tha",
-        "thai",
-        "tts",
-        "nod",
-        "lo",
-        "lao",
-        "km",
-        "khm",
-        "khmer",
-        "my",
-        "mya",
-        "bur",
-        "burmese",
-        "myanmar",
-        "shn",
-        "bo",
-        "bod",
-        "tib",
-        "tibetan",
-        "dz",
-        "dzo",
-        "dzongkha",
-    ]
-)
+CODES_AND_NAMES = """
+zh zho chi cmn yue wuu nan hak hsn gan cdo lzh chinese mandarin cantonese
+ja jpn japanese
+th tha thai tts nod
+lo lao
+km khm khmer
+my mya bur burmese myanmar shn
+bo bod tib tibetan
+dz dzo dzongkha
+"""
+WRITTEN_WITHOUT_SPACES = frozenset(CODES_AND_NAMES.split())
 
 
 def ranking_rate(language: str | None) -> Rate:
@@ -81,6 +47,16 @@ def rates_line(totals: Mapping[str, Any], language: str | None) -> str:
         rates = f"CER {_percent(totals['cer'])}, {rates}"
         remarks.insert(0, f"ranked by CER, since {language} is written without spaces between words")
     return f"{rates} ({'; '.join(remarks)})" if remarks else rates
+
+
+def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:
+    """The whole score as a person reads it, by `rates_line` and the counts; arguments as there."""
+    yield f"{rates_line(totals, language)} on {totals['utterances']} utterances"
+    for unit, prefix in (("words", ""), ("characters", "character_")):
+        edits = ", ".join(f"{totals[prefix + edit]} {edit}" for edit in ("insertions", "deletions", "substitutions"))
+        yield f"  {totals[unit]} {unit}: {edits}"
+    rates = f"CER {_percent(totals['cer'])} · SER {_percent(totals['ser'])}"
+    yield f"  {rates} · {totals['empty_references']} empty references"
 
 
 def _percent(rate: float | None) -> str:

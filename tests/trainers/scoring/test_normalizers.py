@@ -202,7 +202,7 @@ def test_an_unknown_name_is_an_error_that_names_those_there_are() -> None:
 
 
 def test_the_counting_part_loads_no_heavy_library() -> None:
-    modules = ("trainers.scoring.normalizers", "trainers.scoring.error_rate")
+    modules = ("trainers.scoring.normalizers", "trainers.scoring.transcripts", "trainers.scoring.ranking")
     heavy = ("torch", "transformers", "datasets", "evaluate", "numpy", "pyarrow", "ray")
     script = (
         f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"

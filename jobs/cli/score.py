@@ -1,0 +1,69 @@
+"""rayscribe score: error rates of any system's output."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jobs.cli.output import as_json
+from trainers.errors import ConfigError
+
+
+def score(
+    hypotheses: Annotated[
+        Path, typer.Argument(metavar="HYPOTHESES", help="What was recognized: a .txt, .trn or .jsonl file.")
+    ],
+    reference: Annotated[
+        Path, typer.Option(metavar="REFERENCES", help="What was said: a file of the same kind.", show_default=False)
+    ],
+    normalizer: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Done to both texts before: none, basic, whisper_basic or whisper_english."),
+    ] = "basic",
+    language: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Of the speech, e.g. th: says whether WER or CER ranks, and is shown first."),
+    ] = None,
+    details: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a line of JSON for each utterance there.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score the output of any recognizer against references: WER, CER and SER in percent, with their counts.
+
+    Two .txt files are compared line by line. Files with ids are compared by id: .trn (`the words (id)`), and .jsonl
+    with `id` and `hypothesis` (or `pred_text`, `text`) and `reference` (or `text`) in each line, as our own
+    evaluation/test.jsonl has them. Exits with code 3 where the numbers of lines or the ids differ.
+
+    Example: rayscribe score heard.txt --reference said.txt --language th
+
+    Example: rayscribe score heard.trn --reference said.trn --normalizer whisper_english --json
+
+    Example: rayscribe score run/evaluation/test.jsonl --reference run/evaluation/test.jsonl --details edits.jsonl
+    """
+    # Imported here: other commands need no aligner, and start faster without.
+    from trainers.scoring.error_rate import total  # noqa: PLC0415
+    from trainers.scoring.normalizers import normalizer_named  # noqa: PLC0415
+    from trainers.scoring.ranking import ranking_rate, score_lines  # noqa: PLC0415
+    from trainers.scoring.transcripts import read_hypotheses, read_references, score_transcripts  # noqa: PLC0415
+
+    chosen = normalizer_named(normalizer)
+    scores = score_transcripts(read_hypotheses(hypotheses), read_references(reference), chosen)
+    totals: dict[str, Any] = {**total(scores, utterances=len(scores)).to_json_dict(), **chosen.to_json_dict()}
+    if details is not None:
+        _write_details(details, [item.to_json_dict() for item in scores])
+    if json_output:
+        as_json({"total": totals, "language": language, "ranked_by": ranking_rate(language)})
+        return
+    for line in score_lines(totals, language):
+        typer.echo(line)
+
+
+def _write_details(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--details {path}: {error.strerror or error}: name a file that can be written") from None

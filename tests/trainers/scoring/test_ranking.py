@@ -1,0 +1,36 @@
+import pytest
+
+from trainers.scoring.ranking import ranking_rate, rates_line
+
+TOTALS = {"wer": 80.04, "cer": 4.21, "normalizer": "basic", "normalizer_version": "1"}
+
+
+@pytest.mark.parametrize(
+    "language",
+    ["zh", "zh-TW", "yue_Hant", "ja", "jpn", "th", "Thai", "lo", "km", "my", "Burmese", "bo", "dz", "Chinese"],
+)
+def test_languages_written_without_spaces_are_ranked_by_characters(language: str) -> None:
+    assert ranking_rate(language) == "cer"
+
+
+@pytest.mark.parametrize("language", ["en", "vi", "ko", "hi", "ar", "sr", "Serbian", "english", "", None, "xx"])
+def test_all_others_are_ranked_by_words(language: str | None) -> None:
+    assert ranking_rate(language) == "wer"
+
+
+def test_a_line_names_the_normalizer() -> None:
+    assert rates_line(TOTALS, "Serbian") == "WER 80.0% (normalizer basic 1)"
+
+
+def test_a_line_says_why_characters_rank() -> None:
+    assert rates_line(TOTALS, "Thai") == (
+        "CER 4.2%, WER 80.0% (ranked by CER, since Thai is written without spaces between words; normalizer basic 1)"
+    )
+
+
+def test_a_score_of_version_0_1_names_no_normalizer() -> None:
+    assert rates_line({"wer": 4.2, "cer": 1.0}, None) == "WER 4.2%"
+
+
+def test_a_rate_that_no_reference_defines_is_said_so() -> None:
+    assert rates_line({**TOTALS, "wer": None}, "en") == "WER undefined (normalizer basic 1)"

@@ -1,0 +1,158 @@
+"""Hypotheses and references of any system, read from files and scored as everything else is. Loads no heavy library.
+
+- `.txt`: an utterance a line, whatever stands in it; both files have the same number of lines.
+- `.trn` (NIST): the words, then the id in parentheses at the end of the line. Lines that begin with `;;` are comments.
+- `.jsonl`, `.json`: an object a line, with `id` and the text; so are our own evaluation/<split>.jsonl, which have both
+  texts.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.errors import ConfigError, DataError
+from trainers.scoring.error_rate import UtteranceScore, differences, score_utterance
+
+# Keys of the text in a line of JSON, the first that is there: ours, those of NeMo, of manifests.
+HYPOTHESIS_KEYS = ("hypothesis", "pred_text", "text")
+REFERENCE_KEYS = ("reference", "text")
+DURATION_KEYS = ("duration_s", "duration")
+
+_TRN_LINE = re.compile(r"(?P<text>.*)\((?P<id>[^()]*)\)\s*")
+_TRN_ALTERNATIVES = re.compile(r"\{[^{}]*/[^{}]*\}")
+
+
+@dataclass(frozen=True)
+class Transcripts:
+    """The texts of one file.
+
+    Attributes:
+        path: The file.
+        texts: Each text by its id, in the file's order; by the number of its line where `by_line`.
+        by_line: Whether the file has no ids.
+        durations_s: Length of the recording by id, where the file has it. Seconds.
+    """
+
+    path: Path
+    texts: dict[str, str]
+    by_line: bool
+    durations_s: dict[str, float]
+
+
+def read_hypotheses(path: Path) -> Transcripts:
+    """What a system recognized; see the module for formats.
+
+    Raises:
+        ConfigError: there is no such file, or its extension is not known.
+        DataError: a line cannot be used; the text names it.
+    """
+    return _read(path, HYPOTHESIS_KEYS)
+
+
+def read_references(path: Path) -> Transcripts:
+    """What was said; otherwise like `read_hypotheses`."""
+    return _read(path, REFERENCE_KEYS)
+
+
+def score_transcripts(
+    hypotheses: Transcripts, references: Transcripts, normalize: Callable[[str], str]
+) -> list[UtteranceScore]:
+    """Scores each utterance, in the order of the references.
+
+    Raises:
+        DataError: the two do not have the same number of lines, or the same ids.
+    """
+    if hypotheses.by_line != references.by_line:
+        numbered, named = (hypotheses, references) if hypotheses.by_line else (references, hypotheses)
+        raise DataError(
+            f"{numbered.path} goes by line and {named.path} by id: "
+            "give two .txt files, or two that have ids (.trn, .jsonl)"
+        )
+    said, heard = references.texts, hypotheses.texts
+    if references.by_line and len(said) != len(heard):
+        raise DataError(
+            f"{hypotheses.path} has {len(heard)} lines and {references.path} has {len(said)}: a line is an utterance, "
+            "and one in which nothing was recognized is an empty line"
+        )
+    if found := differences([*said], [*heard]):
+        raise DataError(
+            f"the ids of {hypotheses.path} are not the {len(said)} of {references.path}: {found}. "
+            "An utterance in which nothing was recognized has its id and no words"
+        )
+    durations_s = {**hypotheses.durations_s, **references.durations_s}
+    return [score_utterance(id, text, heard[id], durations_s.get(id), normalize) for id, text in said.items()]
+
+
+def _read(path: Path, keys: Sequence[str]) -> Transcripts:
+    suffix = path.suffix.lower()
+    if suffix not in (".txt", ".trn", ".jsonl", ".json"):
+        raise ConfigError(f"{path}: the extension {suffix!r} is not known: name it .txt, .trn or .jsonl")
+    lines = _lines(path)
+    if suffix == ".txt":
+        rows: Iterator[tuple[str, str, float | None]] = ((str(number), line, None) for number, line in lines)
+    else:
+        rows = _trn_rows(path, lines) if suffix == ".trn" else _json_rows(path, lines, keys)
+    texts: dict[str, str] = {}
+    durations_s: dict[str, float] = {}
+    for id, text, duration_s in rows:
+        if id in texts:
+            raise DataError(f"{path}: the id {id!r} comes more than once: give each utterance an id of its own")
+        texts[id] = text
+        if duration_s is not None:
+            durations_s[id] = duration_s
+    if not texts:
+        raise DataError(f"{path}: no utterances: add one line for each")
+    return Transcripts(path, texts, suffix == ".txt", durations_s)
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """The lines with their numbers from 1; only a line feed ends one, and the last may lack it."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}: name a file that can be read") from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}: line {line} is not UTF-8: save the file as UTF-8") from None
+    lines = text.split("\n")
+    return list(enumerate(lines[:-1] if lines[-1] == "" else lines, start=1))
+
+
+def _trn_rows(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str, None]]:
+    for number, line in lines:
+        if not line.strip() or line.startswith(";;"):
+            continue
+        match = _TRN_LINE.fullmatch(line)
+        if match is None or not match["id"].strip():
+            raise DataError(
+                f"{path}: line {number} does not end with an id in parentheses: write it as `the words (id)`"
+            )
+        if _TRN_ALTERNATIVES.search(match["text"]):
+            raise DataError(
+                f"{path}: line {number} has alternatives {{ a / b }}, which are not supported: keep one of them"
+            )
+        yield match["id"].strip(), match["text"], None
+
+
+def _json_rows(
+    path: Path, lines: Sequence[tuple[int, str]], keys: Sequence[str]
+) -> Iterator[tuple[str, str, float | None]]:
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            item: Any = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}: line {number} is not JSON ({error.msg}): write one object a line") from None
+        if not isinstance(item, dict) or not isinstance(item.get("id"), str | int):
+            raise DataError(f"{path}: line {number} has no id: write an object with an `id` and the text a line")
+        text = next((item[key] for key in keys if key in item), None)
+        if not isinstance(text, str):
+            raise DataError(f"{path}: line {number} has no text: write it under {' or '.join(map(repr, keys))}")
+        duration_s = next((item[key] for key in DURATION_KEYS if isinstance(item.get(key), int | float)), None)
+        yield str(item["id"]), text, duration_s
