@@ -1,5 +1,7 @@
 """Fixtures that every test may use, and how many examples property tests try."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -20,4 +22,17 @@ def speech_data() -> Path:
     folder = settings.speech_data()
     if not folder.is_dir():
         pytest.skip(f"no recorded speech at {folder}: set RAYSCRIBE_TEST_DATA to its folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hub_whisper(speech_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as whisper-tiny's on the Hub: the true vocabulary and generation config, tiny sizes, random weights."""
+    tool = speech_data.parent / "tools" / "whisper_like_the_hub.py"
+    if not tool.is_file():
+        pytest.skip(f"no {tool}, which makes such a folder")
+    folder = tmp_path_factory.mktemp("hub") / "whisper"
+    subprocess.run(
+        [sys.executable, str(tool), str(folder), "--d-model", "64", "--layers", "1"], check=True, capture_output=True
+    )
     return folder

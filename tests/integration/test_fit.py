@@ -13,7 +13,7 @@ from transformers import WhisperForConditionalGeneration, pipeline
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
-from trainers.errors import DataError, FencedError, ResumeError
+from trainers.errors import ConfigError, DataError, FencedError, ResumeError
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate, find_model
 from trainers.pipeline.fit import fit
@@ -205,3 +205,18 @@ def test_what_is_too_long_is_left_out_of_training_and_on_request_out_of_the_scor
     assert "(1 of 3 utterances)" in result.headline
     left_out = [json.loads(line) for line in (run_folder(wanted) / "quarantine.jsonl").read_text().splitlines()]
     assert [(row["split"], row["reason"]) for row in left_out] == [("train", "more than 64 label tokens (the model)")]
+
+
+def test_weights_in_a_folder_transcribe_the_config_s_language(tones: Path, tmp_path: Path, hub_whisper: Path) -> None:
+    said = []
+    for language in ("Serbian", "Thai", None):
+        model = {"init": "pretrained", "name_or_path": "openai/whisper-tiny", "language": language}
+        wanted = small(tones, tmp_path, {"model": model, "training.generation_max_length": 4})
+        if language is None:
+            with pytest.raises(ConfigError, match=r"--model .*: model\.language is missing: it is multilingual"):
+                evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")
+            continue
+        result = evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")
+        lines = (Path(result.folder) / "evaluation/test.jsonl").read_text().splitlines()
+        said.append([json.loads(line)["hypothesis"] for line in lines])
+    assert said[0] != said[1], "neither is left to guess the language of each clip"

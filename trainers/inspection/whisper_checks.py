@@ -1,16 +1,17 @@
 """What a Whisper model's tokenizer and generation config must agree on, and often do not in published weights."""
 
+import copy
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from transformers import WhisperConfig
 
-from trainers.config.schema import ModelPart
 from trainers.inspection.findings import Check, Finding, ok, problem, warning
 from trainers.inspection.opened_model import Opened, model_name, needs_model
 from trainers.inspection.subject import Subject
-from trainers.models.whisper_family import WhisperFamily, generation_config, is_multilingual
+from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper_generation import is_multilingual, language_of, read_generation_config, settle_generation
 from trainers.models.whisper_scratch import NO_TIMESTAMPS, START, language_code
 
 
@@ -19,7 +20,7 @@ def check_tokens(subject: Subject, opened: Opened) -> Iterator[Finding]:
     """Checks the special tokens that every label begins with."""
     part = subject.config.model
     wanted = [START, NO_TIMESTAMPS]
-    if part.language is not None and (part.init == "scratch" or is_multilingual(generation_config(part))):
+    if part.language is not None and (part.init == "scratch" or is_multilingual(read_generation_config(part))):
         wanted += [f"<|{language_code(part.language)}|>", f"<|{part.task}|>"]
     vocabulary = opened.processor.tokenizer.get_vocab()
     missing = [token for token in wanted if token not in vocabulary]
@@ -62,18 +63,19 @@ def check_generation(subject: Subject, opened: Opened) -> Iterator[Finding]:
         yield ok("a new model's generation config is made of the recipe")
         return
     configs = _configs(subject)
-    problems = list(_generation_problems(part, opened.processor.tokenizer, configs["generation_config.json"]))
-    yield from map(problem, problems)
+    generation = copy.deepcopy(configs["generation_config.json"])
+    notes = settle_generation(generation, opened.processor.tokenizer, language_of(generation, part))
+    yield from (warning(f"{model_name(part)}: {note}") for note in notes)
     for file, content in configs.items():
         if ids := getattr(content, "forced_decoder_ids", None):
-            # In every released model; set_language clears them.
+            # In every released model.
             yield ok(f"{file} has outdated forced_decoder_ids {ids}, which are ignored: model.language and task count")
     if getattr(configs["config.json"], "suppress_tokens", None) == []:
         yield warning(
             f"{model_name(part)}: config.json has suppress_tokens [], which is ignored and goes into the exported "
             "model: remove it there (transformers#36341)"
         )
-    if not problems:
+    if not notes:
         yield ok("the generation config knows language, task and timestamps")
 
 
@@ -81,27 +83,7 @@ def check_generation(subject: Subject, opened: Opened) -> Iterator[Finding]:
 def _configs(subject: Subject) -> dict[str, Any]:
     part = subject.config.model
     config = WhisperConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
-    return {"config.json": config, "generation_config.json": generation_config(part)}
-
-
-def _generation_problems(part: ModelPart, tokenizer: Any, generation: Any) -> Iterator[str]:
-    fix = "copy generation_config.json from the released model of this size"
-    stamp = tokenizer.convert_tokens_to_ids(NO_TIMESTAMPS)
-    if (found := getattr(generation, "no_timestamps_token_id", None)) != stamp:
-        yield (
-            f"{model_name(part)}: generation_config.json has no_timestamps_token_id {found}, the tokenizer {stamp}: "
-            f"the model would generate timestamps, which labels do not have; {fix}"
-        )
-    if part.language is None or not is_multilingual(generation):
-        return
-    token = f"<|{language_code(part.language)}|>"
-    for table, key, wanted in (("lang_to_id", token, token), ("task_to_id", part.task, f"<|{part.task}|>")):
-        found = (getattr(generation, table, None) or {}).get(key)
-        if found != tokenizer.convert_tokens_to_ids(wanted):
-            yield (
-                f"{model_name(part)}: generation_config.json is outdated: its {table} has {found} for {key}, the "
-                f"tokenizer {tokenizer.convert_tokens_to_ids(wanted)}; {fix}"
-            )
+    return {"config.json": config, "generation_config.json": read_generation_config(part)}
 
 
 CHECKS = (

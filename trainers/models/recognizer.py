@@ -38,10 +38,12 @@ class Recognizer(ABC):
     Attributes:
         model: A transformers model, not wrapped.
         processor: Its processor.
+        notes: What was changed of the weights' own settings and matters to the result, a line each.
     """
 
     model: Any
     processor: Any
+    notes: tuple[str, ...] = ()
 
     # Name of the model's input.
     input_name = "input_features"

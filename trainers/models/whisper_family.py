@@ -14,6 +14,7 @@ from transformers import GenerationConfig, WhisperConfig, WhisperProcessor
 from trainers.config.schema import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.family import Limits, cannot_open
+from trainers.models.whisper_generation import language_of, read_generation_config, settle_generation
 from trainers.models.whisper_scratch import (
     LANGUAGES,
     START,
@@ -68,9 +69,10 @@ class WhisperFamily:
         config, processor = WhisperConfig.from_pretrained(source), WhisperProcessor.from_pretrained(source)
         _refuse_other_sizes(config, _wanted_sizes(model))
         generation = GenerationConfig.from_pretrained(source)
-        if model.language is not None and is_multilingual(generation):
-            _set_prefix(processor.tokenizer, model)
-            generation.update(language=LANGUAGES[language_code(model.language)], task=model.task)
+        language = language_of(generation, model)
+        settle_generation(generation, processor.tokenizer, language)
+        if language is not None:
+            _set_prefix(processor.tokenizer, language, "the checkpoint")
         config.update(regularization(model))
         processor.save_pretrained(folder)
         config.save_pretrained(folder)
@@ -80,22 +82,13 @@ class WhisperFamily:
         """See `Family`; the tokenizer's prefix is the language and task of the config."""
         if description is not None:
             return WhisperProcessor.from_pretrained(description)
-        multilingual = is_multilingual(generation_config(model))
-        if not multilingual and model.language is not None and language_code(model.language) != "en":
-            raise ConfigError(
-                f"model.language is {model.language}, but {model.name_or_path} knows only English: "
-                "take the multilingual weights, or set model.language: null"
-            )
-        if multilingual and model.language is None:
-            raise ConfigError(
-                f"model.language is missing: {model.name_or_path} is multilingual (--set model.language=English)"
-            )
+        language = language_of(read_generation_config(model), model)
         try:
             processor = WhisperProcessor.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
         except (OSError, ValueError) as error:
             raise cannot_open(model, error) from error
-        if multilingual and model.language is not None:
-            _set_prefix(processor.tokenizer, model)
+        if language is not None:
+            _set_prefix(processor.tokenizer, language, str(model.name_or_path))
         return processor
 
     def limits(self, model: ModelPart, processor: Any) -> Limits:
@@ -187,26 +180,9 @@ def _refuse_other_sizes(found: Any, wanted: Mapping[str, Any]) -> None:
         )
 
 
-def generation_config(model: ModelPart) -> GenerationConfig:
-    """The generation config of pretrained weights.
-
-    Raises:
-        ConfigError: it cannot be opened.
-    """
-    try:
-        return GenerationConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
-    except (OSError, ValueError) as error:
-        raise cannot_open(model, error) from error
-
-
-def is_multilingual(generation: Any) -> bool:
-    """Whether the model of a generation config knows languages."""
-    return bool(getattr(generation, "is_multilingual", True))
-
-
-def _set_prefix(tokenizer: Any, model: ModelPart) -> None:
-    code = language_code(str(model.language))
-    tokenizer.set_prefix_tokens(language=LANGUAGES[code], task=model.task)
+def _set_prefix(tokenizer: Any, language: tuple[str, str], origin: str) -> None:
+    code, task = language
+    tokenizer.set_prefix_tokens(language=LANGUAGES[code], task=task)
     prefix = tokenizer.convert_ids_to_tokens(tokenizer.prefix_tokens)
     if f"<|{code}|>" not in prefix:
-        raise ConfigError(f"model.language: {model.name_or_path} has no token <|{code}|>; its prefix is {prefix}")
+        raise ConfigError(f"model.language: {origin} has no token <|{code}|>; its prefix is {prefix}")

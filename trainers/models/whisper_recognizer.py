@@ -20,8 +20,8 @@ from trainers.config.schema import ModelPart
 from trainers.data.features import LogMel
 from trainers.models.family import Limits, cannot_open
 from trainers.models.recognizer import IGNORED_LABEL, Decoding, LabelCollator, Recognizer
-from trainers.models.whisper_family import WhisperFamily, is_multilingual, limits_of, regularization
-from trainers.models.whisper_scratch import LANGUAGES, language_code
+from trainers.models.whisper_family import WhisperFamily, limits_of, regularization
+from trainers.models.whisper_generation import language_of, settle_generation
 
 
 class WhisperRecognizer(Recognizer):
@@ -123,25 +123,18 @@ def load(
         )
     except (OSError, ValueError) as error:
         raise cannot_open(model, error) from error
-    set_language(network, model)
-    return WhisperRecognizer(network, processor)
+    generation = network.generation_config
+    notes = settle_generation(generation, processor.tokenizer, language_of(generation, model))
+    # Where outdated ones were, they would rule over the language.
+    if hasattr(network.config, "forced_decoder_ids"):
+        network.config.forced_decoder_ids = None
+    return WhisperRecognizer(network, processor, tuple(notes))
 
 
 def open_exported(folder: Path) -> WhisperRecognizer:
     """See `Family.open_exported`."""
     network = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder))
-
-
-def set_language(network: Any, model: ModelPart) -> None:
-    """Makes the model transcribe the config's language and task by itself, and forget outdated ways to say so."""
-    generation = network.generation_config
-    generation.forced_decoder_ids = None
-    if hasattr(network.config, "forced_decoder_ids"):
-        network.config.forced_decoder_ids = None
-    if model.language is not None and is_multilingual(generation):
-        generation.language = LANGUAGES[language_code(model.language)]
-        generation.task = model.task
 
 
 def pad_labels(labels: Sequence[Sequence[int]], *, start_id: int, pad_id: int) -> dict[str, torch.Tensor]:

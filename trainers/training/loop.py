@@ -141,6 +141,8 @@ def _log_start(loop: Loop) -> None:
     session, shape = loop.rank.session, loop.plan.shape
     if not session.is_main_process:
         return
+    for note in loop.recognizer.notes:
+        session.print_from_main(f"model: {note}")
     millions = sum(weight.numel() for weight in loop.recognizer.model.parameters()) / 1e6
     begin = "from scratch" if loop.rank.config.model.init == "scratch" else "from pretrained weights"
     if loop.start is not None:

@@ -10,7 +10,8 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession, Session
-from trainers.models.known_families import family_of, family_of_folder
+from trainers.errors import ConfigError
+from trainers.models.known_families import family_of
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
@@ -49,6 +50,8 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     config = order.config
     folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
     recognizer = _open_model(order)
+    for note in recognizer.notes:
+        session.print_from_main(f"model: {note}")
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
     score_split(config, order.prepared, session, folder, recognizer, order.split)
     session.barrier()
@@ -56,12 +59,21 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
 
 def _open_model(order: EvaluateOrder) -> Recognizer:
     if not is_absolute(order.model):
-        part = order.config.model.model_copy(update={"init": "pretrained", "name_or_path": order.model})
-        return family_of(part).load_recognizer(part, None, order.config.run.seed)
+        return _load(order.config, order.model)
     parent, _, name = order.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
         open_storage(parent, order.config.run.storage_options).download_folder(name, Path(local))
-        return family_of_folder(Path(local), order.model).open_exported(Path(local))
+        try:
+            return _load(order.config, local)
+        except ConfigError as error:
+            raise ConfigError(f"--model {order.model}: {str(error).replace(local, 'it')}") from error
+
+
+def _load(config: TrainConfig, name_or_path: str) -> Recognizer:
+    """The same for a folder and for a Hub id: the config's language and task count, else the weights' own."""
+    weights = {"init": "pretrained", "name_or_path": name_or_path, "revision": None}
+    part = config.model.model_copy(update=weights)
+    return family_of(part).load_recognizer(part, None, config.run.seed)
 
 
 def score_split(

@@ -1,0 +1,123 @@
+"""How a Whisper model generates: its generation config, made to agree with its tokenizer and with the run's config.
+
+Published weights often come with a generation config that is outdated, asks for timestamps, or names no language, and
+then score garbage, or fail at the first score. What the tokenizer knows is put right, and said.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import GenerationConfig
+
+from trainers.config.schema import ModelPart
+from trainers.errors import ConfigError
+from trainers.models.family import cannot_open
+from trainers.models.whisper_scratch import LANGUAGES, NO_TIMESTAMPS, TASKS, language_code
+
+
+def read_generation_config(model: ModelPart) -> GenerationConfig:
+    """The generation config of pretrained weights, as it is.
+
+    Raises:
+        ConfigError: it cannot be opened.
+    """
+    try:
+        return GenerationConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
+    except (OSError, ValueError) as error:
+        raise cannot_open(model, error) from error
+
+
+def is_multilingual(generation: Any) -> bool:
+    """Whether the model of a generation config knows languages."""
+    return bool(getattr(generation, "is_multilingual", True))
+
+
+def language_of(generation: Any, model: ModelPart) -> tuple[str, str] | None:
+    """Code of the language, and the task, that a model is to transcribe: the config's, else the weights' own.
+
+    The same rule for weights of a folder, of a bucket and of the Hub. None: an English-only model.
+
+    Raises:
+        ConfigError: there is neither, so that the model would guess the language of each clip; or it knows only
+            English, and another language is asked for.
+    """
+    if not is_multilingual(generation):
+        if model.language is not None and language_code(model.language) != "en":
+            raise ConfigError(
+                f"model.language is {model.language}, but {model.name_or_path} knows only English: "
+                "take the multilingual weights, or set model.language: null"
+            )
+        return None
+    if model.language is not None:
+        return language_code(model.language), model.task
+    own = getattr(generation, "language", None)
+    if own is None:
+        raise ConfigError(
+            f"model.language is missing: {model.name_or_path} is multilingual (--set model.language=English)"
+        )
+    # As `English`, `en` or `<|en|>`.
+    return language_code(str(own).strip("<|>")), getattr(generation, "task", None) or model.task
+
+
+def settle_generation(generation: Any, tokenizer: Any, language: tuple[str, str] | None) -> list[str]:
+    """Makes a generation config agree with the tokenizer, and transcribe one language by itself.
+
+    Args:
+        generation: Changed in place.
+        tokenizer: Its ids count.
+        language: See `language_of`.
+
+    Returns:
+        What was changed and matters to the result, a line each.
+    """
+    wanted = _wanted(generation, tokenizer)
+    used = {f"<|{language[0]}|>", language[1]} if language is not None else set()
+    outdated = [name for name, value in wanted.items() if not _agrees(getattr(generation, name, None), value, used)]
+    notes = []
+    if outdated:
+        notes.append(f"generation_config.json is outdated: {', '.join(outdated)} taken from the tokenizer instead")
+        for name in outdated:
+            setattr(generation, name, wanted[name])
+    if getattr(generation, "return_timestamps", False):
+        notes.append("generation_config.json asks for timestamps, which transcripts do not have: they are off")
+        generation.return_timestamps = False
+    generation.forced_decoder_ids = None
+    if language is not None:
+        generation.language, generation.task = LANGUAGES[language[0]], language[1]
+    return notes
+
+
+@contextmanager
+def allowing_text(generation: Any, tokenizer: Any) -> Iterator[None]:
+    """Within it, no text is forbidden.
+
+    Whisper's released weights suppress quotes, brackets and the like, which are errors where texts are compared as
+    written.
+    """
+    suppressed = getattr(generation, "suppress_tokens", None)
+    added = set(tokenizer.get_added_vocab().values())
+    # None, since an empty list is refused (transformers#36341).
+    generation.suppress_tokens = [token for token in suppressed or [] if token in added] or None
+    try:
+        yield
+    finally:
+        generation.suppress_tokens = suppressed
+
+
+def _wanted(generation: Any, tokenizer: Any) -> dict[str, Any]:
+    """What the tokenizer says of the ids that generation needs."""
+    vocabulary = tokenizer.get_vocab()
+    wanted: dict[str, Any] = {"no_timestamps_token_id": vocabulary.get(NO_TIMESTAMPS)}
+    if is_multilingual(generation):
+        languages = {token: vocabulary[token] for code in LANGUAGES if (token := f"<|{code}|>") in vocabulary}
+        tasks = {task: vocabulary[token] for task in TASKS if (token := f"<|{task}|>") in vocabulary}
+        wanted |= {"is_multilingual": True, "lang_to_id": languages, "task_to_id": tasks}
+    return wanted
+
+
+def _agrees(found: Any, wanted: Any, used: set[str]) -> bool:
+    if not isinstance(wanted, dict):
+        return bool(found == wanted)
+    # A table may have less than the tokenizer, whose languages need not all be trained.
+    return isinstance(found, dict) and found.items() <= wanted.items() and used & set(wanted) <= set(found)
