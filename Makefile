@@ -57,3 +57,4 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.api
 	$(BIN)/python -m tests.benchmarks.scale.bucket_reading
 	$(BIN)/python -m tests.benchmarks.scale.shard_fetches
+	$(BIN)/python -m tests.benchmarks.scale.training_start

@@ -4,7 +4,7 @@ import pytest
 
 from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, ledger, queue
-from tests.benchmarks.scale import bucket_reading, shard_fetches
+from tests.benchmarks.scale import bucket_reading, shard_fetches, training_start
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -39,3 +39,8 @@ def test_reading_from_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:
 def test_fetching_shards(capsys: pytest.CaptureFixture[str]) -> None:
     assert shard_fetches.main(["--shards", "6", "--window", "2", "--ranks", "2"]) == 0
     assert "2 of 4 ranks on the node" in capsys.readouterr().out
+
+
+def test_the_start_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert training_start.main(["--clips", "4000"]) == 0
+    assert "| first rank of a node, 4,000 clips, GB |" in capsys.readouterr().out

@@ -60,7 +60,11 @@ def labels_of(prepared: PreparedSet, family: Family, processor: Any) -> Labels:
     """
     texts = prepared.index["text"]
     name = f"labels-{family.labels_fingerprint(processor)}.bin"
-    return Labels(prepared.file(name, lambda path: _write(path, _encode(texts, family, processor))), len(texts))
+
+    def make(path: Path) -> None:
+        _write(path, _encode(texts, family, processor), len(texts))
+
+    return Labels(prepared.file(name, make), len(texts))
 
 
 def _encode(texts: pa.ChunkedArray, family: Family, processor: Any) -> Iterator[list[list[int]]]:
@@ -68,12 +72,15 @@ def _encode(texts: pa.ChunkedArray, family: Family, processor: Any) -> Iterator[
         yield family.encode_labels(processor, texts.slice(start, TEXTS_AT_ONCE).to_pylist())
 
 
-def _write(path: Path, encoded: Iterator[list[list[int]]]) -> None:
-    lengths, ids = [np.zeros(1, np.int64)], []
-    for rows in encoded:
-        lengths.append(np.fromiter(map(len, rows), np.int64))
-        ids.append(np.fromiter(chain.from_iterable(rows), np.int32))
+def _write(path: Path, encoded: Iterator[list[list[int]]], clips: int) -> None:
+    offsets = np.zeros(clips + 1, np.int64)
     with path.open("wb") as file:
-        np.cumsum(np.concatenate(lengths)).tofile(file)
-        for part in (*ids, np.zeros(1, np.int32)):
-            part.tofile(file)
+        offsets.tofile(file)
+        first = 1
+        for rows in encoded:
+            offsets[first : first + len(rows)] = np.fromiter(map(len, rows), np.int64)
+            np.fromiter(chain.from_iterable(rows), np.int32).tofile(file)
+            first += len(rows)
+        np.zeros(1, np.int32).tofile(file)
+        file.seek(0)
+        np.cumsum(offsets).tofile(file)

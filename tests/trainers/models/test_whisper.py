@@ -133,6 +133,15 @@ class TestLabels:
         assert labels.tolist() == [[IGNORED_LABEL] * 2, [1, IGNORED_LABEL]]
         assert inputs.tolist() == [[9, 7], [9, 1]]
 
+    def test_they_are_what_a_call_of_the_tokenizer_gives_whatever_it_was_called_with_before(
+        self, recognizer: Recognizer
+    ) -> None:
+        tokenizer = recognizer.processor.tokenizer
+        texts = [*TEXTS, "", " two  blanks ", "<|endoftext|> <|nospeech|>", "e\u0301 \u200d 🎉 ไทย\n", "word " * 600]
+        tokenizer(texts, padding=True, truncation=True, max_length=4)
+        labels = recognizer.encode_labels(texts)
+        assert labels == [ids[1:] for ids in tokenizer(texts, add_special_tokens=True)["input_ids"]]
+
     def test_no_texts_have_no_labels(self, recognizer: Recognizer) -> None:
         assert recognizer.encode_labels([]) == []
 
