@@ -49,6 +49,12 @@ class LogMel(torch.nn.Module):
         self.register_buffer("mel_filters", filters, persistent=False)
         self.register_buffer("window", torch.hann_window(self.n_fft), persistent=False)
 
+    def _mel(self, power: torch.Tensor) -> torch.Tensor:
+        """Mel power (mel bins, frames); not in TF32, which a model's own products may be in."""
+        if power.is_cuda:
+            return (self.mel_filters.T.double() @ power.double()).float()
+        return self.mel_filters.T @ power
+
     def frames(self, edge_s: float) -> int:
         """Frames of an utterance that is padded to `edge_s` seconds; even, as the encoder halves them."""
         return 2 * round(edge_s * self.sampling_rate_hz / self.hop_length / 2)
@@ -71,7 +77,7 @@ class LogMel(torch.nn.Module):
         waveform = torch.nn.functional.pad(waveform, (0, length - len(waveform)))
         stft = torch.stft(waveform, self.n_fft, self.hop_length, window=self.window, return_complex=True)
         power = (stft[..., :-1].abs() ** 2).contiguous()
-        log_mel = torch.clamp(self.mel_filters.T @ power, min=10**POWER_FLOOR_LOG10).log10()
+        log_mel = torch.clamp(self._mel(power), min=10**POWER_FLOOR_LOG10).log10()
         floor = torch.clamp(log_mel.max() - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
         kept = min(frames, log_mel.shape[1])
         features = log_mel.new_empty((log_mel.shape[0], frames))

@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import Runner, run_here
 from trainers.distributed.session import LocalSession
+from trainers.errors import ConfigError
 from trainers.pipeline.root_cause import converting_memory_errors
 from trainers.run_folder.layout import RunFolder
 from trainers.training.rank import WorkOrder
@@ -46,7 +47,17 @@ class LocalEngine:
         return made
 
     def check(self, config: TrainConfig) -> None:
-        """Nothing is placed, so everything fits."""
+        """Refuses another number of processes than the config's workers, which the batches are made for.
+
+        Raises:
+            ConfigError: names both numbers.
+        """
+        processes, workers = LocalSession.of_this_process().world_size, config.scaling.num_workers
+        if processes != workers:
+            raise ConfigError(
+                f"scaling.num_workers is {workers}, but without Ray there are {processes} processes: start as many "
+                f"(torchrun --nproc-per-node {workers}), or set scaling.num_workers to {processes}"
+            )
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
         """Runs this process's rank."""

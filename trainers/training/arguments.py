@@ -128,9 +128,17 @@ def training_arguments(
     chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
     chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}
     try:
-        return Seq2SeqTrainingArguments(**{**chosen, **part.training_args})
+        arguments = Seq2SeqTrainingArguments(**{**chosen, **part.training_args})
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
+    return on_one_device(arguments)
+
+
+def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArguments:
+    """Keeps the Trainer of a process that sees several GPUs from nn.DataParallel, which multiplies the gradients."""
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1
+    return arguments
 
 
 def _chosen(config: TrainConfig) -> dict[str, Any]:

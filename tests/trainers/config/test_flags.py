@@ -44,6 +44,7 @@ def test_the_long_known_command_line_gives_exactly_these_fields() -> None:
                 "per_device_eval_batch_size": 8,
                 "gradient_accumulation_steps": 1,
                 "learning_rate": 1e-5,
+                "warmup_steps": 500,
                 "save_steps": 1000,
                 "logging_steps": 25,
             },
@@ -52,6 +53,11 @@ def test_the_long_known_command_line_gives_exactly_these_fields() -> None:
         origin="expected",
     )
     assert built(LONG_KNOWN) == expected
+
+
+def test_a_short_training_warms_up_for_a_tenth_of_it() -> None:
+    assert built("--model_size tiny --name sr --max_steps 200").training.warmup_steps == 20
+    assert built("--model_size tiny --name sr --max_steps 200 --warmup_steps 0").training.warmup_steps == 0
 
 
 def test_both_spellings_of_a_flag_mean_the_same() -> None:

@@ -114,3 +114,11 @@ def test_features_that_are_random_are_refused() -> None:
 
 def test_nothing_of_it_is_saved() -> None:
     assert not LogMel(extractor(1, 80)).state_dict()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="TF32 is a GPU's")
+def test_a_model_in_tf32_hears_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    log_mel = LogMel(extractor(3, 80)).to("cuda")
+    found = log_mel(torch.from_numpy(speechlike(1.3)).to("cuda"), 300).cpu()
+    torch.testing.assert_close(found, ours(speechlike(1.3), 3, 80), atol=1e-4, rtol=0)

@@ -1,11 +1,14 @@
 """What the training side uses of other libraries beneath their public interfaces: it fails here when they change."""
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 from ray._private.state import state
 from transformers import Seq2SeqTrainer
 
+from tests.trainers.synthetic import config
+from trainers.training.arguments import on_one_device, training_arguments
 from trainers.training.trainer import SpeechTrainer
 
 OVERRIDDEN = ("_prepare_inputs", "_save", "_save_rng_state", "_load_rng_state")
@@ -26,6 +29,14 @@ def test_the_trainer_calls_them() -> None:
     source = inspect.getsource(Seq2SeqTrainer.__mro__[1])
     for name in OVERRIDDEN:
         assert f"self.{name}(" in source, name
+
+
+def test_a_process_that_sees_several_gpus_trains_on_one(tmp_path: Path) -> None:
+    arguments = training_arguments(config(), output_dir=tmp_path, accumulation=1, on_gpu=False)
+    # What transformers finds in a process that torchrun has not started.
+    arguments._n_gpu = 3
+    assert arguments.n_gpu == 3
+    assert on_one_device(arguments).n_gpu == 1
 
 
 def test_ray_s_global_state_knows_how_far_the_cluster_may_grow() -> None:
