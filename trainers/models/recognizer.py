@@ -24,11 +24,13 @@ class Decoding:
         max_length: Most tokens of a hypothesis.
         num_beams: Beams; 1 is greedy.
         autocast: Lower precision of the computation, or None for float32.
+        as_written: Whether hypotheses are compared as they are written, so that no text may be suppressed.
     """
 
     max_length: int
     num_beams: int
     autocast: torch.dtype | None = None
+    as_written: bool = False
 
 
 @dataclass(frozen=True)

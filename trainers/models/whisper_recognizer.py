@@ -21,7 +21,7 @@ from trainers.data.features import LogMel
 from trainers.models.family import Limits, cannot_open
 from trainers.models.recognizer import IGNORED_LABEL, Decoding, LabelCollator, Recognizer
 from trainers.models.whisper_family import WhisperFamily, limits_of, regularization
-from trainers.models.whisper_generation import language_of, settle_generation
+from trainers.models.whisper_generation import allowing_text, language_of, settle_generation
 
 
 class WhisperRecognizer(Recognizer):
@@ -77,7 +77,10 @@ class WhisperRecognizer(Recognizer):
         precision = (
             torch.autocast(model.device.type, decoding.autocast) if decoding.autocast is not None else nullcontext()
         )
-        with self.input_frames(features.shape[-1]), precision:
+        text = (
+            allowing_text(model.generation_config, self.processor.tokenizer) if decoding.as_written else nullcontext()
+        )
+        with self.input_frames(features.shape[-1]), precision, text:
             # Once, for the loss and for the hypothesis: the encoder is most of the work.
             encoded = model.get_encoder()(features)
             losses = self._losses(encoded, labels)

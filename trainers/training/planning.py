@@ -75,6 +75,7 @@ def scoring_options(config: TrainConfig, model_context_s: float, *, full_context
             max_length=config.training.generation_max_length,
             num_beams=config.training.generation_num_beams,
             autocast=autocast_dtype(config),
+            as_written=config.data.normalizer_name == "none",
         ),
         normalizer=config.data.normalizer_name,
         edges_s=bucket_edges(context_s, bucketed=bucketed),

@@ -12,6 +12,7 @@ from transformers import GenerationConfig, WhisperProcessor
 from tests.trainers.synthetic import config
 from trainers.config.schema import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.recognizer import Decoding
 from trainers.models.whisper_family import WhisperFamily
 from trainers.models.whisper_generation import allowing_text, language_of, settle_generation
 
@@ -97,6 +98,22 @@ class TestAsTheHubShipsIt:
                 "<|nospeech|>",
             }
         assert generation.suppress_tokens == before
+
+    def test_a_quote_can_be_recognized_where_texts_are_compared_as_written(self, hub_whisper: Path) -> None:
+        recognizer = FAMILY.load_recognizer(part(hub_whisper), None, seed=1)
+        tokenizer = recognizer.processor.tokenizer
+        quote = tokenizer('"', add_special_tokens=False)["input_ids"][0]
+        decoder = recognizer.model.get_decoder()
+        # Whatever it hears, this model says what the quote's embedding points to.
+        decoder.layer_norm.weight.data.zero_()
+        decoder.layer_norm.bias.data.copy_(50 * decoder.embed_tokens.weight.data[quote])
+        features = torch.randn(1, 80, 3000, generator=torch.Generator().manual_seed(0))
+        labels = recognizer.encode_labels(['"'])
+        said = {
+            as_written: recognizer.recognize(features, labels, Decoding(4, 1, as_written=as_written))
+            for as_written in (False, True)
+        }
+        assert '"' in str(said[True]) and '"' not in str(said[False])
 
 
 class TestLanguage:
