@@ -23,14 +23,48 @@ class Decoding:
     Attributes:
         max_length: Most tokens of a hypothesis.
         num_beams: Beams; 1 is greedy.
+        nbest: Hypotheses that are given of each utterance, at most as many as beams. None: only the best.
         autocast: Lower precision of the computation, or None for float32.
         as_written: Whether hypotheses are compared as they are written, so that no text may be suppressed.
     """
 
     max_length: int
     num_beams: int
+    nbest: int | None = None
     autocast: torch.dtype | None = None
     as_written: bool = False
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One hypothesis of a beam search.
+
+    Attributes:
+        text: The hypothesis.
+        avg_logprob: See `Recognition`.
+    """
+
+    text: str
+    avg_logprob: float
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """What a model made of an utterance.
+
+    Attributes:
+        text: The hypothesis.
+        loss: Cross-entropy summed over the utterance's labels, in nats.
+        avg_logprob: Mean over the hypothesis's generated tokens, its end token among them unless it was cut off at the
+            maximal length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
+            before generation suppresses any. Prompt tokens (start, language, task) are given, not generated.
+        nbest: Where it was asked for, hypotheses of a beam search, the best by its own score first.
+    """
+
+    text: str
+    loss: float
+    avg_logprob: float
+    nbest: tuple[Alternative, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,14 +127,11 @@ class Recognizer(ABC):
     @abstractmethod
     def recognize(
         self, features: torch.Tensor, labels: Sequence[Sequence[int]], decoding: Decoding
-    ) -> list[tuple[str, float]]:
+    ) -> list[Recognition]:
         """Generates a hypothesis for each utterance, without gradients.
 
         Args:
             features: Input (B, …, frames) on the model's device, of the frames of `input_frames`.
             labels: Label ids of each utterance.
             decoding: How.
-
-        Returns:
-            Of each utterance, the hypothesis and the loss summed over its labels, in nats.
         """

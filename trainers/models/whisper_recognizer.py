@@ -1,6 +1,6 @@
 """A Whisper model as Rayscribe trains and scores it: padded labels, loss, and input of any even length."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -9,19 +9,34 @@ from typing import Any
 import torch
 from transformers import (
     GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
     SuppressTokensLogitsProcessor,
     WhisperConfig,
     WhisperForConditionalGeneration,
     WhisperProcessor,
     set_seed,
 )
+from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.config.schema import ModelPart
 from trainers.data.features import LogMel
 from trainers.models.family import Limits, cannot_open
-from trainers.models.recognizer import IGNORED_LABEL, Decoding, LabelCollator, Recognizer
+from trainers.models.recognizer import IGNORED_LABEL, Alternative, Decoding, LabelCollator, Recognition, Recognizer
 from trainers.models.whisper_family import WhisperFamily, limits_of, regularization
 from trainers.models.whisper_generation import allowing_text, language_of, settle_generation
+
+
+class PromptRecorder(LogitsProcessor):
+    """Keeps what generation is given to begin with: the start, language and task tokens, (B × beams, P)."""
+
+    of_each: torch.Tensor
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Changes no score."""
+        if not hasattr(self, "of_each"):
+            self.of_each = input_ids.clone()
+        return scores
 
 
 class WhisperRecognizer(Recognizer):
@@ -71,9 +86,9 @@ class WhisperRecognizer(Recognizer):
     @torch.no_grad()
     def recognize(
         self, features: torch.Tensor, labels: Sequence[Sequence[int]], decoding: Decoding
-    ) -> list[tuple[str, float]]:
+    ) -> list[Recognition]:
         """See `Recognizer`."""
-        model = self.model
+        model, prompt = self.model, PromptRecorder()
         precision = (
             torch.autocast(model.device.type, decoding.autocast) if decoding.autocast is not None else nullcontext()
         )
@@ -84,15 +99,54 @@ class WhisperRecognizer(Recognizer):
             # Once, for the loss and for the hypothesis: the encoder is most of the work.
             encoded = model.get_encoder()(features)
             losses = self._losses(encoded, labels)
-            tokens = model.generate(
-                encoder_outputs=encoded,
-                max_new_tokens=max(1, min(decoding.max_length, self.limits.new_tokens)),
-                num_beams=decoding.num_beams,
-                do_sample=False,
-                logits_processor=[self._no_timestamps()],
-            )
-        hypotheses = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return [(hypothesis.strip(), loss) for hypothesis, loss in zip(hypotheses, losses, strict=True)]
+            options: dict[str, Any] = {
+                "max_new_tokens": max(1, min(decoding.max_length, self.limits.new_tokens)),
+                "num_beams": decoding.num_beams,
+                "do_sample": False,
+                "logits_processor": [self._no_timestamps(), prompt],
+            }
+            tokens = model.generate(encoder_outputs=encoded, **options)
+            prompts = prompt.of_each[:: decoding.num_beams]
+            best = self._alternatives(encoded, prompts, tokens, options["max_new_tokens"])
+            nbest: list[tuple[Alternative, ...] | None] = [None] * len(losses)
+            if decoding.nbest is not None:
+                nbest = [*self._nbest(encoded, prompts, decoding.nbest, options)]
+        return [
+            Recognition(item.text, loss, item.avg_logprob, others)
+            for item, loss, others in zip(best, losses, nbest, strict=True)
+        ]
+
+    def _nbest(
+        self, encoded: Any, prompts: torch.Tensor, count: int, options: Mapping[str, Any]
+    ) -> list[tuple[Alternative, ...]]:
+        """The best hypotheses of each utterance by one more beam search, the same as of `recognize`.
+
+        Whisper's own `generate` repeats the utterances instead of returning several of the beams, so that all would be
+        the same; the one that it calls itself is called here, with the prompt that it was given.
+        """
+        sequences = GenerationMixin.generate(
+            self.model,
+            encoder_outputs=encoded,
+            decoder_input_ids=prompts,
+            num_return_sequences=count,
+            **options,
+        )[:, prompts.shape[1] :]
+        each = BaseModelOutput(encoded.last_hidden_state.repeat_interleave(count, dim=0))
+        limit = options["max_new_tokens"]
+        found = self._alternatives(each, prompts.repeat_interleave(count, dim=0), sequences, limit)
+        return [tuple(found[start : start + count]) for start in range(0, len(found), count)]
+
+    def _alternatives(self, encoded: Any, prompts: torch.Tensor, tokens: torch.Tensor, limit: int) -> list[Alternative]:
+        """Hypotheses of their tokens, (R, T) and padded; `prompts` is (R, P), `limit` the most tokens generated."""
+        padding = {self.model.generation_config.pad_token_id, self.model.generation_config.eos_token_id}
+        texts = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        rows = [_without_end(row, padding) for row in tokens.tolist()]
+        ended = [row if len(row) == limit else [*row, self.model.generation_config.eos_token_id] for row in rows]
+        labels = pad_labels(ended, start_id=0, pad_id=self.model.config.pad_token_id)["labels"].to(prompts.device)
+        inputs = torch.cat([prompts, labels[:, :-1].clamp(min=0)], dim=1)
+        logits = self.model(encoder_outputs=encoded, decoder_input_ids=inputs).logits[:, prompts.shape[1] - 1 :]
+        means = [-float(label_loss(row[None], target[None], None)) for row, target in zip(logits, labels, strict=True)]
+        return [Alternative(text.strip(), mean) for text, mean in zip(texts, means, strict=True)]
 
     def _losses(self, encoded: Any, labels: Sequence[Sequence[int]]) -> list[float]:
         inputs = {name: value.to(self.model.device) for name, value in self.collate_labels(labels).items()}
@@ -104,6 +158,14 @@ class WhisperRecognizer(Recognizer):
         """Forbids timestamps, which are not wanted: after one, generation would go back to the audio."""
         first = self.model.generation_config.no_timestamps_token_id + 1
         return SuppressTokensLogitsProcessor(list(range(first, self.model.config.vocab_size)), device=self.model.device)
+
+
+def _without_end(tokens: Sequence[int], padding: Collection[int]) -> list[int]:
+    """Tokens of a hypothesis without its end token and what is behind it."""
+    length = len(tokens)
+    while length and tokens[length - 1] in padding:
+        length -= 1
+    return list(tokens[:length])
 
 
 def load(

@@ -45,7 +45,7 @@ class RunResult:
         return f"{rates_line(self.totals, self.language)} on {self.split} ({count} utterances) · {self.folder}"
 
 
-def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> RunResult:
+def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:
     """Scores a model on a split of the config's data, into a new folder under the storage path.
 
     Args:
@@ -53,10 +53,17 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
         engine: Where it runs.
         model: A run folder, a folder or s3:// URL with a model, or a Hub id.
         split: train, validation or test.
+        nbest: Hypotheses that are given of each utterance. None: only the best.
 
     Raises:
-        ConfigError: there is no such model, or the config has no such split.
+        ConfigError: there is no such model, the config has no such split, or more hypotheses are asked for than beams.
     """
+    beams = config.training.generation_num_beams
+    if nbest is not None and not 1 <= nbest <= beams:
+        raise ConfigError(
+            f"--nbest {nbest}: a beam search gives 1 to training.generation_num_beams = {beams} hypotheses; "
+            f"raise the beams (--set training.generation_num_beams={max(nbest, 1)})"
+        )
     name = model.rstrip("/").rpartition("/")[2]
 
     def stage() -> EvaluateOrder:
@@ -67,7 +74,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str) -> 
         if split not in sets:
             raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
         resolved = resolve_fields(config, cache_url_of(config), None)
-        return EvaluateOrder(resolved, sets[split], split, address, url)
+        return EvaluateOrder(resolved, sets[split], split, address, url, nbest)
 
     order = engine.once(stage)
     folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))

@@ -6,14 +6,16 @@ move it. Nothing here changes case or punctuation: that is a normalizer's work, 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import jiwer
 
 from trainers.errors import ScoringError
 
 IDS_SHOWN = 5
+FROM_A_MODEL = ("avg_logprob", "nbest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,9 @@ class UtteranceScore:
         character_substitutions: Characters substituted.
         characters: Characters in the normalized reference, single spaces included.
         duration_s: Length of the recording in seconds; None where it is not known.
+        avg_logprob: Mean log-probability of the hypothesis's tokens in nats, see `trainers.models.recognizer`; None
+            where it is not known.
+        nbest: Where they were asked for, the best hypotheses by `text` and `avg_logprob`, the best first.
     """
 
     id: str
@@ -119,6 +124,8 @@ class UtteranceScore:
     character_substitutions: int
     characters: int
     duration_s: float | None
+    avg_logprob: float | None = None
+    nbest: Sequence[Mapping[str, Any]] | None = None
 
     @property
     def word_counts(self) -> EditCounts:
@@ -135,9 +142,13 @@ class UtteranceScore:
             self.characters,
         )
 
-    def to_json_dict(self) -> dict[str, str | int | float | None]:
-        """Gives the fields by name, for a line of JSON; `UtteranceScore(**line)` reads it back."""
-        return asdict(self)
+    def to_json_dict(self) -> dict[str, Any]:
+        """Gives the fields by name, for a line of JSON; `UtteranceScore(**line)` reads it back.
+
+        What only a model knows is left out where it is not known.
+        """
+        line = asdict(self)
+        return {name: value for name, value in line.items() if value is not None or name not in FROM_A_MODEL}
 
 
 def score_utterance(

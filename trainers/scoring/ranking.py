@@ -45,7 +45,7 @@ def rates_line(totals: Mapping[str, Any], language: str | None) -> str:
     rates = f"WER {_percent(totals['wer'])}"
     if ranking_rate(language) == "cer":
         rates = f"CER {_percent(totals['cer'])}, {rates}"
-        remarks.insert(0, f"ranked by CER, since {language} is written without spaces between words")
+        remarks.insert(0, f"CER ranks: {language} is written without spaces between words")
     return f"{rates} ({'; '.join(remarks)})" if remarks else rates
 
 

@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
 from trainers.models.labels import Labels
-from trainers.models.recognizer import Decoding, Recognizer
+from trainers.models.recognizer import Decoding, Recognition, Recognizer
 from trainers.scoring.error_rate import Score, UtteranceScore, check_ids
 from trainers.scoring.metrics import ErrorRates
 from trainers.scoring.normalizers import Normalizer, normalizer_named
@@ -89,8 +89,7 @@ class CutShortError(Exception):
 @dataclass(frozen=True)
 class _Hypothesis:
     position: int
-    text: str
-    loss: float
+    recognition: Recognition
     labels: int
 
 
@@ -186,8 +185,8 @@ class Scorer:
         labels = [self._labels[position] for position in positions]
         recognized = self._recognizer.recognize(features, labels, options.decoding)
         return [
-            _Hypothesis(int(position), text, loss, len(self._labels[position]))
-            for position, (text, loss) in zip(positions, recognized, strict=True)
+            _Hypothesis(int(position), recognition, len(self._labels[position]))
+            for position, recognition in zip(positions, recognized, strict=True)
         ]
 
     def _sum(self, hypotheses: Sequence[_Hypothesis], options: ScoringOptions) -> SplitScore:
@@ -198,14 +197,17 @@ class Scorer:
         check_ids(ids, [all_ids[item.position] for item in gathered])
         # One of each, in the order of the index.
         result = ErrorRates().compute(
-            predictions=[item.text for item in gathered],
+            predictions=[item.recognition.text for item in gathered],
             references=scored["text"].to_pylist(),
             normalize=normalizer,
             ids=ids,
             durations_s=scored["duration_s"].to_pylist(),
             utterances=self._prepared.summary.rows,
         )
-        utterances = result.pop("per_utterance")
+        utterances = [
+            replace(score, avg_logprob=item.recognition.avg_logprob, nbest=_nbest_of(item.recognition))
+            for score, item in zip(result.pop("per_utterance"), gathered, strict=True)
+        ]
         score = Score(**result)
         if score.wer is None:
             raise ScoringError(
@@ -213,5 +215,9 @@ class Scorer:
                 "so that no WER exists; transcribe them, or set data.do_normalize_eval: false"
             )
         # Added exactly, so that the loss does not move with the order of ranks either.
-        loss = math.fsum(item.loss for item in gathered) / sum(item.labels for item in gathered)
+        loss = math.fsum(item.recognition.loss for item in gathered) / sum(item.labels for item in gathered)
         return SplitScore(score, utterances, loss, normalizer, len(all_ids) - len(ids))
+
+
+def _nbest_of(recognition: Recognition) -> tuple[dict[str, Any], ...] | None:
+    return None if recognition.nbest is None else tuple(asdict(item) for item in recognition.nbest)

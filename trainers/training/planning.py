@@ -65,8 +65,17 @@ def cache_bytes(config: TrainConfig) -> int:
     return round(config.data.local_cache_gb * 1e9)
 
 
-def scoring_options(config: TrainConfig, model_context_s: float, *, full_context: bool = False) -> ScoringOptions:
-    """How a split is scored by a resolved config; with `full_context`, every clip padded to the whole context."""
+def scoring_options(
+    config: TrainConfig, model_context_s: float, *, full_context: bool = False, nbest: int | None = None
+) -> ScoringOptions:
+    """How a split is scored by a resolved config.
+
+    Args:
+        config: The config.
+        model_context_s: The model's whole context, seconds.
+        full_context: Pad every clip to the whole context.
+        nbest: See `Decoding`.
+    """
     bucketed = config.model.max_context_s is not None and not full_context
     context_s = model_context_s if full_context else context_of(config, model_context_s)
     return ScoringOptions(
@@ -74,6 +83,7 @@ def scoring_options(config: TrainConfig, model_context_s: float, *, full_context
         decoding=Decoding(
             max_length=config.training.generation_max_length,
             num_beams=config.training.generation_num_beams,
+            nbest=nbest,
             autocast=autocast_dtype(config),
             as_written=config.data.normalizer_name == "none",
         ),

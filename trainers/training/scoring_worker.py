@@ -30,6 +30,7 @@ class EvaluateOrder:
         split: Its name.
         model: Folder or URL of a model, or a Hub id.
         folder_url: Where the score is written.
+        nbest: Hypotheses that are given of each utterance. None: only the best.
     """
 
     config: TrainConfig
@@ -37,6 +38,7 @@ class EvaluateOrder:
     split: str
     model: str
     folder_url: str
+    nbest: int | None = None
 
 
 def evaluate_here(order: EvaluateOrder) -> None:
@@ -53,7 +55,7 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     for note in recognizer.notes:
         session.print_from_main(f"model: {note}")
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
-    score_split(config, order.prepared, session, folder, recognizer, order.split)
+    score_split(config, order.prepared, session, folder, recognizer, order.split, nbest=order.nbest)
     session.barrier()
 
 
@@ -83,11 +85,14 @@ def score_split(
     folder: RunFolder,
     recognizer: Recognizer,
     split: str,
+    *,
+    nbest: int | None = None,
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
     clips = scored_clips(config, prepared, recognizer, split)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
-    result = scorer.score(scoring_options(config, recognizer.limits.context_s), what=f"score {split}")
+    options = scoring_options(config, recognizer.limits.context_s, nbest=nbest)
+    result = scorer.score(options, what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
     if config.model.max_context_s is not None:
         whole_options = scoring_options(config, recognizer.limits.context_s, full_context=True)

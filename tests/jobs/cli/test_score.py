@@ -139,7 +139,7 @@ def test_a_language_without_spaces_shows_cer_first_and_says_why(tmp_path: Path) 
     said, heard = written(tmp_path / "said.txt", "กินน้ำ\n"), written(tmp_path / "heard.txt", "กินน้า\n")
     lines = run(heard, "--reference", said, "--language", "th").output.splitlines()
     assert lines == [
-        "CER 16.7%, WER 100.0% (ranked by CER, since th is written without spaces between words; normalizer basic 1)"
+        "CER 16.7%, WER 100.0% (CER ranks: th is written without spaces between words; normalizer basic 1)"
         " on 1 utterances",
         "  1 words: 0 insertions, 0 deletions, 1 substitutions",
         "  6 characters: 0 insertions, 0 deletions, 1 substitutions",

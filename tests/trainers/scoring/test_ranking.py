@@ -24,7 +24,7 @@ def test_a_line_names_the_normalizer() -> None:
 
 def test_a_line_says_why_characters_rank() -> None:
     assert rates_line(TOTALS, "Thai") == (
-        "CER 4.2%, WER 80.0% (ranked by CER, since Thai is written without spaces between words; normalizer basic 1)"
+        "CER 4.2%, WER 80.0% (CER ranks: Thai is written without spaces between words; normalizer basic 1)"
     )
 
 

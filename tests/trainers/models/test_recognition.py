@@ -1,0 +1,99 @@
+"""What a model makes of an utterance: hypothesis, its average log-probability, and the n best of a beam search."""
+
+import pytest
+import torch
+
+from tests.trainers.synthetic import config, speechlike
+from trainers.models.recognizer import Decoding, Recognizer
+from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper_recognizer import label_loss
+
+TEXTS = ["one two three", "four", "здраво свете", "日本語"]
+FAMILY = WhisperFamily()
+LIMIT = 5
+
+
+@pytest.fixture(scope="module")
+def recognizer(tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
+    """A model that has learned its four utterances half by heart, so that it ends some by itself and not others."""
+    folder = tmp_path_factory.mktemp("description")
+    model = config({"model.language": "Serbian", "model.d_model": 32}).model
+    FAMILY.write_description(folder, TEXTS, model)
+    recognizer = FAMILY.load_recognizer(model, folder, seed=1)
+    network, labels = recognizer.model, recognizer.encode_labels(TEXTS)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3)
+    network.train()
+    with recognizer.input_frames(300):
+        for _ in range(30):
+            inputs = recognizer.collate_labels(labels)
+            targets = inputs.pop("labels")
+            loss = label_loss(network(features_of(recognizer), **inputs).logits, targets, None)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    network.eval()
+    return recognizer
+
+
+def features_of(recognizer: Recognizer) -> torch.Tensor:
+    extractor = recognizer.new_features()
+    clips = [torch.from_numpy(speechlike(1.0 + seed / 4, seed)) for seed in range(len(TEXTS))]
+    return torch.stack([extractor(clip, 300) for clip in clips])
+
+
+def greedy(recognizer: Recognizer, clip: torch.Tensor) -> tuple[list[int], float]:
+    """A plain greedy search of one utterance, without a cache: its tokens, and their mean log-probability."""
+    model, tokenizer = recognizer.model, recognizer.processor.tokenizer
+    first_time = tokenizer.convert_tokens_to_ids("<|notimestamps|>") + 1
+    ids: list[int] = [model.config.decoder_start_token_id, *tokenizer.prefix_tokens[1:]]
+    start, sums = len(ids), []
+    with torch.no_grad(), recognizer.input_frames(300):
+        while len(ids) - start < LIMIT and (len(ids) == start or ids[-1] != tokenizer.eos_token_id):
+            logits = model(clip[None], decoder_input_ids=torch.tensor([ids])).logits[0, -1]
+            ids.append(int(logits[:first_time].argmax()))
+            sums.append(float(torch.log_softmax(logits, dim=0)[ids[-1]]))
+    return ids[start:], sum(sums) / len(sums)
+
+
+def test_the_average_log_probability_is_that_of_the_tokens_one_by_one(recognizer: Recognizer) -> None:
+    features = features_of(recognizer)
+    found = recognizer.recognize(features, recognizer.encode_labels(TEXTS), Decoding(LIMIT, num_beams=1))
+    expected = [greedy(recognizer, clip) for clip in features]
+    decode = recognizer.processor.tokenizer.decode
+    assert [item.text for item in found] == [decode(ids, skip_special_tokens=True).strip() for ids, _ in expected]
+    assert [item.avg_logprob for item in found] == pytest.approx([mean for _, mean in expected], rel=1e-4)
+    assert {ids[-1] == recognizer.processor.tokenizer.eos_token_id for ids, _ in expected} == {True, False}
+    assert [item.nbest for item in found] == [None] * len(TEXTS)
+
+
+def test_the_n_best_are_different_and_begin_with_the_hypothesis(recognizer: Recognizer) -> None:
+    features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
+    found = recognizer.recognize(features, labels, Decoding(LIMIT, num_beams=4, nbest=3))
+    for item in found:
+        assert item.nbest is not None
+        assert item.nbest[0].text == item.text
+        assert item.nbest[0].avg_logprob == pytest.approx(item.avg_logprob, rel=1e-4)
+        assert len({other.text for other in item.nbest}) == 3
+        scores = [other.avg_logprob for other in item.nbest]
+        assert scores == sorted(scores, reverse=True), "beams are ordered by it, with a length penalty of 1"
+
+
+def test_asking_for_more_changes_no_hypothesis(recognizer: Recognizer) -> None:
+    features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
+    one, all_four = (recognizer.recognize(features, labels, Decoding(LIMIT, 4, nbest=count)) for count in (None, 4))
+    assert [(item.text, item.loss, item.avg_logprob) for item in one] == [
+        (item.text, item.loss, item.avg_logprob) for item in all_four
+    ]
+
+
+def test_an_utterance_s_numbers_do_not_depend_on_its_batch(recognizer: Recognizer) -> None:
+    features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
+    decoding = Decoding(LIMIT, num_beams=4, nbest=2)
+    together = recognizer.recognize(features, labels, decoding)
+    for index, item in enumerate(together):
+        alone = recognizer.recognize(features[index : index + 1], labels[index : index + 1], decoding)[0]
+        assert alone.nbest is not None and item.nbest is not None
+        assert [other.text for other in alone.nbest] == [other.text for other in item.nbest]
+        assert [other.avg_logprob for other in alone.nbest] == pytest.approx(
+            [other.avg_logprob for other in item.nbest], rel=1e-4
+        )
