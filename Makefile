@@ -58,3 +58,4 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.scale.bucket_reading
 	$(BIN)/python -m tests.benchmarks.scale.shard_fetches
 	$(BIN)/python -m tests.benchmarks.scale.training_start
+	$(BIN)/python -m tests.benchmarks.scale.hub_memory

@@ -4,7 +4,7 @@ import pytest
 
 from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, ledger, queue
-from tests.benchmarks.scale import bucket_reading, shard_fetches, training_start
+from tests.benchmarks.scale import bucket_reading, hub_memory, shard_fetches, training_start
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -44,3 +44,8 @@ def test_fetching_shards(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_start_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
     assert training_start.main(["--clips", "4000"]) == 0
     assert "| first rank of a node, 4,000 clips, GB |" in capsys.readouterr().out
+
+
+def test_the_driver_s_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hub_memory.main(["--rows", "100", "600"]) == 0
+    assert "| times as much |" in capsys.readouterr().out

@@ -86,7 +86,7 @@ class DemoPart(Part):
 
 
 class HubDatasetPart(Part):
-    """A data set that `datasets.load_dataset` opens: a Hub id, or a folder of parquet files."""
+    """A data set that `datasets.load_dataset` opens: a Hub id, or a folder of parquet files that every node reads."""
 
     name: str = Field(description="Hub id, e.g. google/fleurs, or a folder.")
     config_name: str | None = Field(

@@ -13,16 +13,20 @@ import os
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import groupby
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from trainers.config.schema import DataPart
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_url
+from trainers.data import parquet_rows
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
 from trainers.data.sources import Source, read_location
@@ -34,6 +38,7 @@ from trainers.storage import Storage, open_storage
 # Increased when the bytes that preparing writes change, so that sets of an older version are not used as new ones.
 FORMAT_VERSION = 1
 ROWS_PER_SHARD = 256
+MOST_SHARDS_PER_BLOCK = 8
 STALE_FOLDER_S = 24 * 3600
 # Recordings of a bucket that are fetched at once, and held until it is their turn to be decoded.
 FETCHED_AHEAD = 16
@@ -105,13 +110,21 @@ class ShardTask:
         """
         pa.set_cpu_count(1)
         storage = open_storage(self.folder_url, self.storage_options)
-        results = [row for rows in _by_shard(block) for row in self._write_shard(storage, rows)]
+        rows = block.to_pylist()
+        with_recordings = zip(rows, self._recordings(rows), strict=True)
+        results = [
+            result
+            for _, of_shard in groupby(with_recordings, key=lambda pair: pair[0]["shard"])
+            for result in self._write_shard(storage, of_shard)
+        ]
         return pa.Table.from_pylist(results, schema=RESULT_SCHEMA)
 
-    def _write_shard(self, storage: Storage, rows: list[dict[str, object]]) -> list[dict[str, object]]:
-        stored: list[dict[str, object]] = []
-        results: list[dict[str, object]] = []
-        for row, fetch in zip(rows, self._recordings(rows), strict=True):
+    def _write_shard(
+        self, storage: Storage, with_recordings: Iterable[tuple[dict[str, Any], Callable[[], bytes]]]
+    ) -> list[dict[str, Any]]:
+        stored: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
+        for row, fetch in with_recordings:
             result = {"source_row": row["row"], "id": row["id"], "shard": row["shard"], "stored_bytes": 0}
             try:
                 clip = self._clip(row, fetch())
@@ -122,21 +135,25 @@ class ShardTask:
             stored.append(clip)
         if stored:
             data = _arrow_stream(pa.Table.from_pylist(stored, schema=SHARD_SCHEMA))
-            storage.write_bytes(shard_name(int(str(rows[0]["shard"]))), data)
+            storage.write_bytes(shard_name(results[0]["shard"]), data)
             results[0]["stored_bytes"] = len(data)
         return results
 
-    def _recordings(self, rows: list[dict[str, object]]) -> Iterator[Callable[[], bytes]]:
+    def _recordings(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[Callable[[], bytes]]:
         """Of each row, what gives its recording, or raises; those of a bucket are fetched ahead, several at a time."""
+        with_bytes: Iterable[Mapping[str, Any]] = rows
+        if parquet_rows.FILE in rows[0]:
+            recordings = parquet_rows.read_recordings(rows)
+            with_bytes = ({**row, "audio_bytes": read} for row, read in zip(rows, recordings, strict=True))
         with ThreadPoolExecutor(FETCHED_AHEAD, thread_name_prefix="recordings") as pool:
             ahead: deque[Callable[[], bytes]] = deque()
-            for row in rows:
+            for row in with_bytes:
                 ahead.append(self._recording(row, pool))
                 if len(ahead) > FETCHED_AHEAD:
                     yield ahead.popleft()
             yield from ahead
 
-    def _recording(self, row: dict[str, object], pool: Executor) -> Callable[[], bytes]:
+    def _recording(self, row: Mapping[str, Any], pool: Executor) -> Callable[[], bytes]:
         source, location = row.get("audio_bytes"), str(row["audio"])
         if isinstance(source, bytes):
             return lambda: source
@@ -144,7 +161,7 @@ class ShardTask:
             return pool.submit(_read_recording, location, self.storage_options).result
         return partial(_read_recording, location, self.storage_options)
 
-    def _clip(self, row: dict[str, object], recording: bytes) -> dict[str, object]:
+    def _clip(self, row: Mapping[str, Any], recording: bytes) -> dict[str, Any]:
         samples = decode(recording, name=str(row["audio"]), sampling_rate_hz=self.options.sampling_rate_hz)
         return {
             "id": row["id"],
@@ -248,18 +265,19 @@ def prepare(
     return found
 
 
-def blocks_of(table: pa.Table, rows_per_shard: int) -> list[pa.Table]:
-    """Cuts a table into blocks of one shard each; the cut does not depend on the cluster."""
-    shards = math.ceil(len(table) / rows_per_shard)
-    return [
-        block.append_column("shard", pa.array([shard] * len(block), pa.int64()))
-        for shard in range(shards)
-        if (block := table.slice(shard * rows_per_shard, rows_per_shard))
-    ]
+def blocks_of(table: pa.Table, rows_per_shard: int, shards_per_block: int = 1) -> list[pa.Table]:
+    """Cuts a table into blocks of whole shards; which rows form a shard depends on neither cluster nor blocks."""
+    shards = np.arange(len(table), dtype=np.int64) // rows_per_shard
+    numbered = table.append_column("shard", pa.array(shards))
+    rows = rows_per_shard * shards_per_block
+    return [numbered.slice(first, rows) for first in range(0, len(table), rows)]
 
 
 def _run(source: Source, data: DataPart, runner: Runner, task: ShardTask, log: Callable[[str], None]) -> pa.Table:
-    blocks = blocks_of(source.table, task.options.rows_per_shard)
+    rows_per_shard = task.options.rows_per_shard
+    # A task reads a group of a Parquet file from its first row on, so several shards of a large one are one task's.
+    shards_per_block = min(MOST_SHARDS_PER_BLOCK, math.ceil(source.rows_at_once / rows_per_shard))
+    blocks = blocks_of(source.table, rows_per_shard, shards_per_block)
     progress = Progress(f"prepare {source.split}", total=len(source.table), unit="clips", log=log)
     parts: list[pa.Table] = []
     bad: list[dict[str, str]] = []
@@ -296,13 +314,6 @@ def _check_bad(source: Source, data: DataPart, bad: int, rows: int, quarantine: 
         f"{data.max_bad_fraction} allows (e.g. {examples}):\n{reasons}\n"
         f"fix or remove them, or raise data.max_bad_fraction"
     )
-
-
-def _by_shard(block: pa.Table) -> Iterable[list[dict[str, object]]]:
-    rows: dict[int, list[dict[str, object]]] = {}
-    for row in block.to_pylist():
-        rows.setdefault(row["shard"], []).append(row)
-    return rows.values()
 
 
 def _read_recording(location: str, storage_options: StorageOptions) -> bytes:

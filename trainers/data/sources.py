@@ -1,15 +1,17 @@
 """Data sources: manifests, the demo corpus, a `datasets` data set. Each gives one table a split.
 
-A table has the columns of `manifest.read_manifest`; where the recordings are not files that every node can open, it
-has a column `audio_bytes` too, and they travel to the nodes with the rows.
+A table has the columns of `manifest.read_manifest`. Recordings in Parquet files have the columns of
+`parquet_rows.LOCATION` too, and the nodes read them. Others that are not files that every node can open travel to the
+nodes with the rows, in a column `audio_bytes`.
 """
 
 import hashlib
 import json
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pyarrow.compute as pc
 
 from trainers.config.schema import DataPart, HubDatasetPart
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
+from trainers.data import parquet_rows
 from trainers.data.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.manifest import read_manifest
 from trainers.errors import DataError, StorageError
@@ -35,12 +38,14 @@ class Source:
         origin: Its name in messages: a path, a URL, a data set.
         table: Rows, see the module.
         fingerprint: Hash of everything that decides what the rows hold.
+        rows_at_once: Rows whose recordings are best read together: a group of a Parquet file.
     """
 
     split: str
     origin: str
     table: pa.Table
     fingerprint: str
+    rows_at_once: int = 1
 
 
 def open_sources(data: DataPart, *, storage_options: StorageOptions, splits: tuple[str, ...] = SPLITS) -> list[Source]:
@@ -169,34 +174,87 @@ def _hub_split(data: DataPart, part: HubDatasetPart, split: str) -> Source | Non
         return None
     try:
         config_name = _config_name(part)
+        builder = datasets.load_dataset_builder(part.name, config_name, revision=part.revision)
+        if _is_parquet(builder):
+            return _parquet_split(data, part, split, builder)
         loaded = datasets.load_dataset(part.name, config_name, split=name, revision=part.revision)
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(f"data.dataset: {part.name} ({part.config_name}), split {name}: {error}") from error
-    for field in ("audio_column_name", "text_column_name"):
-        if getattr(data, field) not in loaded.column_names:
-            raise DataError(
-                f"data.{field}: {part.name} has no column {getattr(data, field)!r}; "
-                f"it has {', '.join(loaded.column_names)}"
-            )
+    _require_columns(data, part, loaded.column_names)
     plain = loaded.cast_column(data.audio_column_name, datasets.Audio(decode=False)).with_format("arrow")
     arrow: pa.Table = plain[:]
     audio = arrow[data.audio_column_name]
+    table = _hub_table(arrow, data, name, _field(audio, "path", pa.string()).fill_null(""))
+    # Not cast: a copy of it would hold all recordings in memory, which are on the disk.
+    table = table.append_column("audio_bytes", _field(audio, "bytes", audio.type.field("bytes").type))
+    return _hub_source(data, part, name, split, table, fingerprint_of(loaded))
+
+
+def _is_parquet(builder: Any) -> bool:
+    from datasets.packaged_modules.parquet.parquet import Parquet  # noqa: PLC0415
+
+    return isinstance(builder, Parquet)
+
+
+def _parquet_split(data: DataPart, part: HubDatasetPart, split: str, builder: Any) -> Source:
+    """A split whose recordings the nodes read themselves; here only its transcripts are read."""
+    import datasets  # noqa: PLC0415
+
+    name, audio = getattr(part, f"{split}_split"), data.audio_column_name
+    splits = {str(each): urls for each, urls in builder.config.data_files.items()}
+    spec = "+".join(splits) if name == "all" else name
+    wanted = dict.fromkeys(re.split(r"[\[(]", each)[0].strip() for each in spec.split("+"))
+    unknown = [each for each in wanted if each not in splits]
+    if unknown:
+        raise ValueError(f"there is no split {unknown[0]!r}; there are {', '.join(splits)}")
+    files = {each: parquet_rows.describe_files(splits[each]) for each in wanted}
+    lengths = {each: sum(file.rows for file in of_split) for each, of_split in files.items()}
+    parts = [
+        piece
+        for absolute in datasets.ReadInstruction.from_spec(spec).to_absolute(lengths)
+        for piece in parquet_rows.cut(files[absolute.splitname], absolute.from_, absolute.to)
+    ]
+    schema = parts[0][0].schema
+    _require_columns(data, part, schema.names)
+    ids = [each for each in ("id",) if each in schema.names]
+    arrow = parquet_rows.read_columns(parts, [data.text_column_name, *ids, *parquet_rows.paths_of(audio, schema)])
+    table = _hub_table(arrow, data, name, parquet_rows.path_column(arrow, audio))
+    located = parquet_rows.locations(parts, audio)
+    for column in located.column_names:
+        table = table.append_column(column, located[column])
+    source = _hub_source(data, part, name, split, table, builder._get_dataset_fingerprint(spec))
+    return replace(source, rows_at_once=max(file.group_rows for file, _, _ in parts))
+
+
+def _require_columns(data: DataPart, part: HubDatasetPart, names: Sequence[str]) -> None:
+    for field in ("audio_column_name", "text_column_name"):
+        if getattr(data, field) not in names:
+            raise DataError(
+                f"data.{field}: {part.name} has no column {getattr(data, field)!r}; it has {', '.join(names)}"
+            )
+
+
+def _hub_table(arrow: pa.Table, data: DataPart, name: str, paths: pa.ChunkedArray | pa.Array) -> pa.Table:
     count = len(arrow)
     ids = [f"{name}-{row:08d}" for row in range(count)]
-    table = pa.table(
+    return pa.table(
         {
             "row": pa.array(range(count), pa.int64()),
             "id": arrow["id"].cast(pa.string()) if _unique(arrow, "id") else pa.array(ids),
-            "audio": _field(audio, "path", pa.string()).fill_null(""),
+            "audio": paths,
             "text": arrow[data.text_column_name].cast(pa.string()).fill_null(""),
             "speaker": pa.nulls(count, pa.string()),
             "duration_s": pa.nulls(count, pa.float64()),
             "language": pa.nulls(count, pa.string()),
-            "audio_bytes": _field(audio, "bytes", pa.large_binary()),
         }
     )
+
+
+def _hub_source(
+    data: DataPart, part: HubDatasetPart, name: str, split: str, table: pa.Table, fingerprint: str
+) -> Source:
     columns = (data.audio_column_name, data.text_column_name)
-    return Source(split, f"{part.name} {name}", table, _hash(fingerprint_of(loaded), part.name, name, columns))
+    return Source(split, f"{part.name} {name}", table, _hash(fingerprint, part.name, name, columns))
 
 
 def fingerprint_of(loaded: Any) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -37,3 +38,10 @@ def print_figures(figures: Sequence[Figure]) -> None:
     print("| what | measured | goal | met |\n|---|---:|---:|---:|")
     for figure in figures:
         print(f"| {' | '.join(figure.cells())} |")
+
+
+def peak_gb() -> float:
+    """The most memory that this process has had, mapped files included. Gigabytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (peak,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024 / 1e9

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from tests.benchmarks.scale.figures import Figure, print_figures
+from tests.benchmarks.scale.figures import Figure, peak_gb, print_figures
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet, find, finish
@@ -123,9 +123,9 @@ def _measure(part: Callable[[PreparedSet, Any], object], folder: Path) -> tuple[
     prepared = find(open_storage(str(folder)), KEY, PreparedSet("", "").storage_options)
     assert prepared is not None
     processor = WhisperFamily().open_processor(_config().model, folder / "processor")
-    before, began = _peak_gb(), time.perf_counter()
+    before, began = peak_gb(), time.perf_counter()
     part(prepared, processor)
-    return time.perf_counter() - began, _peak_gb() - before
+    return time.perf_counter() - began, peak_gb() - before
 
 
 def _drive(prepared: PreparedSet, processor: Any) -> None:
@@ -141,13 +141,6 @@ def _begin_rank(prepared: PreparedSet, processor: Any) -> None:
     for step in range(10):
         for row in plan.batch(step).rows:
             assert clips.labels[int(row)]
-
-
-def _peak_gb() -> float:
-    """The most memory that this process has had, mapped files included. Gigabytes."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (peak,) = (line for line in lines if line.startswith("VmHWM:"))
-    return int(peak.split()[1]) * 1024 / 1e9
 
 
 PARTS: dict[str, Callable[[PreparedSet, Any], object]] = {"driver": _drive, "rank": _begin_rank}

@@ -1,0 +1,110 @@
+"""The driver's memory while a data set of Parquet files is prepared: python -m tests.benchmarks.scale.hub_memory.
+
+Prepares sets of two sizes on a Ray of this machine, each with a driver of its own, and compares the drivers' peaks. The
+recordings are short; what passes through a driver would show all the same: the larger set's are 100 times as many.
+"""
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+import soundfile
+
+from tests.benchmarks.scale.figures import Figure, peak_gb, print_figures
+from trainers.config.schema import DataPart
+from trainers.config.storage_location import StorageOptions
+from trainers.data.preparation import prepare, run_on_ray
+from trainers.data.sources import open_sources
+
+GOAL = 1.2
+ROWS_PER_FILE = 10_000
+SAMPLES = 8000
+SCHEMA = pa.schema(
+    [("audio", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("text", pa.string())],
+    metadata={
+        "huggingface": json.dumps(
+            {"info": {"features": {"audio": {"_type": "Audio"}, "text": {"dtype": "string", "_type": "Value"}}}}
+        )
+    },
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scale.hub_memory", description=__doc__)
+    parser.add_argument("--rows", type=int, nargs=2, default=[1_000, 100_000])
+    parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.drive:
+        print(_drive(chosen.drive))
+        return 0
+    measured = [_measure(rows) for rows in chosen.rows]
+    (few, less), (many, more) = ((rows, gigabytes) for rows, (gigabytes, _) in zip(chosen.rows, measured, strict=True))
+    print(f"recordings of {measured[1][1] / 1e6:,.0f} MB in all in the larger set\n")
+    print_figures(
+        [
+            Figure(f"memory of the driver, {few:,} rows, GB", less, digits=3),
+            Figure(f"memory of the driver, {many:,} rows, GB", more, digits=3),
+            Figure("times as much", more / less, most=GOAL),
+        ]
+    )
+    return 0
+
+
+def _measure(rows: int) -> tuple[float, int]:
+    """Gigabytes of the driver at its peak, and the bytes of all recordings."""
+    with tempfile.TemporaryDirectory(prefix="rayscribe-bench-") as temporary:
+        folder = Path(temporary)
+        size = _write_files(folder / "set", rows)
+        command = [sys.executable, "-m", "tests.benchmarks.scale.hub_memory", "--drive", temporary]
+        environment = {**os.environ, "HF_HOME": f"{temporary}/huggingface"}
+        result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+        return float(result.stdout.splitlines()[-1]), size
+
+
+def _write_files(folder: Path, rows: int) -> int:
+    folder.mkdir()
+    sink = io.BytesIO()
+    samples = np.random.default_rng(1).integers(-9000, 9000, SAMPLES).astype(np.int16)
+    soundfile.write(sink, samples, 16_000, format="WAV", subtype="PCM_16")
+    row = {"audio": {"bytes": sink.getvalue(), "path": None}, "text": "a word or two"}
+    for first in range(0, rows, ROWS_PER_FILE):
+        table = pa.Table.from_pylist([row] * min(ROWS_PER_FILE, rows - first), schema=SCHEMA)
+        path = folder / f"train-{first:08d}.parquet"
+        pq.write_table(table, path, row_group_size=100, use_dictionary=False, compression="none")
+    return rows * len(sink.getvalue())
+
+
+def _drive(folder: Path) -> float:
+    """Prepares as a driver does; gives its memory at its peak, in gigabytes."""
+    part = {"name": str(folder / "set"), "validation_split": "none", "test_split": None}
+    data = DataPart.model_validate({"dataset": part, "audio_column_name": "audio", "text_column_name": "text"})
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
+    try:
+        (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
+        made = prepare(
+            source,
+            data,
+            cache_url=str(folder / "prepared"),
+            storage_options=StorageOptions(),
+            runner=run_on_ray,
+            log=lambda line: None,
+        )
+        assert made.summary.prepared == len(source.table)
+        return peak_gb()
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

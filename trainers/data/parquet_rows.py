@@ -1,0 +1,159 @@
+"""Rows of a data set's Parquet files: the driver reads transcripts, the node that prepares a row its recording."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from trainers.errors import StorageError
+
+# Columns that say where a row's recording is.
+FILE, ROW, COLUMN = "parquet_file", "parquet_row", "parquet_column"
+LOCATION = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (ROW, pa.int64()), (COLUMN, pa.string())])
+PARALLEL_FILES = 16
+# A group of rows may hold gigabytes of audio: it is read through a buffer, a few recordings at a time.
+BUFFER_BYTES = 4 * 1024 * 1024
+RECORDINGS_AT_ONCE = 16
+
+
+# A file, the first of its rows, and the one behind the last.
+Part = tuple["ParquetFile", int, int]
+
+
+@dataclass(frozen=True)
+class ParquetFile:
+    """A file of a data set, as its footer describes it.
+
+    Attributes:
+        url: A path, or a URL that fsspec opens, such as hf://datasets/….
+        rows: Number of its rows.
+        group_rows: Rows of its largest group; what is read of a group is read from its first row on.
+        schema: Its columns.
+    """
+
+    url: str
+    rows: int
+    group_rows: int
+    schema: pa.Schema
+
+
+def describe_files(urls: Sequence[str]) -> list[ParquetFile]:
+    """Reads the footers of files, in their order.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    with ThreadPoolExecutor(PARALLEL_FILES) as pool:
+        return list(pool.map(_describe, urls))
+
+
+def cut(files: Sequence[ParquetFile], first: int, end: int) -> Iterator[Part]:
+    """The parts of files that hold the rows `first` … `end` − 1 of all their rows."""
+    start = 0
+    for file in files:
+        begins, ends = max(first - start, 0), min(end - start, file.rows)
+        if begins < ends:
+            yield file, begins, ends
+        start += file.rows
+
+
+def read_columns(parts: Sequence[Part], columns: Sequence[str]) -> pa.Table:
+    """Reads columns of ranges of rows, without any other column's bytes.
+
+    Args:
+        parts: Files, and of each the first row and the row behind the last.
+        columns: Names; `audio.path` is one field of a column.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+
+    def read(part: Part) -> pa.Table:
+        described, first, end = part
+        with _open(described.url) as file:
+            return pq.ParquetFile(file).read(columns=list(columns)).slice(first, end - first)
+
+    with ThreadPoolExecutor(PARALLEL_FILES) as pool:
+        return pa.concat_tables(pool.map(read, parts), promote_options="permissive")
+
+
+def locations(parts: Sequence[Part], column: str) -> pa.Table:
+    """Where the recordings of ranges of rows are: columns of LOCATION."""
+    tables = [
+        pa.table({FILE: [described.url] * (end - first), ROW: range(first, end), COLUMN: [column] * (end - first)})
+        for described, first, end in parts
+    ]
+    return pa.concat_tables(tables).cast(LOCATION)
+
+
+def read_recordings(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes | None]:
+    """The recordings of rows with columns of LOCATION, in their order; None where a file holds a path only.
+
+    Raises:
+        StorageError: a file cannot be read on this node.
+    """
+    for url, of_file in groupby(rows, key=lambda row: row[FILE]):
+        wanted = list(of_file)
+        try:
+            yield from _read_audio(url, wanted[0][COLUMN], [row[ROW] for row in wanted])
+        except OSError as error:
+            raise StorageError(
+                f"{url}: cannot be read here: {error}; a folder of Parquet files must be one that every node reads"
+            ) from error
+
+
+def _read_audio(url: str, column: str, wanted: Sequence[int]) -> Iterator[bytes | None]:
+    """Recordings of ascending rows of one file."""
+    with _open(url) as file:
+        parquet = pq.ParquetFile(file, buffer_size=BUFFER_BYTES)
+        counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+        first_rows = [sum(counts[:number]) for number in range(len(counts))]
+        groups = [
+            number
+            for number, (first, count) in enumerate(zip(first_rows, counts, strict=True))
+            if first <= wanted[-1] and wanted[0] < first + count
+        ]
+        row, left = first_rows[groups[0]], list(reversed(wanted))
+        for batch in parquet.iter_batches(RECORDINGS_AT_ONCE, row_groups=groups, columns=[column]):
+            while left and left[-1] < row + len(batch):
+                value = batch[0][left.pop() - row].as_py()
+                yield value["bytes"] if isinstance(value, dict) else value if isinstance(value, bytes) else None
+            row += len(batch)
+
+
+def paths_of(column: str, schema: pa.Schema) -> tuple[str, ...]:
+    """The column, or field of it, that holds the path of each recording; none where only the recordings are there."""
+    kind = schema.field(column).type
+    if pa.types.is_struct(kind):
+        return (f"{column}.path",) if kind.get_field_index("path") >= 0 else ()
+    return (column,) if pa.types.is_string(kind) or pa.types.is_large_string(kind) else ()
+
+
+def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:
+    """Paths of what `read_columns` gave for `paths_of`; "" where there is none."""
+    if column not in table.column_names:
+        return pa.array([""] * len(table))
+    paths = table[column]
+    if pa.types.is_struct(paths.type):
+        paths = pc.struct_field(paths, "path")
+    return paths.cast(pa.string()).fill_null("")
+
+
+def _describe(url: str) -> ParquetFile:
+    with _open(url) as file:
+        parquet = pq.ParquetFile(file)
+        metadata = parquet.metadata
+        counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        return ParquetFile(url, metadata.num_rows, max(counts, default=0), parquet.schema_arrow)
+
+
+def _open(url: str) -> Any:
+    # It comes with `datasets`, which is not there where only a client runs.
+    import fsspec  # noqa: PLC0415
+
+    return fsspec.open(url, "rb").open()
