@@ -9,6 +9,7 @@ RayscribeError                 anything that we raise on purpose; its text names
 │   └── DamagedError           a checkpoint is not whole, and will not become so
 ├── ResourceError              the cluster can never hold what the config asks for
 ├── ScoringError               the ids that were scored are not the ids that were asked for
+├── ProgramError               the code, a library or a value of the config is wrong in a way that nobody foresaw
 ├── FencedError                a newer attempt has taken the run over; this one must not write
 ├── LostWorkerError            the process of a training worker died
 ├── LostNodeError              the node of a training worker died, or was taken away
@@ -78,6 +79,12 @@ class ScoringError(RayscribeError):
     """The scored ids are not exactly those of the data set."""
 
     exit_code = 7
+    final = True
+
+
+class ProgramError(RayscribeError):
+    """A worker failed with an error, such as a TypeError, that the same again would meet again."""
+
     final = True
 
 

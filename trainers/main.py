@@ -214,9 +214,9 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
 
     if given.verb == "train":
-        from trainers.training.arguments import check_training_args  # noqa: PLC0415
+        from trainers.training.arguments import check_arguments  # noqa: PLC0415
 
-        check_training_args(config.training.training_args)
+        check_arguments(config)
     if given.no_ray:
         return _run(given, config, changed, LocalEngine())
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415

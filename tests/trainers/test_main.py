@@ -179,8 +179,8 @@ class TestBeforeTraining:
         recipe = write_recipe(tmp_path, {"model.max_label_tokens": 5})
         code, message = refused(recipe, capsys)
         assert code == 3
-        assert "train: " in message
-        assert "more label tokens than the model's 5: train/" in message
+        assert "validation: " in message
+        assert "more label tokens than the model's 5: valid/" in message
         assert "shorten or split" in message
 
     def test_a_clip_that_the_model_cannot_hear_whole(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

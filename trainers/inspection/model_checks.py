@@ -1,6 +1,5 @@
 """The model's files, and the transcripts as it would see them. Needs torch only for the Trainer's arguments."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -75,13 +74,9 @@ def check_arguments(subject: Subject) -> Iterator[Finding]:
     """Builds the Trainer's arguments: unknown ones, values that transformers refuses, another metric to choose by."""
     if subject.sets_arguments:
         # Only here: it takes torch, which takes longer to load than all other checks together.
-        from trainers.training.arguments import training_arguments  # noqa: PLC0415
+        from trainers.training.arguments import check_arguments as build_arguments  # noqa: PLC0415
 
-        # Whether there is a GPU here says nothing about the workers.
-        training = subject.config.training.model_copy(update={"fp16": False, "bf16": False})
-        config = subject.config.model_copy(update={"training": training})
-        with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
-            training_arguments(config, output_dir=Path(folder), accumulation=1, on_gpu=False)
+        build_arguments(subject.config)
     score = subject.config.checkpoint.checkpoint_score_attribute
     yield ok(f"transformers takes the training arguments; {score} is scored on validation and chooses the model")
 

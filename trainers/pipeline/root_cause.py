@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from trainers.distributed.out_of_memory import ADVICE, CLASSES, is_out_of_memory
-from trainers.errors import LostNodeError, LostWorkerError, MemoryExhaustedError, RayscribeError
+from trainers.errors import LostNodeError, LostWorkerError, MemoryExhaustedError, ProgramError, RayscribeError
 
 # Attributes in which Ray's errors hold their causes.
 CAUSE_ATTRIBUTES = ("cause", "_base_exc", "controller_failure", "health_check_failure", "__cause__")
@@ -26,6 +26,19 @@ CONNECTION_TEXTS = (
     "NCCL communicator",
     "Timed out waiting",
 )
+# Errors that do not pass by themselves; their subclasses have names of their own, and may.
+PROGRAM_CLASSES = {
+    "AssertionError",
+    "AttributeError",
+    "ImportError",
+    "IndexError",
+    "KeyError",
+    "ModuleNotFoundError",
+    "NameError",
+    "NotImplementedError",
+    "TypeError",
+    "ValueError",
+}
 
 
 def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "training") -> RayscribeError:
@@ -49,7 +62,8 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     worker = next(filter(is_lost_worker, found), None)
     other = next((item for item in root_errors(error) if not is_connection_error(item)), None)
     if worker is None and other is not None:
-        return RayscribeError(f"{doing} failed: {name(other)}: {first_line(other)}")
+        kind = ProgramError if name(other) in PROGRAM_CLASSES else RayscribeError
+        return kind(f"{doing} failed: {name(other)}: {first_line(other)}")
     connection_errors = (item for item in found if name(item) in CONNECTION_CLASSES)
     gone = worker or next(connection_errors, None) or next(root_errors(error))
     if lost_nodes:

@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
@@ -132,6 +133,20 @@ def training_arguments(
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
     return on_one_device(arguments)
+
+
+def check_arguments(config: TrainConfig) -> None:
+    """Builds the arguments as far as this machine can, which need not have the workers' GPUs.
+
+    Raises:
+        ConfigError: transformers refuses a value, or a name is unknown or Rayscribe's own.
+    """
+    extra = {name: value for name, value in config.training.training_args.items() if name != "tf32"}
+    part = config.training.model_copy(update={"fp16": False, "bf16": False, "training_args": extra})
+    with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
+        training_arguments(
+            config.model_copy(update={"training": part}), output_dir=Path(folder), accumulation=1, on_gpu=False
+        )
 
 
 def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArguments:

@@ -14,6 +14,7 @@ from trainers.errors import (
     LostNodeError,
     LostWorkerError,
     MemoryExhaustedError,
+    ProgramError,
     RayscribeError,
     StorageError,
 )
@@ -83,7 +84,9 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
         (group(CLOSED, ConfigError("training.x is 1")), ConfigError, "training.x is 1"),
         (ControllerError(FencedError("attempt 3 has it")), FencedError, "attempt 3 has it"),
         (RayTaskError("f", "Traceback…", StorageError("no bucket")), StorageError, "no bucket"),
-        (group(ValueError("bad 7"), CLOSED), RayscribeError, "training failed: ValueError: bad 7"),
+        (group(ValueError("bad 7"), CLOSED), ProgramError, "training failed: ValueError: bad 7"),
+        (group(RuntimeError("who knows"), CLOSED), RayscribeError, "training failed: RuntimeError: who knows"),
+        (group(UnicodeError("a subclass")), RayscribeError, "training failed: UnicodeError: a subclass"),
     ],
 )
 def test_each_cause_is_recognized(error: Exception, kind: type[RayscribeError], words: str) -> None:
@@ -97,7 +100,7 @@ def test_each_cause_is_recognized(error: Exception, kind: type[RayscribeError], 
 def test_a_worker_that_went_with_its_node_is_a_lost_node() -> None:
     for error in (group(unhealthy(UNAVAILABLE)), group(CLOSED), group(CLOSED, unhealthy(KILLED))):
         assert type(root_cause_of(error, lost_nodes=1)) is LostNodeError
-    assert type(root_cause_of(group(ValueError("bad 7")), lost_nodes=1)) is RayscribeError
+    assert type(root_cause_of(group(ValueError("bad 7")), lost_nodes=1)) is ProgramError
 
 
 def test_only_connection_errors_are_worth_waiting_for() -> None:
