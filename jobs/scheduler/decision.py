@@ -1,5 +1,6 @@
 """Input and output of the scheduling policy: rows of the ledger in, a decision out."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobs.scheduler.feasibility import Amounts, Resources
@@ -67,6 +68,47 @@ class Wait:
     reason: str
 
 
+class Waits(Mapping[str, Wait]):
+    """Run → why it waits; worked out when it is read, since thousands wait and few are asked about."""
+
+    __slots__ = ("_counted", "_reason_of", "_runs")
+
+    def __init__(self, runs: Sequence[Waiting] = (), reason_of: Callable[[int], str] = lambda place: ""):
+        """Takes the runs that wait in the order of rank, and what words the reason of the one at a place of it."""
+        self._runs, self._reason_of = runs, reason_of
+        # Place of each run among all, and the position in its queue at each place.
+        self._counted: tuple[dict[str, int], list[int]] | None = None
+
+    def __getitem__(self, run_id: str) -> Wait:
+        """See Mapping."""
+        if self._counted is None:
+            # Several threads may count at once, and come to the same.
+            self._counted = self._count()
+        places, positions = self._counted
+        place = places[run_id]
+        return Wait(positions[place], self._reason_of(place))
+
+    def __iter__(self) -> Iterator[str]:
+        """See Mapping; in the order of rank."""
+        return (run.id for run in self._runs)
+
+    def __len__(self) -> int:
+        """See Mapping."""
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        """As a dict's."""
+        return repr(dict(self))
+
+    def _count(self) -> tuple[dict[str, int], list[int]]:
+        last: dict[str, int] = {}
+        positions = []
+        for run in self._runs:
+            last[run.queue] = position = last.get(run.queue, 0) + 1
+            positions.append(position)
+        return {run.id: place for place, run in enumerate(self._runs)}, positions
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The decision about the waiting runs: each is in exactly one of the three.
@@ -78,5 +120,5 @@ class Decision:
     """
 
     start: tuple[str, ...] = ()
-    waits: dict[str, Wait] = field(default_factory=dict)
+    waits: Mapping[str, Wait] = field(default_factory=Waits)
     refuse: dict[str, str] = field(default_factory=dict)

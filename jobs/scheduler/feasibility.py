@@ -166,6 +166,8 @@ class _Gang:
 
     def excess_over(self, most: Resources, allowed: str, other: str) -> str | None:
         """Why the total is more than `most`; a resource that is not named there has no limit."""
+        if all(self.need.get(name, 0.0) <= value + EPSILON for name, value in most.items()):
+            return None
         for name in sorted(most, reverse=True):  # GPUs first: they are the more useful message
             if self.need.get(name, 0.0) > most[name] + EPSILON:
                 return (

@@ -30,16 +30,16 @@ Consequences, which are tested:
 
 import math
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import attrgetter
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 
 from jobs.lifecycle import RunState
-from jobs.scheduler.decision import Decision, Holding, Wait, Waiting
-from jobs.scheduler.feasibility import Amounts, Capacity, never_fits
+from jobs.scheduler.decision import Decision, Holding, Wait, Waiting, Waits
+from jobs.scheduler.feasibility import EPSILON, Capacity, never_fits
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.scheduler.pools import Blocker
-from jobs.scheduler.run_demands import PoolDemands, RunDemands
+from jobs.scheduler.run_demands import Place, PoolDemands, RunDemands
 
 __all__ = [
     "Capacity",
@@ -53,6 +53,9 @@ __all__ = [
     "decide",
     "never_fits",
 ]
+
+# Why a run waits: a line, what does not get into a pool, or the run itself, whose reason is found out when it is read.
+_Reason = str | Blocker | Waiting
 
 
 def decide(
@@ -79,35 +82,43 @@ def decide(
             pool.hold(demand)
     start: list[str] = []
     refuse: dict[str, str] = {}
-    blocked: list[tuple[Waiting, str | Blocker]] = []
+    blocked: list[Waiting] = []
+    reasons: list[_Reason] = []
     for run in ranked(waiting, queues.patience_s, now_s):
         failed = _failed_dependency(run, dependencies) if run.depends_on else None
         if failed is not None:
             refuse[run.id] = failed
             continue
-        blocker = _wait_reason(run, dependencies, now_s) or _start_or_reserve(run, pools.demands_or_reason(run))
-        if blocker is None:
+        reason: _Reason | None = None
+        if run.depends_on or run.not_before_s is not None:
+            reason = _wait_reason(run, dependencies, now_s)
+        if reason is None:
+            reason = run if pools.all_shut or (place := pools.place(run)).shut else _start_or_reserve(run, place)
+        if reason is None:
             start.append(run.id)
         else:
-            blocked.append((run, blocker))
-    return Decision(tuple(start), _waits(blocked), refuse)
+            blocked.append(run)
+            reasons.append(reason)
+    return Decision(tuple(start), Waits(blocked, _wording(reasons, pools)), refuse)
 
 
 def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[Waiting]:
     """The waiting runs in order: overdue ones by their time, then the others by priority, time and name."""
-    by_time = sorted(waiting, key=attrgetter("queued_s", "id"))
-    since_s = now_s - patience_s
-    overdue = [run for run in by_time if run.queued_s < since_s]
-    not_overdue = [run for run in by_time if run.queued_s >= since_s]
-    return overdue + sorted(not_overdue, key=attrgetter("priority"), reverse=True)  # equals keep their order
+    by_time = sorted(waiting, key=attrgetter("queued_s"))
+    if len({run.queued_s for run in by_time}) < len(by_time):
+        by_time.sort(key=attrgetter("queued_s", "id"))
+    overdue = bisect_left(by_time, now_s - patience_s, key=attrgetter("queued_s"))
+    # Equals keep their order.
+    return by_time[:overdue] + sorted(by_time[overdue:], key=attrgetter("priority"), reverse=True)
 
 
 def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
-    """Resources of which every run needs some."""
-    needs = {Amounts.of(run.need) for run in waiting}
-    return (
-        set.intersection(*({name for name, value in need.items() if value > 0} for need in needs)) if needs else set()
-    )
+    """Resources of which every run needs more than what counts as nothing left."""
+    needs = list({id(run.need): run.need for run in waiting}.values())  # thousands share one
+    shared = set(needs[0]).intersection(*needs) if needs else set()
+    if not shared or min(min(need.values()) for need in needs) > 2 * EPSILON:
+        return shared
+    return {name for name in shared if min(map(itemgetter(name), needs)) > 2 * EPSILON}
 
 
 def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> str | None:
@@ -132,8 +143,9 @@ def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> st
     return None
 
 
-def _start_or_reserve(run: Waiting, demands: str | PoolDemands) -> str | Blocker | None:
+def _start_or_reserve(run: Waiting, place: Place) -> str | Blocker | None:
     """Starts the run, or reserves resources for it in its pools; returns what blocks it, None if it starts."""
+    demands = place.demands_or_reason(run)
     if isinstance(demands, str):
         return demands
     for level, (pool, demand) in enumerate(demands, start=1):
@@ -141,21 +153,32 @@ def _start_or_reserve(run: Waiting, demands: str | PoolDemands) -> str | Blocker
         if blocker is not None:
             for narrow, own_demand in demands[:level]:
                 narrow.reserve(run.id, own_demand)
+            place.update()
             return blocker
     for pool, demand in demands:
         pool.hold(demand)
     return None
 
 
-def _waits(blocked: Sequence[tuple[Waiting, str | Blocker]]) -> dict[str, Wait]:
-    """Positions and reasons, computed after all starts, so that what is reported free is free."""
-    positions: Counter[str] = Counter()
-    texts: dict[str | Blocker, str] = {}  # thousands share a text
-    waits = {}
-    for run, blocker in blocked:
-        text = texts.get(blocker)
-        if text is None:
-            text = texts[blocker] = blocker if isinstance(blocker, str) else blocker.text()
-        positions[run.queue] += 1
-        waits[run.id] = Wait(positions[run.queue], text)
-    return waits
+def _wording(reasons: Sequence[_Reason], pools: RunDemands) -> Callable[[int], str]:
+    """What words a reason by its place, after all starts, so that what is reported free is free."""
+    texts: dict[Blocker, str] = {}  # thousands share a text
+
+    def text_at(place: int) -> str:
+        reason = reasons[place]
+        if isinstance(reason, Waiting):
+            reason = _blocker(pools.place(reason).demands_or_reason(reason))
+        if isinstance(reason, str):
+            return reason
+        if reason not in texts:
+            texts[reason] = reason.text()
+        return texts[reason]
+
+    return text_at
+
+
+def _blocker(demands: str | PoolDemands) -> str | Blocker:
+    """What blocks a run that cannot start, see `Place.shut`."""
+    if isinstance(demands, str):
+        return demands
+    return next(found for pool, demand in demands if (found := pool.blocker(demand)) is not None)

@@ -22,7 +22,10 @@ Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
 """
 
 import math
-from collections.abc import Collection, Mapping
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 from jobs.scheduler.feasibility import EPSILON, RUNS, amount, number
@@ -81,14 +84,62 @@ class Blocker(NamedTuple):
         return f"{needs}behind {found.run_id}, for which {reserved} of {self.pool.name} {verb} reserved"
 
 
+class Ahead:
+    """What is ahead of a run in a pool: what is held, and what waiting runs demand.
+
+    The sums are kept, and the amounts are sorted: what does not fit beside a demand is found without a look at all that
+    does, of which there may be thousands, no two alike.
+    """
+
+    __slots__ = ("_counts", "_sorted", "_sums")
+
+    def __init__(self) -> None:
+        """Nothing is ahead."""
+        self._counts: Counter[Demand] = Counter()
+        self._sums: dict[str, float] = {}
+        # Of each resource, (amount, demand) in the order of amounts.
+        self._sorted: dict[str, list[tuple[float, Demand]]] = {}
+
+    def add(self, demands: Iterable[Demand]) -> None:
+        """Counts, sums and sorts more of them."""
+        for demand, count in Counter(demands).items():
+            for name, value in demand.items:
+                self._sums[name] = self._sums.get(name, 0.0) + count * value
+                if demand not in self._counts:
+                    insort(self._sorted.setdefault(name, []), (value, demand), key=itemgetter(0))
+            self._counts[demand] += count
+
+    def beside(self, demand: Demand, size: Mapping[str, float]) -> dict[str, float]:
+        """How much is taken, of each resource of the demand, by those that fit into the size together with it."""
+        taken = {name: self._sums.get(name, 0.0) for name in demand.amounts}
+        for other in dict.fromkeys(self._too_large(demand, size)):
+            for name, value in other.items:
+                if name in taken:
+                    taken[name] -= self._counts[other] * value
+        return taken
+
+    def _too_large(self, demand: Demand, size: Mapping[str, float]) -> Iterator[Demand]:
+        """Those that must have ended before the demand is met, some of them more than once."""
+        for name, mine in demand.items:
+            others, most = self._sorted.get(name, []), size[name] + EPSILON
+            first = bisect_left(others, True, key=lambda item: item[0] + mine > most)
+            yield from (other for _, other in others[first:])
+
+
 class Pool:
     """What may be held at once, what is held, and what is reserved, in one pass over the waiting runs.
 
     Both what is free and what is spare only shrink during a pass, so that what was refused once is refused again, for
     the same reason.
+
+    Attributes:
+        name: As messages name it.
+        size: The most of each resource that may be held.
+        admits_none: Whether every demand is refused for the rest of the pass: nothing is left that all of them take.
     """
 
     __slots__ = (
+        "_added",
         "_ahead",
         "_allowed_by",
         "_always",
@@ -99,6 +150,7 @@ class Pool:
         "_spare",
         "_waiting",
         "_within",
+        "admits_none",
         "name",
         "size",
     )
@@ -126,10 +178,12 @@ class Pool:
         self._free = dict(size)
         self._spare = dict.fromkeys(size, math.inf)
         self._reserved_for: dict[str, Reservation] = {}
-        self._ahead: dict[Demand, int] = {}
+        # Most pools reserve nothing: there, what is held is only listed.
+        self._ahead: Ahead | None = None
+        self._added: list[Demand] = []
         self._refused: dict[Demand, Blocker] = {}
         self._waiting = 0
-        self._closed = False
+        self._closed = self.admits_none = False
 
     @property
     def closed(self) -> bool:
@@ -138,9 +192,8 @@ class Pool:
 
     def blocker(self, demand: Demand) -> Blocker | None:
         """Why a run that ranks below all earlier ones of this pass cannot have this much now; None if it can."""
-        known = self._refused.get(demand)
-        if known is not None:
-            return known
+        if demand in self._refused:
+            return self._refused[demand]
         free, spare = self._free, self._spare
         kept = None
         for name, value in demand.items:
@@ -156,11 +209,16 @@ class Pool:
 
     def hold(self, demand: Demand) -> None:
         """Takes what a run holds, or starts to hold now."""
-        self._ahead[demand] = self._ahead.get(demand, 0) + 1
+        free = self._free
+        self._added.append(demand)
         for name, value in demand.items:
-            self._free[name] -= value
-            self._spare[name] -= value
-        self._update_closed()
+            free[name] = left = free[name] - value
+            if left <= EPSILON:
+                self._update_closed()
+        if self._waiting:
+            for name, value in demand.items:
+                self._spare[name] -= value
+            self._update_closed()
 
     def reserve(self, run_id: str, demand: Demand) -> None:
         """Reserves resources for a waiting run, against all later ones of this pass."""
@@ -175,7 +233,7 @@ class Pool:
             if room < spare[name]:
                 spare[name] = room
                 self._reserved_for[name] = Reservation(run_id, name, value)
-        self._ahead[demand] = self._ahead.get(demand, 0) + 1
+        self._added.append(demand)
         self._update_closed()
 
     def short(self, demand: Demand) -> list[str]:
@@ -197,25 +255,21 @@ class Pool:
 
     def _rooms(self, demand: Demand) -> list[float]:
         """What of each resource is left beside this demand and all those ahead that fit beside it."""
-        size, mine = self.size, demand.amounts
-        taken = dict.fromkeys(mine, 0.0)
-        for other, count in self._ahead.items():
-            for name, value in other.items:
-                if name in mine and value + mine[name] > size[name] + EPSILON:
-                    break  # it must have ended before
-            else:
-                for name, value in other.items:
-                    if name in taken:
-                        taken[name] += count * value
+        if self._ahead is None:
+            self._ahead = Ahead()
+        self._ahead.add(self._added)
+        self._added.clear()
+        size, taken = self.size, self._ahead.beside(demand, self.size)
         return [size[name] - value - taken[name] for name, value in demand.items]
 
     def _update_closed(self) -> None:
+        free, spare = self._free, self._spare
         for name in self._always:
-            if self._free[name] <= EPSILON or self._spare[name] <= EPSILON:
-                self._closed = True
+            if free[name] <= EPSILON or spare[name] <= EPSILON:
+                self._closed = self.admits_none = True
 
     def _close(self) -> None:
-        self._closed = True
+        self._closed, self.admits_none = True, bool(self._always)
         for name in self.size:
             self._spare[name] = 0.0
             self._reserved_for[name] = Reservation(None, name, 0.0)

@@ -1,6 +1,6 @@
 """What a run demands of each of its pools. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.scheduler.decision import Holding, Waiting
@@ -25,6 +25,43 @@ class RunKind:
     blocked_reason: str | None
     own: Demand | None
     shared: PoolDemands
+
+
+class Place:
+    """Where runs of one user, queue and cluster stand: their pools, and their demands on each.
+
+    Attributes:
+        shut: Whether it is known that no run here can start, and that none changes anything for later ones. A pool
+            admits none any more, and those narrower than that reserve nothing either. Why a run waits may be found out
+            later: what these pools have to say stays the same for the rest of the pass.
+    """
+
+    __slots__ = ("_demands", "_make", "_pools", "shut")
+
+    def __init__(self, pools: Sequence[Pool], make: Callable[[Waiting], str | PoolDemands]):
+        """Takes the pools, the narrowest first, and what gives the demands of a kind of run."""
+        self._pools, self._make = pools, make
+        self._demands: dict[tuple[int, int, int], str | PoolDemands] = {}
+        self.shut = False
+        self.update()
+
+    def demands_or_reason(self, run: Waiting) -> str | PoolDemands:
+        """A run's demand on each of its pools, or why it could not start even if no other run existed."""
+        # By identity, which costs no look at the amounts: runs of one recipe share one object, and all live as long.
+        key = (id(run.need), id(run.per_worker), run.num_workers)
+        found = self._demands.get(key)
+        if found is None:
+            found = self._demands[key] = self._make(run)
+        return found
+
+    def update(self) -> None:
+        """Looks at the pools again, after a run was blocked."""
+        for pool in self._pools:
+            if pool.admits_none:
+                self.shut = True
+                return
+            if not pool.closed:
+                return
 
 
 class RunDemands:
@@ -54,12 +91,26 @@ class RunDemands:
         }
         self._own: dict[tuple[str, str], Pool] = {}
         self._own_sizes = {name: _sizes(part.per_user) for name, part in queues.queues.items()}
+        self._places: dict[tuple[str, str, str], Place] = {}
         self._kinds: dict[object, RunKind] = {}
         self._known: dict[object, Demand] = {}
 
-    def demands_or_reason(self, run: Waiting) -> str | PoolDemands:
-        """A run's demand on each of its pools, or why it could not start even if no other run existed."""
-        key = (run.queue, run.address, run.num_workers, run.need, run.per_worker)
+    @property
+    def all_shut(self) -> bool:
+        """Whether it is known that no run can start any more, and that none changes anything for later ones."""
+        return self._only is not None and self._only.admits_none
+
+    def place(self, run: Waiting) -> Place:
+        """Where a run stands."""
+        key = (run.queue, run.user, run.address)
+        place = self._places.get(key)
+        if place is None:
+            pools = (self._own_pool(run), self._shared.get(run.queue), self._clusters.get(run.address))
+            place = self._places[key] = Place([pool for pool in pools if pool is not None], self._demands_or_reason)
+        return place
+
+    def _demands_or_reason(self, run: Waiting) -> str | PoolDemands:
+        key = (run.queue, run.address, run.num_workers, id(run.need), id(run.per_worker))
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = self._kind(run)
@@ -70,8 +121,13 @@ class RunDemands:
         return self._with_own(run, *self._demands(run))
 
     def _with_own(self, run: Waiting | Holding, own: Demand | None, shared: PoolDemands) -> PoolDemands:
-        if own is None:
-            return shared
+        pool = self._own_pool(run)
+        return shared if own is None or pool is None else ((pool, own), *shared)
+
+    def _own_pool(self, run: Waiting | Holding) -> Pool | None:
+        """The user's part of the queue; None where users have no limits."""
+        if not self._own_sizes.get(run.queue):
+            return None
         pool = self._own.get((run.queue, run.user))
         if pool is None:
             name, by = f"user {run.user} in queue {run.queue}", f"queue {run.queue} allows each user"
@@ -82,7 +138,7 @@ class RunDemands:
                 always=self._counted,
                 within=self._shared.get(run.queue, self._only),
             )
-        return ((pool, own), *shared)
+        return pool
 
     def _demands(self, run: Waiting | Holding) -> tuple[Demand | None, PoolDemands]:
         counted = {"GPU": run.need.get("GPU", 0.0), "CPU": run.need.get("CPU", 0.0), RUNS: 1.0}
@@ -95,10 +151,11 @@ class RunDemands:
         )
 
     def _demand(self, need: Resources, size: Mapping[str, float]) -> Demand:
-        items = tuple((name, value) for name, value in sorted(need.items()) if value > 0 and name in size)
-        if items not in self._known:
-            self._known[items] = Demand(items)
-        return self._known[items]
+        items = tuple([item for item in sorted(need.items()) if item[1] > 0 and item[0] in size])
+        demand = self._known.get(items)
+        if demand is None:
+            demand = self._known[items] = Demand(items)
+        return demand
 
     def _kind(self, run: Waiting) -> RunKind:
         own, shared = self._demands(run)

@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from random import Random
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jobs.scheduler.policy import Capacity, Decision, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
+from jobs.scheduler.pools import Ahead, Demand
+from jobs.scheduler.run_demands import Place, RunDemands
 from tests.jobs.scheduler.simulator import ADDRESS, Arrival, World, held, in_order, over, simulate, without_overtaking
 from tests.settings import examples
 
@@ -149,6 +153,44 @@ class TestSameRowsSameDecision:
                 holding.append(held(waiting.pop(starts.pop(0))))
 
         simulate(coming, CLUSTER, queues, observe=observe)
+
+
+class TestShortCuts:
+    """What is worked out at once, or later, is as if it had been done one by one."""
+
+    @quick
+    @given(coming=arrivals(), queues=any_queues, clusters=st.integers(1, 3))
+    def test_who_is_known_to_wait_is_told_what_a_try_would_have_told(
+        self, coming: list[Arrival], queues: QueuesConfig, clusters: int
+    ) -> None:
+        addresses = [f"http://head{number}" for number in range(clusters)]
+        waiting = [replace(item.run, address=addresses[number % clusters]) for number, item in enumerate(coming)]
+        capacity = dict.fromkeys(addresses, CLUSTER)
+        decision = decide(waiting, [], capacity, queues, {}, 40.0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Place, "update", lambda place: None)
+            patch.setattr(RunDemands, "all_shut", False)
+            tried = decide(waiting, [], capacity, queues, {}, 40.0)
+        assert (decision.start, dict(decision.waits), decision.refuse) == (
+            tried.start,
+            dict(tried.waits),
+            tried.refuse,
+        )
+
+    @quick
+    @given(demands=st.lists(needs(), min_size=1), more=st.lists(needs()), mine=needs())
+    def test_what_fits_beside_a_demand_is_the_sum_of_those_that_do(
+        self, demands: list[dict[str, float]], more: list[dict[str, float]], mine: dict[str, float]
+    ) -> None:
+        known: dict[tuple[tuple[str, float], ...], Demand] = {}
+        ahead = Ahead()
+        for part in (demands, more):
+            keys = [tuple(sorted(need.items())) for need in part]
+            ahead.add(known.setdefault(items, Demand(items)) for items in keys)
+            there = [*demands, *(more if part is more else [])]
+            beside = [need for need in there if all(need.get(name, 0.0) + mine[name] <= SIZE[name] for name in mine)]
+            taken = {name: sum(need.get(name, 0.0) for need in beside) for name in mine}
+            assert ahead.beside(Demand(tuple(mine.items())), SIZE) == taken
 
 
 class TestOrder:
