@@ -44,6 +44,7 @@ class TaskArguments:
         verb: One of VERBS.
         model: evaluate: a run folder, a folder with a model, or a Hub id.
         split: evaluate: train, validation or test.
+        nbest: evaluate: hypotheses that are given of each utterance. None: only the best.
         address: Address of a Ray cluster. None: RAY_ADDRESS, or a Ray that is started here.
         no_ray: Run in this process.
         attempt: train: number of the attempt where a service counts. None: the next one.
@@ -60,6 +61,7 @@ class TaskArguments:
     verb: str = "train"
     model: str | None = None
     split: str = "test"
+    nbest: int | None = None
     address: str | None = None
     no_ray: bool = False
     attempt: int | None = None
@@ -92,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--verb", choices=VERBS, default="train", help="what to do (default: train)")
     result.add_argument("--model", help="evaluate: a run folder, a folder with a model, or a Hub id")
     result.add_argument("--split", default="test", help="evaluate: train, validation or test (default: test)")
+    result.add_argument("--nbest", type=int, metavar="N", help="evaluate: give the N best hypotheses of each utterance")
     result.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, or a Ray started here)")
     result.add_argument("--no-ray", action="store_true", help="run in this process, without Ray")
     result.add_argument(
@@ -251,7 +254,7 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
         return 0
     if given.verb == "evaluate":
         assert given.model is not None
-        result = evaluate(config, engine, model=given.model, split=given.split)
+        result = evaluate(config, engine, model=given.model, split=given.split, nbest=given.nbest)
     else:
         result = fit(config, engine, overrides=changed, attempt=given.attempt)
     print_line(result.headline)

@@ -1,5 +1,6 @@
 """The commands that run without a queue: train, prepare, evaluate."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,10 @@ def evaluate(
     spec: Spec,
     model: Annotated[str, typer.Option(metavar="RUN_OR_FOLDER", help="Run folder, folder with a model, or Hub id.")],
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    nbest: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Write the N best hypotheses of each utterance, at most as many as beams."),
+    ] = None,
     overrides: Overrides = [],  # noqa: B006
     address: Address = None,
     no_ray: WithoutRay = False,
@@ -50,7 +55,8 @@ def evaluate(
 
     Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv
     """
-    _run(TaskArguments(spec, overrides, verb="evaluate", model=model, split=split, address=address, no_ray=no_ray))
+    arguments = TaskArguments(spec, overrides, verb="evaluate", address=address, no_ray=no_ray)
+    _run(replace(arguments, model=model, split=split, nbest=nbest))
 
 
 def _run(arguments: TaskArguments) -> None:

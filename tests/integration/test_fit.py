@@ -14,6 +14,7 @@ from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ConfigError, DataError, FencedError, ResumeError
+from trainers.main import main
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate, find_model
 from trainers.pipeline.fit import fit
@@ -70,6 +71,7 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     assert test["utterances"] == test["scored"] == 6
     lines = [json.loads(line) for line in (folder / "evaluation/test.jsonl").read_text().splitlines()]
     assert {"id", "reference", "hypothesis", "insertions", "deletions", "substitutions", "duration_s"} < set(lines[0])
+    assert all(line["avg_logprob"] < 0 for line in lines)
     assert sum(line["substitutions"] for line in lines) == test["substitutions"]
 
 
@@ -158,6 +160,21 @@ def test_evaluate_writes_beside_the_run_and_not_over_it(finished_run: TrainConfi
     assert (run_folder(finished_run) / "evaluation/test.json").read_bytes() == before
     ours, theirs = json.loads(before), json.loads((Path(result.folder) / "evaluation/test.json").read_text())
     assert theirs["wer"] == ours["wer"]
+
+
+def test_evaluate_gives_the_n_best_of_a_beam_search_and_no_more_than_there_are_beams(
+    finished_run: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(run_folder(finished_run))
+    recipe = ["--config", f"{model}/config.yaml", "--no-ray", "--verb", "evaluate", "--model", model]
+    assert main([*recipe, "--nbest", "2"]) == 2
+    assert "raise the beams (--set training.generation_num_beams=2)" in capsys.readouterr().err
+    assert main([*recipe, "--nbest", "2", "--set", "training.generation_num_beams=3"]) == 0
+    folder = Path(capsys.readouterr().out.splitlines()[-1].rpartition(" · ")[2])
+    for line in map(json.loads, (folder / "evaluation/test.jsonl").read_text().splitlines()):
+        assert [set(item) for item in line["nbest"]] == [{"text", "avg_logprob"}] * 2
+        assert line["nbest"][0] == {"text": line["hypothesis"], "avg_logprob": pytest.approx(line["avg_logprob"])}
+        assert line["avg_logprob"] < 0
 
 
 def test_pretrained_weights_of_a_folder_are_tuned_on(finished_run: TrainConfig, tones: Path, tmp_path: Path) -> None:
