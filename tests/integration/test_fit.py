@@ -73,6 +73,11 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     assert {"id", "reference", "hypothesis", "insertions", "deletions", "substitutions", "duration_s"} < set(lines[0])
     assert all(line["avg_logprob"] < 0 for line in lines)
     assert sum(line["substitutions"] for line in lines) == test["substitutions"]
+    made = {"normalizer": "basic", "normalizer_version": "1"}
+    result, validation = (
+        json.loads((folder / name).read_text()) for name in ("result.json", "evaluation/validation.json")
+    )
+    assert all(made.items() <= score.items() for score in (test, validation, result, result["test"]))
 
 
 def test_the_model_opens_with_from_pretrained_and_pipeline(finished_run: TrainConfig) -> None:

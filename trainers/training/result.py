@@ -13,6 +13,7 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, accepted_metrics
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
+from trainers.scoring.normalizers import normalizer_named
 from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import upload_tensorboard
 from trainers.training.rank import Rank, WorkOrder
@@ -79,6 +80,7 @@ def _result(order: WorkOrder, best: Checkpoint, test: dict[str, Any] | None) -> 
         "best_checkpoint": best.name,
         "best_step": best.step,
         "validation": best.metrics,
+        **normalizer_named(order.config.data.normalizer_name).to_json_dict(),
         "test": test,
         "test_data": order.sets["test"].key if "test" in order.sets else None,
         "max_steps": order.config.training.max_steps,
