@@ -212,7 +212,7 @@ class Scorer:
         if score.wer is None:
             raise ScoringError(
                 f"{self._prepared.url}: no transcript has a word once it is normalized ({normalizer}), "
-                "so that no WER exists; transcribe them, or set data.do_normalize_eval: false"
+                "so that no WER exists; transcribe them, or set data.normalizer: none"
             )
         # Added exactly, so that the loss does not move with the order of ranks either.
         loss = math.fsum(item.recognition.loss for item in gathered) / sum(item.labels for item in gathered)

@@ -1,5 +1,7 @@
 """What a model makes of an utterance: hypothesis, its average log-probability, and the n best of a beam search."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -76,6 +78,17 @@ def test_the_n_best_are_different_and_begin_with_the_hypothesis(recognizer: Reco
         assert len({other.text for other in item.nbest}) == 3
         scores = [other.avg_logprob for other in item.nbest]
         assert scores == sorted(scores, reverse=True), "beams are ordered by it, with a length penalty of 1"
+
+
+def test_published_weights_give_the_n_best_with_their_prompt_and_what_they_suppress(hub_whisper: Path) -> None:
+    model = config({"model": {"name_or_path": str(hub_whisper), "language": "Serbian"}}).model
+    recognizer = FAMILY.load_recognizer(model, None, seed=1)
+    features = torch.randn(2, 80, 300, generator=torch.Generator().manual_seed(0))
+    labels = recognizer.encode_labels(TEXTS[:2])
+    for item in recognizer.recognize(features, labels, Decoding(LIMIT, num_beams=3, nbest=2)):
+        assert item.nbest is not None
+        assert item.nbest[0].text == item.text != item.nbest[1].text
+        assert item.nbest[0].avg_logprob == pytest.approx(item.avg_logprob, rel=1e-4)
 
 
 def test_asking_for_more_changes_no_hypothesis(recognizer: Recognizer) -> None:
