@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from trainers.errors import StorageError
 # Columns that say where a row's recording is.
 FILE, ROW, COLUMN = "parquet_file", "parquet_row", "parquet_column"
 LOCATION = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (ROW, pa.int64()), (COLUMN, pa.string())])
-PARALLEL_FILES = 16
+PARALLEL_FILES = 8
 # A group of rows may hold gigabytes of audio: it is read through a buffer, a few recordings at a time.
 BUFFER_BYTES = 4 * 1024 * 1024
 RECORDINGS_AT_ONCE = 16
@@ -76,19 +77,23 @@ def read_columns(parts: Sequence[Part], columns: Sequence[str]) -> pa.Table:
     def read(part: Part) -> pa.Table:
         described, first, end = part
         with _open(described.url) as file:
-            return pq.ParquetFile(file).read(columns=list(columns)).slice(first, end - first)
+            return pq.ParquetFile(file).read(columns=list(columns), use_threads=False).slice(first, end - first)
 
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-        return pa.concat_tables(pool.map(read, parts), promote_options="permissive")
+        table = pa.concat_tables(pool.map(read, parts), promote_options="permissive").combine_chunks()
+    # What decoding took stays with the process otherwise.
+    pa.default_memory_pool().release_unused()
+    return table
 
 
 def locations(parts: Sequence[Part], column: str) -> pa.Table:
     """Where the recordings of ranges of rows are: columns of LOCATION."""
-    tables = [
-        pa.table({FILE: [described.url] * (end - first), ROW: range(first, end), COLUMN: [column] * (end - first)})
-        for described, first, end in parts
-    ]
-    return pa.concat_tables(tables).cast(LOCATION)
+    counts = [end - first for _, first, end in parts]
+    files = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+    urls = pa.array([described.url for described, _, _ in parts])
+    rows = np.concatenate([np.arange(first, end) for _, first, end in parts])
+    table = {FILE: pa.DictionaryArray.from_arrays(files, urls), ROW: rows, COLUMN: pa.repeat(column, len(rows))}
+    return pa.table(table, schema=LOCATION)
 
 
 def read_recordings(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes | None]:
@@ -137,7 +142,7 @@ def paths_of(column: str, schema: pa.Schema) -> tuple[str, ...]:
 def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:
     """Paths of what `read_columns` gave for `paths_of`; "" where there is none."""
     if column not in table.column_names:
-        return pa.array([""] * len(table))
+        return pa.repeat("", len(table))
     paths = table[column]
     if pa.types.is_struct(paths.type):
         paths = pc.struct_field(paths, "path")

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trainers.config.schema import DataPart
 from trainers.config.secrets import resolve_secrets
@@ -247,6 +248,8 @@ def prepare(
     options = PrepareOptions.of(data)
     key = prepared_key(source, data)
     found = find(cache, key, storage_options)
+    if source.note:
+        log(f"prepare {source.split}: {source.note}")
     if found is None:
         folder = f"{key}-{uuid.uuid4().hex[:8]}"
         task = ShardTask(cache.url(folder), storage_options, options)
@@ -287,15 +290,18 @@ def _run(source: Source, data: DataPart, runner: Runner, task: ShardTask, log: C
         progress.advance(len(part), note=f"{len(bad)} quarantined" if bad else "")
         _check_bad(source, data, len(bad), len(source.table), bad)
     progress.done()
-    return pa.concat_tables(parts)
+    results = pa.concat_tables(parts).combine_chunks()
+    parts.clear()
+    pa.default_memory_pool().release_unused()
+    return results
 
 
 def _split_results(results: pa.Table) -> tuple[pa.Table, list[dict[str, str]], int]:
     """Index rows in the manifest's order, quarantined rows, and bytes stored."""
     ordered = results.sort_by("source_row")
-    good = ordered.filter(ordered["reason"].is_null())
     bad = ordered.filter(ordered["reason"].is_valid())
-    stored_bytes = sum(ordered["stored_bytes"].to_pylist())
+    good = ordered.filter(ordered["reason"].is_null()) if len(bad) else ordered
+    stored_bytes: int = pc.sum(ordered["stored_bytes"]).as_py()
     return (
         good.select(["id", "shard", "row", "duration_s", "text"]),
         bad.select(["id", "reason"]).to_pylist(),

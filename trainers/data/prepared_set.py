@@ -156,7 +156,7 @@ def finish(
 ) -> None:
     """Writes index, counts and the files that make the folder a data set, then claims the key for it."""
     storage = cache.sub(folder)
-    shards = sorted(set(results["shard"].to_pylist()))
+    shards = sorted(results["shard"].unique().to_pylist())
     summary = Summary(
         rows=len(results) + len(quarantine),
         prepared=len(results),

@@ -7,6 +7,7 @@ nodes with the rows, in a column `audio_bytes`.
 
 import hashlib
 import json
+import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,6 +28,8 @@ from trainers.data.manifest import read_manifest
 from trainers.errors import DataError, StorageError
 from trainers.storage import open_storage
 
+# A request each: of more recordings, a part says whether they were replaced.
+MOST_ASKED_FOR = 10_000
 SPLITS = ("train", "validation", "test")
 
 
@@ -39,6 +43,7 @@ class Source:
         table: Rows, see the module.
         fingerprint: Hash of everything that decides what the rows hold.
         rows_at_once: Rows whose recordings are best read together: a group of a Parquet file.
+        note: What a user should know of the fingerprint; "" for nothing.
     """
 
     split: str
@@ -46,6 +51,7 @@ class Source:
     table: pa.Table
     fingerprint: str
     rows_at_once: int = 1
+    note: str = ""
 
 
 def open_sources(data: DataPart, *, storage_options: StorageOptions, splits: tuple[str, ...] = SPLITS) -> list[Source]:
@@ -125,7 +131,10 @@ def _manifests(
         _refuse_unsupported(table, f"data.{split}: {location}")
         columns = (data.audio_column_name, data.text_column_name)
         stats = _file_stats(table, location, storage_options)
-        sources.append(Source(split, location, table, _hash(content, columns, stats)))
+        known = sum(each is not None for each in stats)
+        note = f"size and time of {known} of {len(stats)} recordings decide whether it is prepared again"
+        note = note if is_url(location) and len(stats) > MOST_ASKED_FOR else ""
+        sources.append(Source(split, location, table, _hash(content, columns, stats), note=note))
     return sources
 
 
@@ -140,24 +149,36 @@ def _refuse_unsupported(table: pa.Table, where: str) -> None:
 def _file_stats(table: pa.Table, location: str, storage_options: StorageOptions) -> list[tuple[int, float] | None]:
     """Size and time of change of each recording, so that a replaced one is prepared again.
 
-    None for one that is not there, and for a recording in a bucket that does not lie below its manifest.
+    None for one that is not there; and of those in a bucket for one that does not lie below its manifest, or is not in
+    the sample that is asked for.
     """
-    listed: dict[str, tuple[int, float]] = {}
-    if is_url(location):
-        storage = open_storage(location.rpartition("/")[0], storage_options)
-        listed = {storage.url(entry.key): (entry.size_bytes, entry.modified_s) for entry in storage.list_files()}
+    paths = table["audio"].to_pylist()
+    storage = open_storage(location.rpartition("/")[0], storage_options) if is_url(location) else None
+    asked = _asked_for(paths, storage.url() + "/") if storage is not None else {}
 
     def stat(path: str) -> tuple[int, float] | None:
-        if "://" in path:
-            return listed.get(path)
-        try:
-            status = Path(path).stat()
-        except OSError:
+        if "://" not in path:
+            try:
+                status = Path(path).stat()
+            except OSError:
+                return None
+            return status.st_size, status.st_mtime
+        if storage is None or path not in asked:
             return None
-        return status.st_size, status.st_mtime
+        entry = storage.entry(asked[path])
+        return (entry.size_bytes, entry.modified_s) if entry is not None else None
 
     with ThreadPoolExecutor(max_workers=16) as pool:
-        return list(pool.map(stat, table["audio"].to_pylist(), chunksize=256))
+        found = dict(zip(names := list(dict.fromkeys(paths)), pool.map(stat, names, chunksize=256), strict=True))
+    return [found[path] for path in paths]
+
+
+def _asked_for(paths: Sequence[str], below: str) -> dict[str, str]:
+    """Keys of the recordings that a bucket is asked for, each by itself: all, or evenly spread ones of very many."""
+    keys = {path: path.removeprefix(below) for path in paths if path.startswith(below)}
+    valid = [path for path, key in keys.items() if not {"", ".", ".."} & set(key.split("/"))]
+    step = max(1, math.ceil(len(valid) / MOST_ASKED_FOR))
+    return {path: keys[path] for path in valid[::step]}
 
 
 def _with_bytes(table: pa.Table) -> pa.Table:
@@ -236,11 +257,14 @@ def _require_columns(data: DataPart, part: HubDatasetPart, names: Sequence[str])
 
 def _hub_table(arrow: pa.Table, data: DataPart, name: str, paths: pa.ChunkedArray | pa.Array) -> pa.Table:
     count = len(arrow)
-    ids = [f"{name}-{row:08d}" for row in range(count)]
+    rows = pa.array(np.arange(count, dtype=np.int64))
+    numbers = pc.utf8_lpad(rows.cast(pa.string()), 8, "0")
     return pa.table(
         {
-            "row": pa.array(range(count), pa.int64()),
-            "id": arrow["id"].cast(pa.string()) if _unique(arrow, "id") else pa.array(ids),
+            "row": rows,
+            "id": arrow["id"].cast(pa.string())
+            if _unique(arrow, "id")
+            else pc.binary_join_element_wise(name, numbers, "-"),
             "audio": paths,
             "text": arrow[data.text_column_name].cast(pa.string()).fill_null(""),
             "speaker": pa.nulls(count, pa.string()),

@@ -2,7 +2,8 @@
 
 A thread of each rank polls for the request, and votes for the step that its rank will complete in any case: the current
 one or the next. From then on its rank starts no further step before the votes of all are in. The last step is the
-largest vote, so no rank is beyond it, and all can still reach it. Without a request nothing is sent.
+largest vote, so no rank is beyond it, and all can still reach it. Whoever votes last counts the votes for all, so that
+the number of requests grows with the number of ranks, and not with its square.
 """
 
 import threading
@@ -16,7 +17,8 @@ from trainers.distributed.session import Session
 from trainers.errors import LostWorkerError
 
 POLL_S = 0.5
-REQUESTED = "requested"
+# Keys of the shared store, beside the ranks' votes.
+REQUESTED, CAST, OUTCOME = "requested", "cast", "outcome"
 
 
 class LastStep(TrainerCallback):
@@ -108,8 +110,8 @@ class LastStep(TrainerCallback):
                     with self._lock:
                         self._requested.set()
                         vote.cast(self._committed_step)
-            elif (votes := vote.votes()) is not None:
-                self._last = max(votes)
+            elif (last := vote.outcome()) is not None:
+                self._last = last
                 self._agreed.set()
                 return
 
@@ -142,15 +144,14 @@ class _StepVote:
         """Casts this rank's vote."""
         if self._shared is None:
             self._own = step
-        else:
-            self._shared.set(str(self._session.rank), str(step))
+            return
+        size = self._session.world_size
+        self._shared.set(str(self._session.rank), str(step))
+        if self._shared.add(CAST, 1) == size:
+            self._shared.set(OUTCOME, str(max(int(self._shared.get(str(rank))) for rank in range(size))))
 
-    def votes(self) -> list[int] | None:
-        """All votes; None as long as one is missing."""
+    def outcome(self) -> int | None:
+        """The largest vote; None as long as one is missing."""
         if self._shared is None:
-            assert self._own is not None
-            return [self._own]
-        names = [str(rank) for rank in range(self._session.world_size)]
-        if not self._shared.check(names):
-            return None
-        return [int(self._shared.get(name)) for name in names]
+            return self._own
+        return int(self._shared.get(OUTCOME)) if self._shared.check([OUTCOME]) else None

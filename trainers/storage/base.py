@@ -83,6 +83,10 @@ class Storage(ABC):
         """Whether a file has this key; a folder does not count."""
 
     @abstractmethod
+    def entry(self, key: str) -> Entry | None:
+        """Size and time of `key`; None where there is no such file."""
+
+    @abstractmethod
     def list_files(self, prefix: str = "") -> list[Entry]:
         """All files below the folder `prefix`, at any depth, sorted by key; keys are relative to the root."""
 

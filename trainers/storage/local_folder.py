@@ -93,6 +93,18 @@ class LocalStorage(Storage):
         path = self._path(key)
         return self._run("look for", path, path.is_file)
 
+    def entry(self, key: str) -> Entry | None:
+        """See Storage."""
+        path = self._path(key)
+
+        def find() -> Entry | None:
+            if not path.is_file():
+                return None
+            stat = path.stat()
+            return Entry(key, stat.st_size, stat.st_mtime)
+
+        return self._run("look for", path, find)
+
     def list_files(self, prefix: str = "") -> list[Entry]:
         """See Storage."""
         folder = self._folder(prefix)

@@ -207,7 +207,13 @@ class S3Storage(Storage):
     def exists(self, key: str) -> bool:
         """See Storage."""
         name = self._object(key)
-        return self._run("look for", self.url(key), lambda: self._metadata(name) is not None)
+        return self._run("look for", self.url(key), lambda: self._head(name) is not None)
+
+    def entry(self, key: str) -> Entry | None:
+        """See Storage."""
+        name = self._object(key)
+        head = self._run("look for", self.url(key), lambda: self._head(name))
+        return Entry(key, head["ContentLength"], head["LastModified"].timestamp()) if head is not None else None
 
     def list_files(self, prefix: str = "") -> list[Entry]:
         """See Storage."""
@@ -266,7 +272,8 @@ class S3Storage(Storage):
                 if error_code(error) not in ("PreconditionFailed", "412"):
                     raise
                 # It may exist because an earlier try succeeded and only its response was lost.
-                return (self._metadata(name) or {}).get(_CREATOR) == creator
+                head = self._head(name)
+                return head is not None and head["Metadata"].get(_CREATOR) == creator
             return True
 
         return self._run("create", self.url(key), create)
@@ -349,16 +356,15 @@ class S3Storage(Storage):
         folder = self._object(prefix) if prefix else self.prefix
         return f"{folder}/" if folder else ""
 
-    def _metadata(self, name: str) -> dict[str, str] | None:
-        """The metadata of an object; None if there is no such object."""
+    def _head(self, name: str) -> dict[str, Any] | None:
+        """What is known of an object without its content; None if there is no such object."""
         try:
-            head = self.connection.client().head_object(Bucket=self.bucket, Key=name)
+            head: dict[str, Any] = self.connection.client().head_object(Bucket=self.bucket, Key=name)
         except ClientError as error:
             if error_code(error) in ("404", "NoSuchKey", "NotFound"):
                 return None
             raise
-        metadata: dict[str, str] = head["Metadata"]
-        return metadata
+        return head
 
     def _run(self, action: str, url: str, call: Callable[[], T]) -> T:
         explain = partial(explain_s3_error, bucket=self.bucket, endpoint=self.connection.endpoint_url or "AWS")

@@ -1,6 +1,7 @@
 import random
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]
 
 from trainers.distributed import coordinated_stop
-from trainers.distributed.coordinated_stop import LastStep
+from trainers.distributed.coordinated_stop import LastStep, _StepVote
 from trainers.distributed.session import LocalSession
 from trainers.errors import LostWorkerError
 
@@ -92,6 +93,34 @@ def test_ranks_that_see_the_request_at_different_times_end_after_the_same_step(s
         thread.join(TIMEOUT_S)
     assert sorted(ends) == list(range(size)), "a rank waits forever"
     assert len(set(ends.values())) == 1, ends
+
+
+class CountingStore:
+    """Counts the keys that its ranks ask for and write."""
+
+    def __init__(self) -> None:
+        self._store = HashStore()
+        self.keys: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        def counting(*arguments: Any) -> Any:
+            with self._lock:
+                self.keys[name] += len(arguments[0]) if name == "check" else 1
+            return getattr(self._store, name)(*arguments)
+
+        return counting
+
+
+@pytest.mark.parametrize("size", [4, 32])
+def test_the_requests_of_a_vote_grow_with_the_ranks_and_not_with_their_square(size: int) -> None:
+    store, request = CountingStore(), threading.Event()
+    votes = [_StepVote(StoppableSession(rank, size, rank, request=request), store) for rank in range(size)]
+    for rank, vote in enumerate(votes):
+        assert vote.outcome() is None
+        vote.cast(10 + rank % 2)
+    assert [vote.outcome() for vote in votes] == [11] * size
+    assert sum(store.keys.values()) <= 7 * size
 
 
 def test_the_last_step_saves_and_is_not_scored() -> None:
