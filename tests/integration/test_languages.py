@@ -92,6 +92,7 @@ def test_a_language_is_scored_right_from_its_speech_on(language: str, corpora: P
     assert totals["ser"] == pytest.approx(100 * sum(a != b for a, b in zip(said, heard, strict=True)) / len(said))
     assert totals["characters"] - totals["character_deletions"] > 0, "it has heard something"
     assert (totals["normalizer"], totals["normalizer_version"]) == ("basic", basic.version)
+    assert all(line["avg_logprob"] < 0 for line in lines)
     unspaced = language in ("Thai", "Chinese")
     assert ranking_rate(language) == ("cer" if unspaced else "wer")
     assert result.headline.startswith("CER" if unspaced else "WER")

@@ -105,7 +105,8 @@ class WhisperRecognizer(Recognizer):
                 "do_sample": False,
                 "logits_processor": [self._no_timestamps(), prompt],
             }
-            tokens = model.generate(encoder_outputs=encoded, **options)
+            # Each call has an output of its own: a beam search repeats the clips in the one that it is given.
+            tokens = model.generate(encoder_outputs=BaseModelOutput(encoded.last_hidden_state), **options)
             prompts = prompt.of_each[:: decoding.num_beams]
             best = self._alternatives(encoded, prompts, tokens, options["max_new_tokens"])
             nbest: list[tuple[Alternative, ...] | None] = [None] * len(losses)
@@ -126,7 +127,7 @@ class WhisperRecognizer(Recognizer):
         """
         sequences = GenerationMixin.generate(
             self.model,
-            encoder_outputs=encoded,
+            encoder_outputs=BaseModelOutput(encoded.last_hidden_state),
             decoder_input_ids=prompts,
             num_return_sequences=count,
             **options,

@@ -1,6 +1,7 @@
 """What a model makes of an utterance: hypothesis, its average log-probability, and the n best of a beam search."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +90,22 @@ def test_published_weights_give_the_n_best_with_their_prompt_and_what_they_suppr
         assert item.nbest is not None
         assert item.nbest[0].text == item.text != item.nbest[1].text
         assert item.nbest[0].avg_logprob == pytest.approx(item.avg_logprob, rel=1e-4)
+
+
+def test_the_decoder_is_given_one_encoded_clip_for_each_of_its_rows(recognizer: Recognizer) -> None:
+    """A beam search repeats the clips that it is given in place; attention over copies gives the same, and is dear."""
+    rows = []
+
+    def look(decoder: Any, given: Any, options: dict[str, Any]) -> None:
+        rows.append((len(options["input_ids"]), len(options["encoder_hidden_states"])))
+
+    hook = recognizer.model.get_decoder().register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        recognizer.recognize(features_of(recognizer), recognizer.encode_labels(TEXTS), Decoding(LIMIT, 3, nbest=2))
+    finally:
+        hook.remove()
+    assert {ids for ids, _ in rows} == {4, 8, 12}
+    assert [ids for ids, _ in rows] == [clips for _, clips in rows]
 
 
 def test_asking_for_more_changes_no_hypothesis(recognizer: Recognizer) -> None:
