@@ -1,6 +1,7 @@
 """Whole runs without Ray: what a run folder holds, and what may be continued."""
 
 import json
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from transformers import WhisperForConditionalGeneration, pipeline
+from transformers import WhisperForConditionalGeneration, WhisperTokenizer, pipeline
 
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.schema import TrainConfig
@@ -18,6 +19,8 @@ from trainers.main import main
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate, find_model
 from trainers.pipeline.fit import fit
+from trainers.training.loop import build as worker_build
+from trainers.training.result import finish as worker_finish
 
 FILES = """
 config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json
@@ -88,6 +91,40 @@ def test_the_model_opens_with_from_pretrained_and_pipeline(finished_run: TrainCo
     assert isinstance(
         recognize({"raw": samples, "sampling_rate": 16_000}, generate_kwargs={"max_new_tokens": 8})["text"], str
     )
+
+
+def test_the_model_is_written_for_older_readers_too(finished_run: TrainConfig) -> None:
+    model = run_folder(finished_run) / "model"
+    names = {path.name for path in model.iterdir()}
+    assert {"preprocessor_config.json", "vocab.json", "merges.txt", "added_tokens.json"} < names
+    assert "processor_config.json" not in names, "transformers 4 cannot open one with an extractor in it"
+    vocabulary, added = (json.loads((model / name).read_text()) for name in ("vocab.json", "added_tokens.json"))
+    tokenizer = WhisperTokenizer.from_pretrained(model)
+    assert {**vocabulary, **added} == tokenizer.get_vocab()
+    merges = json.loads((model / "tokenizer.json").read_text())["model"]["merges"]
+    assert merges == (model / "merges.txt").read_text().splitlines()[1:]
+    special = json.loads((model / "tokenizer_config.json").read_text())["additional_special_tokens"]
+    assert "<|sr|>" in special and "<|0.00|>" not in special
+
+
+def test_the_training_side_is_freed_before_the_best_model_is_loaded(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[weakref.ref[Any]] = []
+
+    def build(*given: Any) -> Any:
+        loop = worker_build(*given)
+        built.extend(weakref.ref(item) for item in (loop.recognizer.model, loop.trainer))
+        return loop
+
+    def finish(rank: Any) -> None:
+        assert [item() for item in built] == [None, None]
+        worker_finish(rank)
+
+    monkeypatch.setattr("trainers.training.worker.build", build)
+    monkeypatch.setattr("trainers.training.worker.finish", finish)
+    fit(small(tones, tmp_path, {"training.max_steps": 4}), LocalEngine())
+    assert len(built) == 2
 
 
 def test_the_best_and_the_newest_checkpoints_are_kept(tones: Path, tmp_path: Path) -> None:

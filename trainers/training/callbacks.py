@@ -192,6 +192,20 @@ class ProgressReport(TrainerCallback):
         self._log.write({**line, **numbers})
 
 
+class DropFetched(TrainerCallback):
+    """Deletes the checkpoint that training goes on from, once every rank of the node has loaded it."""
+
+    def __init__(self, session: Session, local: Path):
+        """Takes where it is on this node."""
+        self._session, self._local = session, local
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called after the Trainer has loaded model and optimizer."""
+        self._session.barrier("loading the checkpoint")
+        if self._session.local_rank == 0:
+            shutil.rmtree(self._local)
+
+
 class KeepCheckpoints(TrainerCallback):
     """Hands each checkpoint that the Trainer wrote, with its score, to the uploader.
 

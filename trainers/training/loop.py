@@ -12,14 +12,16 @@ from transformers.trainer import TRAINER_STATE_NAME
 from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
+from trainers.errors import StorageError
 from trainers.models.known_families import family_of, family_of_folder
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import Uploader
+from trainers.run_folder.disk_space import DiskEstimate
 from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import training_arguments
-from trainers.training.callbacks import VALIDATION, KeepCheckpoints, MetricsLog, ProgressReport
+from trainers.training.callbacks import VALIDATION, DropFetched, KeepCheckpoints, MetricsLog, ProgressReport
 from trainers.training.checkpoint_reports import CheckpointReports
 from trainers.training.planning import cache_bytes, plan_training, scored_clips, scoring_options
 from trainers.training.rank import Rank, Start
@@ -94,6 +96,7 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         on_gpu=config.scaling.use_gpu,
     )
     options = scoring_options(config, recognizer.limits.context_s)
+    dropping = [DropFetched(session, start.local)] if start is not None else []
     schedule = Schedule(order.lengths, plan.steps_per_epoch)
     trainer = SpeechTrainer(
         recognizer=recognizer,
@@ -102,7 +105,7 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         schedule=schedule,
         clips=clips,
         evaluate=Validation(session, scorer, options, arguments, stop, progress, keeper).score,
-        callbacks=[ApplyConfig(), Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
+        callbacks=[ApplyConfig(), *dropping, Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
     )
     last_step = schedule.last_step
     return Loop(rank, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, uploader, reports)
@@ -115,6 +118,7 @@ def train(loop: Loop) -> str | None:
         Where a stopped run is; None for one at its last step.
     """
     _log_start(loop)
+    _check_disks(loop)
     loop.reports.report_kept()
     set_seed(loop.rank.config.run.seed)
     if loop.start is not None:
@@ -155,6 +159,19 @@ def _log_start(loop: Loop) -> None:
         f"train: {millions:.1f} M weights · {session.world_size} workers · {batch} per step · "
         f"{loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
     )
+
+
+def _check_disks(loop: Loop) -> None:
+    """Refuses on every rank what the disk of any node cannot hold."""
+    rank = loop.rank
+    local = None if is_url(rank.folder.url) else rank.folder.url
+    existing = sum(entry["size_bytes"] for item in rank.writer.check().checkpoints for entry in item.files.values())
+    weights = sum(weight.numel() for weight in loop.recognizer.model.parameters())
+    disk = DiskEstimate.of(weights, rank.staging.folder, rank.keeping.num_to_keep, local, existing)
+    rank.session.print_from_main(disk.line)
+    problems = [text for text in rank.session.gather(disk.problem, "checking the disks") if text is not None]
+    if problems:
+        raise StorageError(problems[0])
 
 
 def _score_start(loop: Loop, start: Start) -> None:

@@ -1,7 +1,10 @@
 """What every training worker runs: resume → build → train → finish. The same with and without Ray."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
 
 from trainers.distributed.session import LocalSession, Session
 from trainers.errors import FencedError, StoppedError
@@ -36,6 +39,7 @@ def work(order: WorkOrder, session: Session) -> None:
             stopped = train(build(rank, start, weights))
             if stopped is not None:
                 raise StoppedError(stopped)
+        free_memory()
         finish(rank)
 
 
@@ -56,6 +60,13 @@ def _entered(order: WorkOrder, session: Session) -> Iterator[Rank]:
         staging.release()
     if session.local_rank == 0:
         staging.remove()
+
+
+def free_memory() -> None:
+    """Frees model, gradients and optimizer of the training that has ended, whose objects refer to each other."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def resume(rank: Rank) -> Start | None:

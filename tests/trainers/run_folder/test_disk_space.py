@@ -1,0 +1,47 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from trainers.run_folder.disk_space import DiskEstimate
+
+
+def estimate(**changes: object) -> DiskEstimate:
+    roomy = {
+        "checkpoint_bytes": 10**10,
+        "staging": "/tmp/staging",
+        "staging_free_bytes": 2 * 10**10,
+        "kept": 5,
+        "storage": "/runs",
+        "storage_free_bytes": 5 * 10**10,
+    }
+    return DiskEstimate(**{**roomy, **changes})  # type: ignore[arg-type]
+
+
+def test_what_fits_is_said_with_the_numbers() -> None:
+    assert estimate().problem is None
+    staged, stored = "up to 2 in /tmp/staging (20.0 GB free)", "up to 5 in /runs (50.0 GB free)"
+    assert estimate().line == f"disk: a checkpoint takes about 10.0 GB · {staged} · {stored}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"staging_free_bytes": 2 * 10**10 - 1}, "/tmp/staging: 20.0 GB are free, and 2 checkpoints of about 10.0 GB"),
+        ({"storage_free_bytes": 4 * 10**10}, "/runs: 40.0 GB are free, and the run keeps up to 5 .* free 50.0 GB"),
+        ({"kept": None, "storage_free_bytes": 10**9}, "the run keeps all of its checkpoints.* free 10.0 GB"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_need(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        assert estimate(**changes).problem is None, estimate(**changes).problem
+
+
+def test_a_bucket_is_not_asked() -> None:
+    assert estimate(storage=None, storage_free_bytes=0).problem is None
+
+
+def test_adam_keeps_three_numbers_a_weight_and_replaced_checkpoints_make_room(tmp_path: Path) -> None:
+    made = DiskEstimate.of(1000, tmp_path, 3, str(tmp_path), existing_bytes=10**15)
+    assert (made.checkpoint_bytes, made.kept) == (12_000, 5)
+    assert 0 < made.staging_free_bytes <= shutil.disk_usage(tmp_path).total < 10**15 < made.storage_free_bytes

@@ -1,0 +1,86 @@
+"""Whether checkpoints fit: an estimate at the start of training, against what is free. Hours later it is too late."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+# Bytes of a weight in a checkpoint: itself and AdamW's two moments, in float32.
+BYTES_PER_WEIGHT = 3 * 4
+# On the node's own disk: one checkpoint is uploaded while the next is written.
+STAGED_CHECKPOINTS = 2
+
+
+@dataclass(frozen=True)
+class DiskEstimate:
+    """What checkpoints need, and what is free.
+
+    Attributes:
+        checkpoint_bytes: A checkpoint.
+        staging: Folder on this node in which checkpoints are written.
+        staging_free_bytes: Free there.
+        kept: Most checkpoints that the run keeps, the one included that is on its way. None: all.
+        storage: Folder of runs. None: a bucket.
+        storage_free_bytes: Free there, the run's own checkpoints counted as free, since they are replaced.
+    """
+
+    checkpoint_bytes: int
+    staging: str
+    staging_free_bytes: int
+    kept: int | None
+    storage: str | None = None
+    storage_free_bytes: int = 0
+
+    @classmethod
+    def of(
+        cls, weights: int, staging: Path, num_to_keep: int | None, storage: str | None, existing_bytes: int
+    ) -> "DiskEstimate":
+        """Asks the disks.
+
+        Args:
+            weights: Number of weights.
+            staging: Folder on this node in which checkpoints are written.
+            num_to_keep: Best checkpoints that are kept, beside the newest. None: all.
+            storage: Local folder of runs. None: a bucket.
+            existing_bytes: Of checkpoints that the run has.
+        """
+        kept = num_to_keep + 2 if num_to_keep is not None else None
+        free = shutil.disk_usage(storage).free + existing_bytes if storage is not None else 0
+        return cls(weights * BYTES_PER_WEIGHT, str(staging), shutil.disk_usage(staging).free, kept, storage, free)
+
+    @property
+    def line(self) -> str:
+        """The numbers, for the log."""
+        parts = [
+            f"a checkpoint takes about {_gb(self.checkpoint_bytes)}",
+            f"up to {STAGED_CHECKPOINTS} in {self.staging} ({_gb(self.staging_free_bytes)} free)",
+        ]
+        if self.storage is not None:
+            parts.append(f"{self._count} in {self.storage} ({_gb(self.storage_free_bytes)} free)")
+        return "disk: " + " · ".join(parts)
+
+    @property
+    def problem(self) -> str | None:
+        """Which disk cannot hold what training will write: the folder, the need, what is free, and the fix."""
+        staged = STAGED_CHECKPOINTS * self.checkpoint_bytes
+        if self.staging_free_bytes < staged:
+            return (
+                f"{self.staging}: {_gb(self.staging_free_bytes)} are free, and {STAGED_CHECKPOINTS} checkpoints "
+                f"of about {_gb(self.checkpoint_bytes)} are written there: free {_gb(staged)}, or name "
+                "a larger disk (TMPDIR)"
+            )
+        stored = (self.kept or 1) * self.checkpoint_bytes
+        if self.storage is not None and self.storage_free_bytes < stored:
+            return (
+                f"{self.storage}: {_gb(self.storage_free_bytes)} are free, and the run keeps {self._count} of its "
+                f"checkpoints, of about {_gb(self.checkpoint_bytes)} each: free {_gb(stored)}, lower "
+                "checkpoint.num_to_keep, or take another run.storage_path"
+            )
+        return None
+
+    @property
+    def _count(self) -> str:
+        return f"up to {self.kept}" if self.kept is not None else "all"
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB"
