@@ -27,6 +27,7 @@ from trainers.data.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.manifest import read_manifest
 from trainers.errors import DataError, StorageError
 from trainers.storage import open_storage
+from trainers.storage.hub_errors import read_from_hub
 
 # A request each: of more recordings, a part says whether they were replaced.
 MOST_ASKED_FOR = 10_000
@@ -187,20 +188,25 @@ def _with_bytes(table: pa.Table) -> pa.Table:
 
 
 def _hub_split(data: DataPart, part: HubDatasetPart, split: str) -> Source | None:
-    # The client side imports this module's neighbors; `datasets` alone takes two seconds.
-    import datasets  # noqa: PLC0415
-
     name = getattr(part, f"{split}_split")
     if name is None:
         return None
+    what = f"data.dataset: {part.name} ({part.config_name}), split {name}"
     try:
-        config_name = _config_name(part)
-        builder = datasets.load_dataset_builder(part.name, config_name, revision=part.revision)
-        if _is_parquet(builder):
-            return _parquet_split(data, part, split, builder)
-        loaded = datasets.load_dataset(part.name, config_name, split=name, revision=part.revision)
+        return read_from_hub(lambda: _load_hub_split(data, part, split, name), what)
     except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"data.dataset: {part.name} ({part.config_name}), split {name}: {error}") from error
+        raise DataError(f"{what}: {error}") from error
+
+
+def _load_hub_split(data: DataPart, part: HubDatasetPart, split: str, name: str) -> Source:
+    # The client side imports this module's neighbors; `datasets` alone takes two seconds.
+    import datasets  # noqa: PLC0415
+
+    config_name = _config_name(part)
+    builder = datasets.load_dataset_builder(part.name, config_name, revision=part.revision)
+    if _is_parquet(builder):
+        return _parquet_split(data, part, split, builder)
+    loaded = datasets.load_dataset(part.name, config_name, split=name, revision=part.revision)
     _require_columns(data, part, loaded.column_names)
     plain = loaded.cast_column(data.audio_column_name, datasets.Audio(decode=False)).with_format("arrow")
     arrow: pa.Table = plain[:]

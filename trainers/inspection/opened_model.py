@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.schema import ModelPart
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, StorageError
 from trainers.inspection.findings import Finding, problem, skipped
 from trainers.inspection.subject import Subject
 from trainers.models.family import Family
@@ -62,6 +62,8 @@ def open_model(subject: Subject) -> Opened | Finding:
         if part.init == "pretrained":
             return Opened(family, family.open_processor(part, None))
         family.language_code(str(part.language))
+    except StorageError as error:
+        return subject.unreachable(str(error))
     except ConfigError as error:
         # What could be read and does not fit is as wrong on the nodes; what could not be read here, they may have.
         unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers.config.schema import ModelPart
-from trainers.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
@@ -110,12 +109,3 @@ class Family(Protocol):
 
     def open_exported(self, folder: Path) -> Recognizer:
         """Opens a folder with model and processor, as written by an export or a checkpoint."""
-
-
-def cannot_open(model: ModelPart, error: Exception) -> ConfigError:
-    """The error of a model that transformers cannot open."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return ConfigError(
-        f"model.name_or_path: {model.name_or_path} cannot be opened: {reason}; give a folder with a model, "
-        "or a Hub id that this machine can reach"
-    )

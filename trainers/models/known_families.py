@@ -6,7 +6,8 @@ from transformers import PretrainedConfig
 
 from trainers.config.schema import ModelPart
 from trainers.errors import ConfigError
-from trainers.models.family import Family, cannot_open
+from trainers.models.family import Family
+from trainers.models.pretrained import open_pretrained
 from trainers.models.whisper_family import WhisperFamily
 
 # A model that is trained from scratch is of the first.
@@ -18,13 +19,11 @@ def family_of(model: ModelPart) -> Family:
 
     Raises:
         ConfigError: it cannot be opened, or is of no known family.
+        StorageError: the Hub does not respond.
     """
     if model.init == "scratch":
         return next(iter(FAMILIES.values()))
-    try:
-        name = _model_type(str(model.name_or_path), model.revision or "main")
-    except (OSError, ValueError) as error:
-        raise cannot_open(model, error) from error
+    name = open_pretrained(model, lambda: _model_type(str(model.name_or_path), model.revision or "main"))
     return _known(name, f"model.name_or_path: {model.name_or_path}")
 
 

@@ -13,7 +13,8 @@ from transformers import GenerationConfig, WhisperConfig, WhisperProcessor
 
 from trainers.config.schema import ModelPart
 from trainers.errors import ConfigError
-from trainers.models.family import Limits, cannot_open
+from trainers.models.family import Limits
+from trainers.models.pretrained import open_pretrained
 from trainers.models.whisper_generation import language_of, read_generation_config, settle_generation
 from trainers.models.whisper_scratch import (
     LANGUAGES,
@@ -83,10 +84,8 @@ class WhisperFamily:
         if description is not None:
             return WhisperProcessor.from_pretrained(description)
         language = language_of(read_generation_config(model), model)
-        try:
-            processor = WhisperProcessor.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
-        except (OSError, ValueError) as error:
-            raise cannot_open(model, error) from error
+        name, revision = str(model.name_or_path), model.revision or "main"
+        processor = open_pretrained(model, lambda: WhisperProcessor.from_pretrained(name, revision=revision))
         if language is not None:
             _set_prefix(processor.tokenizer, language, str(model.name_or_path))
         return processor
@@ -95,8 +94,7 @@ class WhisperFamily:
         """See `Family`."""
         if model.init == "scratch":
             return limits_of(processor, model.max_label_tokens)
-        config = WhisperConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
-        return limits_of(processor, int(config.max_target_positions))
+        return limits_of(processor, int(_read_config(model).max_target_positions))
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Label ids of each text: language, task and no-timestamps tokens, the text, the end token.
@@ -155,10 +153,15 @@ def regularization(model: ModelPart) -> dict[str, Any]:
     return changes
 
 
+def _read_config(model: ModelPart) -> WhisperConfig:
+    name, revision = str(model.name_or_path), model.revision or "main"
+    return open_pretrained(model, lambda: WhisperConfig.from_pretrained(name, revision=revision))
+
+
 def _wanted_sizes(model: ModelPart) -> dict[str, Any]:
     """The sizes of the config's model, under the names of its config.json; those of pretrained weights are theirs."""
     if model.init == "pretrained":
-        config = WhisperConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
+        config = _read_config(model)
         return {name: getattr(config, name) for name in SIZES}
     return {
         "d_model": model.d_model,

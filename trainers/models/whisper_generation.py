@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from trainers.config.schema import ModelPart
 from trainers.errors import ConfigError
-from trainers.models.family import cannot_open
+from trainers.models.pretrained import open_pretrained
 from trainers.models.whisper_scratch import LANGUAGES, NO_TIMESTAMPS, TASKS, language_code
 
 
@@ -22,10 +22,8 @@ def read_generation_config(model: ModelPart) -> GenerationConfig:
     Raises:
         ConfigError: it cannot be opened.
     """
-    try:
-        return GenerationConfig.from_pretrained(str(model.name_or_path), revision=model.revision or "main")
-    except (OSError, ValueError) as error:
-        raise cannot_open(model, error) from error
+    name, revision = str(model.name_or_path), model.revision or "main"
+    return open_pretrained(model, lambda: GenerationConfig.from_pretrained(name, revision=revision))
 
 
 def is_multilingual(generation: Any) -> bool:

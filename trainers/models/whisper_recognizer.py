@@ -21,7 +21,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.config.schema import ModelPart
 from trainers.data.features import LogMel
-from trainers.models.family import Limits, cannot_open
+from trainers.models.family import Limits
+from trainers.models.pretrained import open_pretrained
 from trainers.models.recognizer import IGNORED_LABEL, Alternative, Decoding, LabelCollator, Recognition, Recognizer
 from trainers.models.whisper_family import WhisperFamily, limits_of, regularization
 from trainers.models.whisper_generation import allowing_text, language_of, settle_generation
@@ -183,12 +184,13 @@ def load(
             network.load_state_dict(loaded.state_dict())
         network.generation_config = GenerationConfig.from_pretrained(description)
         return WhisperRecognizer(network, processor)
-    try:
-        network = WhisperForConditionalGeneration.from_pretrained(
-            str(model.name_or_path), revision=model.revision or "main", dtype=torch.float32, **regularization(model)
-        )
-    except (OSError, ValueError) as error:
-        raise cannot_open(model, error) from error
+    name, revision = str(model.name_or_path), model.revision or "main"
+    network = open_pretrained(
+        model,
+        lambda: WhisperForConditionalGeneration.from_pretrained(
+            name, revision=revision, dtype=torch.float32, **regularization(model)
+        ),
+    )
     generation = network.generation_config
     notes = settle_generation(generation, processor.tokenizer, language_of(generation, model))
     # Where outdated ones were, they would rule over the language.

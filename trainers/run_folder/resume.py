@@ -1,7 +1,7 @@
 """Where a worker group starts: from the run's newest undamaged checkpoint, uploaded or still staged on a node."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainers.config.storage_location import StorageOptions, is_absolute
@@ -25,7 +25,7 @@ from trainers.run_folder.staging import Staging, newest_staged, remove
 from trainers.storage import Storage, open_storage
 
 FROM = "from:"
-FETCHING = "downloading the checkpoint to start from"
+FETCHING = "downloading a checkpoint"
 
 
 def take_over(
@@ -80,7 +80,34 @@ def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> t
         ResumeError: all of the run's are damaged.
     """
     local = staging.folder / "resume"
-    return _on_every_node(lambda: _fetch_newest(writer, local, session.print_from_main), local, session)
+    return _on_every_node(lambda: _fetch_whole(writer, local, newest, session.print_from_main), local, session)
+
+
+def fetch_best(
+    staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session
+) -> tuple[Checkpoint, Path] | None:
+    """Fetches the model of the run's best checkpoint to every node. Every rank calls it.
+
+    Args:
+        staging: Where to put it.
+        writer: This group.
+        retention: Which is the best.
+        session: The ranks.
+
+    Returns:
+        The checkpoint and its local folder; None where the run has none.
+
+    Raises:
+        FencedError: another attempt has taken over.
+        ResumeError: all of the run's are damaged.
+    """
+    local = staging.folder / "best"
+
+    def best(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+        found = retention.best(checkpoints)
+        return model_of(found) if found is not None else None
+
+    return _on_every_node(lambda: _fetch_whole(writer, local, best, session.print_from_main), local, session)
 
 
 def fetch_weights(
@@ -118,15 +145,20 @@ def _on_every_node(
     return checkpoint, local
 
 
-def _fetch_newest(writer: GroupWriter, local: Path, log: Callable[[str], None]) -> tuple[Storage, Checkpoint] | None:
-    """Fetches the run's newest undamaged checkpoint, and quarantines the damaged ones that are newer."""
+def _fetch_whole(
+    writer: GroupWriter,
+    local: Path,
+    choose: Callable[[Sequence[Checkpoint]], Checkpoint | None],
+    log: Callable[[str], None],
+) -> tuple[Storage, Checkpoint] | None:
+    """Fetches the checkpoint that is chosen; a damaged one is quarantined, and the next is chosen."""
     checkpoints, damaged = writer.folder.storage.sub(CHECKPOINTS), 0
-    while (checkpoint := newest(writer.check().checkpoints)) is not None:
+    while (checkpoint := choose(writer.check().checkpoints)) is not None:
         try:
             fetch(checkpoints, checkpoint, local)
             return checkpoints, checkpoint
         except DamagedError as error:
-            log(f"{error}; trying the one before")
+            log(f"{error}; trying the next")
             shutil.rmtree(local, ignore_errors=True)
             quarantine(writer, checkpoint.name)
             damaged += 1

@@ -14,6 +14,7 @@ from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.errors import StorageError
 from trainers.models.known_families import family_of, family_of_folder
+from trainers.models.pretrained import load_once_a_node
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import Uploader
@@ -134,7 +135,7 @@ def train(loop: Loop) -> str | None:
 def _load_model(rank: Rank, weights: Start | None) -> Recognizer:
     model, seed, processor = rank.config.model, rank.config.run.seed, rank.order.processor
     if processor is None:
-        return family_of(model).load_recognizer(model, None, seed)
+        return load_once_a_node(model, rank.session, lambda part: family_of(part).load_recognizer(part, None, seed))
     with TemporaryDirectory(prefix="rayscribe-processor-") as description:
         rank.folder.storage.download_folder(processor, Path(description))
         local = weights.local if weights is not None else None

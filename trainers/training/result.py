@@ -8,11 +8,11 @@ from trainers.models.export import export_model
 from trainers.models.known_families import family_of_folder
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase
-from trainers.run_folder.checkpoints import fetch, model_of
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, accepted_metrics
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
+from trainers.run_folder.resume import fetch_best
 from trainers.scoring.normalizers import normalizer_named
 from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import upload_tensorboard
@@ -30,18 +30,10 @@ def finish(rank: Rank) -> None:
 
 
 def _fetch_best(rank: Rank) -> tuple[Checkpoint, Path]:
-    checkpoints, local = rank.folder.storage.sub(layout.CHECKPOINTS), rank.staging.folder / "best"
-    best: Checkpoint | None = rank.session.broadcast(
-        lambda: rank.keeping.best(rank.writer.check().checkpoints), "choosing the best checkpoint"
-    )
-    if best is None:
-        raise RayscribeError(
-            f"{checkpoints.url()}: training ended without a checkpoint; this is a bug, please report it"
-        )
-    if rank.session.local_rank == 0:
-        fetch(checkpoints, model_of(best), local)
-    rank.session.barrier("downloading the best checkpoint")
-    return best, local
+    found = fetch_best(rank.staging, rank.writer, rank.keeping, rank.session)
+    if found is None:
+        raise RayscribeError(f"{rank.folder.url}: training ended without a checkpoint; this is a bug, please report it")
+    return found
 
 
 def _score_test(rank: Rank, outputs: RunFolder, local: Path) -> dict[str, Any] | None:

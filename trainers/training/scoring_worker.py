@@ -12,6 +12,7 @@ from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession, Session
 from trainers.errors import ConfigError
 from trainers.models.known_families import family_of
+from trainers.models.pretrained import load_once_a_node
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
@@ -51,7 +52,7 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     silence_libraries()
     config = order.config
     folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
-    recognizer = _open_model(order)
+    recognizer = _open_model(order, session)
     for note in recognizer.notes:
         session.print_from_main(f"model: {note}")
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
@@ -59,23 +60,24 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     session.barrier()
 
 
-def _open_model(order: EvaluateOrder) -> Recognizer:
+def _open_model(order: EvaluateOrder, session: Session) -> Recognizer:
     if not is_absolute(order.model):
-        return _load(order.config, order.model)
+        return _load(order.config, order.model, session)
     parent, _, name = order.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
         open_storage(parent, order.config.run.storage_options).download_folder(name, Path(local))
         try:
-            return _load(order.config, local)
+            return _load(order.config, local, session)
         except ConfigError as error:
             raise ConfigError(f"--model {order.model}: {str(error).replace(local, 'it')}") from error
 
 
-def _load(config: TrainConfig, name_or_path: str) -> Recognizer:
+def _load(config: TrainConfig, name_or_path: str, session: Session) -> Recognizer:
     """The same for a folder and for a Hub id: the config's language and task count, else the weights' own."""
     weights = {"init": "pretrained", "name_or_path": name_or_path, "revision": None}
     part = config.model.model_copy(update=weights)
-    return family_of(part).load_recognizer(part, None, config.run.seed)
+    seed = config.run.seed
+    return load_once_a_node(part, session, lambda each: family_of(each).load_recognizer(each, None, seed))
 
 
 def score_split(

@@ -13,7 +13,7 @@ from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints, q
 from trainers.run_folder.fencing import Driver, GroupWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.resume import fetch_weights, named_checkpoint, starting_point, take_over
+from trainers.run_folder.resume import fetch_best, fetch_weights, named_checkpoint, starting_point, take_over
 from trainers.run_folder.staging import Staging
 from trainers.storage import open_storage
 
@@ -126,6 +126,33 @@ def test_when_no_checkpoint_is_whole_the_run_does_not_begin_anew(folder: RunFold
     folder.storage.write_bytes(f"{CHECKPOINTS}/{home.name}/optimizer.pt", b"other")
     with pytest.raises(ResumeError, match="all 1 checkpoints are damaged"):
         starting_point(Staging.open("run", ALONE), writer, ALONE)
+
+
+def test_where_the_best_is_damaged_the_best_of_the_others_ends_the_run(
+    folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = first_group(folder)
+    for step, wer in ((10, 30.0), (20, 10.0), (30, 20.0)):
+        upload_staged(staged(tmp_path / "made", step, wer), writer, KEEP_ALL)
+    folder.storage.write_bytes(f"{CHECKPOINTS}/checkpoint-20-a1-x/model.safetensors", b"other")
+    staging = Staging.open("run", ALONE)
+    found = fetch_best(staging, writer, KEEP_ALL, ALONE)
+    assert found is not None
+    assert (found[0].step, found[1]) == (30, staging.folder / "best")
+    assert (found[1] / "model.safetensors").stat().st_size == 30 * 256, "nothing of the damaged one is left"
+    assert [item.step for item in list_checkpoints(folder)] == [10, 30], "it is never chosen again"
+    assert "checkpoint-20-a1-x" in capsys.readouterr().out
+
+
+def test_where_all_are_damaged_the_run_says_so(folder: RunFolder, tmp_path: Path) -> None:
+    writer = first_group(folder)
+    staging = Staging.open("run", ALONE)
+    assert fetch_best(staging, writer, KEEP_ALL, ALONE) is None
+    for step in (10, 20):
+        upload_staged(staged(tmp_path / "made", step), writer, KEEP_ALL)
+        folder.storage.write_bytes(f"{CHECKPOINTS}/checkpoint-{step}-a1-x/model.safetensors", b"other")
+    with pytest.raises(ResumeError, match="all 2 checkpoints are damaged"):
+        fetch_best(staging, writer, KEEP_ALL, ALONE)
 
 
 def test_a_named_checkpoint_must_be_an_absolute_whole_one(tmp_path: Path) -> None:

@@ -1,0 +1,194 @@
+"""Weights on the Hub: what may pass is tried again, what will not is the config's, and a node downloads once."""
+
+import errno
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+from transformers import PretrainedConfig
+
+from tests.trainers.synthetic import config
+from trainers.config.schema import ModelPart
+from trainers.config.storage_location import StorageOptions
+from trainers.data.sources import open_sources
+from trainers.distributed.session import LocalSession
+from trainers.errors import ConfigError, DataError, RayscribeError, StorageError
+from trainers.models.known_families import family_of
+from trainers.models.pretrained import load_once_a_node
+from trainers.storage import RetryPolicy, hub_errors
+
+HUB_ID = "somebody/whisper"
+TIMEOUT_S = 30.0
+
+
+class HfHubHTTPError(OSError):
+    """As huggingface_hub's, with the response that it is about."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"Client error '{status}' for url 'https://huggingface.co/…'")
+        self.response = SimpleNamespace(status_code=status)
+
+
+class TransportError(Exception):
+    """httpx's base."""
+
+
+class ConnectError(TransportError):
+    """As httpx's."""
+
+
+class OfflineModeIsEnabled(ConnectionError):
+    """As huggingface_hub's."""
+
+
+def wrapped(cause: Exception) -> OSError:
+    """As transformers wraps what the Hub's library raises; seen with transformers 5.23 and huggingface_hub 2.4."""
+    middle = FileNotFoundError("An error happened while trying to locate the file on the Hub")
+    middle.__cause__ = cause
+    outer = OSError("We couldn't connect to 'https://huggingface.co' to load the files")
+    outer.__cause__ = middle
+    return outer
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_errors, "HUB_RETRIES", RetryPolicy(attempts=3, first_delay_s=0.0))
+
+
+def pretrained() -> ModelPart:
+    return config({"model": {"init": "pretrained", "name_or_path": HUB_ID, "language": "English"}}).model
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> list[str]:
+    """Has the Hub fail in these ways, one after the other, then respond; gives back what it was asked for."""
+    asked: list[str] = []
+
+    def get_config_dict(name: str, **_: Any) -> tuple[dict[str, str], dict[str, str]]:
+        asked.append(name)
+        if len(asked) <= len(errors):
+            raise errors[len(asked) - 1]
+        return {"model_type": "whisper"}, {}
+
+    monkeypatch.setattr(PretrainedConfig, "get_config_dict", get_config_dict)
+    return asked
+
+
+PASSING = [
+    wrapped(HfHubHTTPError(429)),
+    wrapped(HfHubHTTPError(503)),
+    wrapped(ConnectError("[Errno -2] Name or service not known")),
+    wrapped(TimeoutError("timed out")),
+    OSError(errno.ESTALE, "Stale file handle"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=str)
+class TestHiccups:
+    def test_one_is_tried_again(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        asked = failing(monkeypatch, error, error)
+        assert family_of(pretrained()).name == "whisper"
+        assert asked == [HUB_ID] * 3
+
+    def test_one_that_stays_is_no_error_of_the_config(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        failing(monkeypatch, *[error] * 3)
+        with pytest.raises(
+            StorageError, match=r"cannot read model\.name_or_path: somebody/whisper: .* \(tried 3"
+        ) as caught:
+            family_of(pretrained())
+        assert not caught.value.final, "workers are started anew"
+
+    def test_a_data_set_is_read_again_too(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("datasets.load_dataset_builder", fail)
+        source = {"data.train": None, "data.validation": None, "data.dataset": {"name": "somebody/speech"}}
+        with pytest.raises(
+            StorageError, match=r"cannot read data\.dataset: somebody/speech .*split train: .* \(tried 3"
+        ):
+            open_sources(config(source).data, storage_options=StorageOptions())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        wrapped(HfHubHTTPError(404)),
+        wrapped(HfHubHTTPError(401)),
+        wrapped(OfflineModeIsEnabled("HF_HUB_OFFLINE")),
+        OSError("it has no config.json"),
+        OSError(errno.EACCES, "Permission denied"),
+        ValueError("unrecognized"),
+    ],
+    ids=str,
+)
+class TestFaults:
+    def test_one_is_the_config_s_at_once(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        asked = failing(monkeypatch, error)
+        with pytest.raises(ConfigError, match=r"model\.name_or_path: somebody/whisper cannot be opened"):
+            family_of(pretrained())
+        assert asked == [HUB_ID]
+
+    def test_one_of_a_data_set_is_the_data_s(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("datasets.load_dataset_builder", fail)
+        source = {"data.train": None, "data.validation": None, "data.dataset": {"name": "somebody/speech"}}
+        with pytest.raises(DataError):
+            open_sources(config(source).data, storage_options=StorageOptions())
+
+
+@dataclass(frozen=True)
+class OfNode(LocalSession):
+    """A rank of a node of two; they meet here."""
+
+    meeting: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
+
+    def barrier(self, what: str = "") -> None:
+        self.meeting.wait(TIMEOUT_S)
+
+
+class TestOnceANode:
+    def load_on_two_ranks(self, model: ModelPart) -> dict[int, str]:
+        meeting, loaded = threading.Barrier(2), dict[int, str]()
+
+        def load(rank: int) -> None:
+            def take(part: ModelPart) -> str:
+                loaded[rank] = str(part.name_or_path)
+                return loaded[rank]
+
+            load_once_a_node(model, OfNode(rank, 2, rank, meeting), take)
+
+        threads = [threading.Thread(target=load, args=(rank,), daemon=True) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+        return loaded
+
+    def test_only_the_first_rank_asks_the_hub(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+        folder = tmp_path / "models--somebody--whisper" / "snapshots" / ("0" * 40)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        refs = tmp_path / "models--somebody--whisper" / "refs"
+        refs.mkdir()
+        (refs / "main").write_text("0" * 40)
+        assert self.load_on_two_ranks(pretrained()) == {0: HUB_ID, 1: str(folder)}
+
+    def test_a_rank_with_another_cache_asks_it_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+        assert self.load_on_two_ranks(pretrained()) == {0: HUB_ID, 1: HUB_ID}
+
+    def test_a_folder_is_opened_by_each(self, tmp_path: Path) -> None:
+        part = pretrained().model_copy(update={"name_or_path": str(tmp_path)})
+        assert self.load_on_two_ranks(part) == {0: str(tmp_path), 1: str(tmp_path)}
+
+
+def test_the_exit_code_is_that_of_a_storage_which_a_service_tries_again() -> None:
+    assert issubclass(StorageError, RayscribeError)
+    assert StorageError.exit_code == 4

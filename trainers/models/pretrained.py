@@ -1,0 +1,68 @@
+"""Opening pretrained weights: what cannot be opened, what may pass, and a download once a node."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from trainers.config.schema import ModelPart
+from trainers.errors import ConfigError
+from trainers.storage.hub_errors import read_from_hub
+
+if TYPE_CHECKING:
+    # It loads torch, which a family does without.
+    from trainers.distributed.session import Session
+
+T = TypeVar("T")
+
+
+def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
+    """Calls what reads files of pretrained weights.
+
+    Args:
+        model: The config's model part.
+        call: Reads them.
+
+    Raises:
+        ConfigError: they cannot be opened.
+        StorageError: the Hub, the network or the disk does not respond.
+    """
+    try:
+        return read_from_hub(call, f"model.name_or_path: {model.name_or_path}")
+    except (OSError, ValueError) as error:
+        raise cannot_open(model, error) from error
+
+
+def cannot_open(model: ModelPart, error: Exception) -> ConfigError:
+    """The error of a model that transformers cannot open."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ConfigError(
+        f"model.name_or_path: {model.name_or_path} cannot be opened: {reason}; give a folder with a model, "
+        "or a Hub id that this machine can reach"
+    )
+
+
+def load_once_a_node(model: ModelPart, session: "Session", load: Callable[[ModelPart], T]) -> T:
+    """Loads a model on every rank; only the first of each node asks the Hub, and downloads. Every rank calls it.
+
+    Args:
+        model: The config's model part.
+        session: The ranks.
+        load: Loads the model that it is given.
+    """
+    if model.init == "scratch" or Path(str(model.name_or_path)).exists():
+        return load(model)
+    first = load(model) if session.local_rank == 0 else None
+    session.barrier("downloading the model")
+    return first if first is not None else load(_in_cache(model))
+
+
+def _in_cache(model: ModelPart) -> ModelPart:
+    """The model with the folder of this node's cache in place of the Hub id; as it is, where it is not there."""
+    # It takes a fifth of a second to import, and most configs name no Hub id.
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    try:
+        folder = snapshot_download(str(model.name_or_path), revision=model.revision, local_files_only=True)
+    except (OSError, ValueError):
+        return model  # this rank has another cache
+    return model.model_copy(update={"name_or_path": folder, "revision": None})

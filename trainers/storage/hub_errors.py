@@ -1,0 +1,58 @@
+"""What errors of the Hugging Face Hub, and of the network or disk on the way to its files, mean; imports nothing of it.
+
+The libraries that read the Hub wrap these errors several times, so all causes of an error are looked at.
+"""
+
+import errno
+import socket
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from trainers.storage.retry import Explanation, RetryPolicy
+
+T = TypeVar("T")
+
+# huggingface_hub tries each request several times itself, for some 20 seconds.
+HUB_RETRIES = RetryPolicy(attempts=3, first_delay_s=5.0)
+TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
+TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}
+# httpx's base of what happens between two hosts, and what huggingface_hub raises where it is told to ask nobody.
+TRANSPORT, OFFLINE = "TransportError", "OfflineModeIsEnabled"
+_FIX = "try again later, or give a folder that has the files"
+
+
+def read_from_hub(call: Callable[[], T], what: str) -> T:
+    """Calls what reads a folder or files of the Hub, again after each hiccup of the Hub, the network or the disk.
+
+    Args:
+        call: Something that is safe to do twice.
+        what: What is read, for the message.
+
+    Raises:
+        StorageError: such an error at the last try. Any other error is raised as it is.
+    """
+    return HUB_RETRIES.run(call, action="read", url=what, explain=explain_hub_error)
+
+
+def explain_hub_error(error: BaseException) -> Explanation | None:
+    """What may pass; None for an error that will not, such as a name that the Hub does not know."""
+    for item in _chain(error):
+        status = getattr(getattr(item, "response", None), "status_code", None)
+        names = {kind.__name__ for kind in type(item).__mro__}
+        if OFFLINE in names or (status is not None and status not in TRANSIENT_STATUSES):
+            return None
+        if status is not None:
+            return Explanation(f"the Hub responds with status {status}", _FIX, transient=True)
+        if TRANSPORT in names or isinstance(item, ConnectionError | TimeoutError | socket.gaierror):
+            return Explanation(f"no connection ({item})", _FIX, transient=True)
+        if isinstance(item, OSError) and item.errno in TRANSIENT_ERRNOS:
+            return Explanation(str(item.strerror), _FIX, transient=True)
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, then what it was raised from or in."""
+    item: BaseException | None = error
+    while item is not None:
+        yield item
+        item = item.__cause__ or (None if item.__suppress_context__ else item.__context__)
