@@ -59,3 +59,4 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.scale.shard_fetches
 	$(BIN)/python -m tests.benchmarks.scale.training_start
 	$(BIN)/python -m tests.benchmarks.scale.hub_memory
+	$(BIN)/python -m tests.benchmarks.scale.coordination

@@ -4,7 +4,7 @@ import pytest
 
 from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, ledger, queue
-from tests.benchmarks.scale import bucket_reading, hub_memory, shard_fetches, training_start
+from tests.benchmarks.scale import bucket_reading, coordination, hub_memory, shard_fetches, training_start
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -50,3 +50,8 @@ def test_the_start_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_driver_s_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert hub_memory.main(["--rows", "100", "600"]) == 0
     assert "| times as much |" in capsys.readouterr().out
+
+
+def test_the_coordination_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert coordination.main(["--ranks", "2", "4"]) == 0
+    assert "| requests to the storage, 1,000 ranks, extrapolated |" in capsys.readouterr().out
