@@ -290,10 +290,7 @@ def _run(source: Source, data: DataPart, runner: Runner, task: ShardTask, log: C
         progress.advance(len(part), note=f"{len(bad)} quarantined" if bad else "")
         _check_bad(source, data, len(bad), len(source.table), bad)
     progress.done()
-    results = pa.concat_tables(parts).combine_chunks()
-    parts.clear()
-    pa.default_memory_pool().release_unused()
-    return results
+    return pa.concat_tables(parts)
 
 
 def _split_results(results: pa.Table) -> tuple[pa.Table, list[dict[str, str]], int]:
