@@ -77,6 +77,7 @@ class Progress(Record):
     loss: float | None = None
     wer: float | None = None
     eta_s: float | None = None
+    checkpoint_s: float | None = None
     detail: str = ""
     at_s: float = 0.0
 

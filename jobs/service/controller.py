@@ -38,6 +38,7 @@ from jobs.service.run_changes import AttemptEnd, RunChange
 from jobs.service.run_folders import RunFolders
 from jobs.service.run_status import status_of
 from jobs.submission.ray_request import build_request
+from jobs.submission.stop_grace import stop_grace_s
 from trainers.errors import ConfigError, RayscribeError
 
 log = logging.getLogger(__name__)
@@ -257,7 +258,7 @@ class Controller:
         if run.stop_requested_s is None or not run.state.holding:
             self._blocked(run_id, f"{error}; retrying", event="cluster_unreachable")
             return
-        until_s = run.stop_requested_s + run.config["job"].get("stop_grace_s", 0) + ABANDON_AFTER_S
+        until_s = run.stop_requested_s + stop_grace_s(run.config, run.progress) + ABANDON_AFTER_S
         if self._clock() < until_s:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(until_s))
             reason = f"stopping; {error}; retrying until {at} UTC"

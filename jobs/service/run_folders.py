@@ -53,7 +53,9 @@ class RunFolders:
 
         def read() -> Progress | None:
             raw: dict[str, Any] | None = self.read(run, lambda folder: read_status(folder, attempt))
-            return Progress.model_validate({name: _finite(value) for name, value in raw.items()}) if raw else None
+            # Training of a later version may say more.
+            known = {name: _finite(value) for name, value in (raw or {}).items() if name in Progress.model_fields}
+            return Progress.model_validate(known) if raw else None
 
         return self._or_default(run, read, None)
 

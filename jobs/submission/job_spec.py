@@ -55,8 +55,12 @@ class JobPart(Part):
         pattern=URL,
         description="URL of the Ray cluster's dashboard. null: the service's default, or RAY_API_SERVER_ADDRESS.",
     )
-    stop_grace_s: int = Field(
-        120, gt=0, le=3600, description="How long a stopped attempt may take to save its last checkpoint. Seconds."
+    stop_grace_s: int | None = Field(
+        None,
+        gt=0,
+        le=3600,
+        description="How long a stopped attempt may take to save its last checkpoint. Seconds. null: by the size of a "
+        "checkpoint, and from the second attempt on by the time that storing one took; 120 at least.",
     )
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from jobs.model import Gang, Run, submission_id_of
 from jobs.submission.job_spec import JobPart
+from jobs.submission.stop_grace import stop_grace_s
 from runtime_env.build import build_runtime_env
 from runtime_env.install_script import wrap_entrypoint
 from trainers.config.submitted import CONFIG_VARIABLE, config_text
@@ -86,7 +87,7 @@ def build_request(
         address=run.address,
         entrypoint=wrap_entrypoint(job.runtime_env, shlex.join(arguments)),
         runtime_env=build_runtime_env(
-            job.runtime_env, package=package, stop_grace_s=job.stop_grace_s, environment=variables
+            job.runtime_env, package=package, stop_grace_s=stop_grace_s(run.config, run.progress), environment=variables
         ),
         metadata={
             "rayscribe_run": run.id,

@@ -122,8 +122,9 @@ class StatusWriter:
 
         Args:
             phase: What the attempt does.
-            numbers: Of `step`, `max_steps`, `loss`, `wer` (percent, of the last validation), `eta_s` and `detail`
-                those that have changed; a detail holds until the next change.
+            numbers: Of `step`, `max_steps`, `loss`, `wer` (percent, of the last validation), `eta_s`, `checkpoint_s`
+                (seconds that storing the last checkpoint took) and `detail` those that have changed; a detail holds
+                until the next change.
         """
         with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")

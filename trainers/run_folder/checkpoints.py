@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -206,13 +207,13 @@ class Uploader:
     A new one is not accepted before the last is uploaded, so that a lost disk costs less than two save intervals.
     """
 
-    def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[Checkpoint], None]):
+    def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[Checkpoint, float], None]):
         """Starts no thread yet.
 
         Args:
             writer: This worker group.
             retention: Which checkpoints stay.
-            also: Called in the thread after each, with the uploaded checkpoint.
+            also: Called in the thread after each, with the uploaded checkpoint and the seconds that it took.
         """
         self._writer = writer
         self._retention = retention
@@ -246,7 +247,9 @@ class Uploader:
             raise error
 
     def _upload(self, staged: Path) -> None:
+        began = time.monotonic()
         try:
-            self._also(upload_staged(staged, self._writer, self._retention))
+            checkpoint = upload_staged(staged, self._writer, self._retention)
+            self._also(checkpoint, time.monotonic() - began)
         except Exception as error:
             self._error = error

@@ -17,6 +17,7 @@ from trainers.models.known_families import family_of, family_of_folder
 from trainers.models.pretrained import load_once_a_node
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder import layout
+from trainers.run_folder.attempt_status import Phase
 from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.disk_space import DiskEstimate
 from trainers.run_folder.journal import Checkpoint
@@ -76,7 +77,8 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
     plan, clips = plan_training(config, order.sets["train"], recognizer, session.world_size)
     reports = CheckpointReports(session, rank.writer, config.checkpoint.score_attribute)
 
-    def after_upload(checkpoint: Checkpoint) -> None:
+    def after_upload(checkpoint: Checkpoint, seconds: float) -> None:
+        rank.status.show(Phase.TRAINING, checkpoint_s=round(seconds, 1))
         reports.add(checkpoint)
         upload_tensorboard(rank)
 

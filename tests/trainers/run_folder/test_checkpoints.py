@@ -34,7 +34,7 @@ def checkpoint(step: int, wer: float) -> Checkpoint:
     return Checkpoint(f"checkpoint-{step}-a1-x", step, 1, {"eval_wer": wer}, "2026-01-01T00:00:00+00:00", {})
 
 
-def nothing(uploaded: Checkpoint) -> None:
+def nothing(checkpoint: Checkpoint, seconds: float) -> None:
     """No further work."""
 
 

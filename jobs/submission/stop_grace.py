@@ -1,0 +1,55 @@
+"""How long a stopped attempt may take to store its last checkpoint: by its size, or as last measured. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jobs.model import Progress
+from trainers.run_folder.disk_space import BYTES_PER_WEIGHT
+
+LEAST_S, MOST_S = 120, 3600
+# Of a file server or a bucket, until an attempt has measured its own.
+ASSUMED_BYTES_PER_S = 50e6
+# The last checkpoint is stored after the one before it, and was written to the node's own disk first.
+CHECKPOINTS = 3
+# Weights of the released models, from the table in OpenAI's model card.
+RELEASED = {
+    "tiny": 39e6,
+    "base": 74e6,
+    "small": 244e6,
+    "medium": 769e6,
+    "large": 1550e6,
+    "large-v2": 1550e6,
+    "large-v3": 1550e6,
+    "large-v3-turbo": 809e6,
+}
+_RELEASED = re.compile(r"whisper-([a-z0-9-]+?)(\.en)?$")
+
+
+def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
+    """The grace of an attempt, whole seconds.
+
+    Args:
+        config: The run's config; `job.stop_grace_s` counts where it is given.
+        progress: How far the attempt before came; None for the first.
+    """
+    given = config["job"].get("stop_grace_s")
+    if given is not None:
+        return int(given)
+    measured = progress.checkpoint_s if progress is not None else None
+    if measured is None:
+        measured = weights_of(config["model"]) * BYTES_PER_WEIGHT / ASSUMED_BYTES_PER_S
+    return round(min(max(LEAST_S, CHECKPOINTS * measured), MOST_S))
+
+
+def weights_of(model: Mapping[str, Any]) -> float:
+    """About how many weights a model has; 0 where its name does not say it."""
+    if model["init"] == "scratch":
+        width = model["d_model"]
+        # Attention has four square matrices, a decoder layer two attentions, and a feed-forward layer two matrices.
+        feed_forward = 2 * width * (model["ffn_dim"] or 4 * width)
+        encoder = model["encoder_layers"] * (4 * width**2 + feed_forward)
+        decoder = model["decoder_layers"] * (8 * width**2 + feed_forward)
+        return float(encoder + decoder + model["vocab_size"] * width)
+    released = _RELEASED.search(str(model["name_or_path"]).rstrip("/"))
+    return RELEASED.get(released[1], 0.0) if released is not None else 0.0
