@@ -158,8 +158,8 @@ class S3Storage(Storage):
             filesystem = self.connection.filesystem(self.bucket, lambda: self.for_pyarrow()[1])
             if filesystem is None:
                 return self.read_bytes(key)
-            with filesystem.open_input_stream(f"{self.bucket}/{self._object(key)}") as stream:
-                data: bytes = stream.read()
+            with filesystem.open_input_file(f"{self.bucket}/{self._object(key)}") as file:
+                data: bytes = file.read()
                 return data
         except FileNotFoundError:
             return self.read_bytes(key)

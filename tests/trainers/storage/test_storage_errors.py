@@ -217,6 +217,14 @@ class TestPyarrow:
         assert shaky_storage.read_one_of_many("x") == b"content"
         assert [method for method, _ in fault_proxy.requests] == ["GET"]
 
+    def test_one_of_many_takes_two_requests_whatever_its_size(
+        self, shaky_storage: Storage, fault_proxy: FaultProxy
+    ) -> None:
+        shaky_storage.write_bytes("x", bytes(2_000_000))
+        fault_proxy.requests.clear()
+        assert shaky_storage.read_one_of_many("x") == bytes(2_000_000)
+        assert [method for method, _ in fault_proxy.requests] == ["HEAD", "GET"]
+
     def test_one_of_many_survives_refusals_and_cut_connections(
         self, shaky_storage: Storage, fault_proxy: FaultProxy
     ) -> None:
