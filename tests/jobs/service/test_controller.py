@@ -15,6 +15,7 @@ from jobs.service.controller import ABANDON_AFTER_S, Controller
 from jobs.service.run_changes import refused, write
 from jobs.service.run_folders import RunFolders
 from jobs.submission.ray_request import METADATA_UID
+from jobs.submission.stop_grace import stop_grace_s
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
 from tests.jobs.service.controller_harness import MAX_ROUNDS, ControllerHarness
@@ -194,7 +195,7 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     assert harness.ledger.run("one").reason == (
         "stopping; http://fake: no response; retrying until 1970-01-12 14:00:36 UTC"
     )
-    harness.now_s += ABANDON_AFTER_S - 1.0
+    harness.now_s += stop_grace_s(harness.ledger.run("one").config, None) + ABANDON_AFTER_S - 1.0
     controller.round()
     assert harness.ledger.run("one").state.holding
     harness.now_s += 1.0
