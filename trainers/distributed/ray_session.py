@@ -27,9 +27,14 @@ class RaySession(Session):
 
     @classmethod
     def of_this_worker(cls, coordinator: Any) -> "RaySession":
-        """The session of the calling worker."""
+        """The session of the calling worker; every worker calls it.
+
+        Ray Train counts local ranks by IP address, which several nodes of one host share; here they count by node.
+        """
         context = ray.train.get_context()
-        return cls(context.get_world_rank(), context.get_world_size(), context.get_local_rank(), coordinator)
+        rank, node = context.get_world_rank(), ray.get_runtime_context().get_node_id()
+        nodes = cls(rank, context.get_world_size(), 0, coordinator).gather(node, "starting the workers")
+        return cls(rank, context.get_world_size(), nodes[:rank].count(node), coordinator)
 
     @property
     def node(self) -> str:
