@@ -83,7 +83,7 @@ class Session(ABC):
         name: str = self.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         return name
 
-    def gather(self, item: Any, what: str = "the training") -> list[Any]:
+    def gather(self, item: Any, what: str) -> list[Any]:
         """Every rank's item, in the order of ranks, on every rank; `what` as of `barrier`."""
         if self.world_size == 1:
             return [item]
@@ -92,7 +92,7 @@ class Session(ABC):
         torch.distributed.all_gather_object(items, item)
         return items
 
-    def broadcast(self, make: Callable[[], Any], what: str = "the training") -> Any:
+    def broadcast(self, make: Callable[[], Any], what: str) -> Any:
         """What `make` returns on rank 0, on every rank; `what` as of `barrier`.
 
         If it raises there, every rank raises the same.
@@ -111,7 +111,7 @@ class Session(ABC):
             raise value
         return value
 
-    def barrier(self, what: str = "the training") -> None:
+    def barrier(self, what: str) -> None:
         """Waits until every rank is here.
 
         Args:
@@ -122,7 +122,7 @@ class Session(ABC):
             # The process that holds the store may end right after it.
             torch.distributed.barrier()
 
-    def _meet(self, what: str = "the training") -> None:
+    def _meet(self, what: str) -> None:
         open_meetings(self.rank, self.world_size, self.print_line).meet(what)
 
 

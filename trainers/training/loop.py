@@ -129,7 +129,7 @@ def train(loop: Loop) -> str | None:
     if loop.first_step < loop.last_step:
         with loop.stop:
             loop.trainer.train(resume_from_checkpoint=str(loop.start.local) if loop.start is not None else None)
-    loop.rank.session.broadcast(loop.uploader.wait)
+    loop.rank.session.broadcast(loop.uploader.wait, "uploading the last checkpoint")
     loop.reports.report_new()
     return _describe_stop(loop)
 
@@ -199,7 +199,7 @@ def _score_start(loop: Loop, start: Start) -> None:
 def _describe_stop(loop: Loop) -> str | None:
     if loop.stop.stopped_at is None:
         return None
-    newest = loop.rank.session.broadcast(lambda: loop.keeper.newest)
+    newest = loop.rank.session.broadcast(lambda: loop.keeper.newest, "naming the last checkpoint")
     return (
         f"stopped at step {loop.stop.stopped_at}/{loop.last_step}: {newest} is in "
         f"{loop.rank.folder.storage.url(layout.CHECKPOINTS)}; the same command, or `rayscribe resume`, continues"

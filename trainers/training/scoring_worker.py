@@ -57,7 +57,7 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
         session.print_from_main(f"model: {note}")
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
     score_split(config, order.prepared, session, folder, recognizer, order.split, nbest=order.nbest)
-    session.barrier()
+    session.barrier("writing the scores")
 
 
 def _open_model(order: EvaluateOrder, session: Session) -> Recognizer:
