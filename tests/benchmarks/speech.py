@@ -11,7 +11,7 @@ import soxr
 
 from tests.benchmarks.sizes import RANKS, Sizes
 from tests.settings import speech_data
-from trainers.data.demo_corpus import DemoOptions, make_demo_corpus
+from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus
 
 SAMPLING_RATE_HZ = 16_000
 SHORTEST_S, LONGEST_S = 2.0, 3.0

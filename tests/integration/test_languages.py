@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from jobs.cli.app import app
 from tests.trainers.synthetic import config, write_recording, write_rows
-from trainers.data.demo_corpus import SAMPLING_RATE_HZ, DemoUtterance, synthesize
+from trainers.data.sources.demo_corpus import SAMPLING_RATE_HZ, DemoUtterance, synthesize
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import RunResult
 from trainers.pipeline.fit import fit

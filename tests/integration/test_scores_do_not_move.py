@@ -10,7 +10,7 @@ import pytest
 from tests.integration.driver_process import RayHead
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
-from trainers.data.demo_corpus import DemoOptions, make_demo_corpus
+from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus
 from trainers.distributed.ray_connection import connected
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate

@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 from trainers.config.schema import DataPart
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_url
-from trainers.data import parquet_rows
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
-from trainers.data.sources import Source, read_location
+from trainers.data.sources import parquet_rows
+from trainers.data.sources.opening import Source, read_location
 from trainers.data.text import normalize
 from trainers.distributed.console import Progress
 from trainers.errors import AudioError, DataError, StorageError

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trainers.config.locations import storage_path_of
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
-from trainers.data.sources import read_location
+from trainers.data.sources.opening import read_location
 from trainers.distributed.ray_connection import connected
 from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.inspection.findings import Check, Finding, Level, named, ok, problem, skipped

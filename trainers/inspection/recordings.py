@@ -13,7 +13,7 @@ import pyarrow as pa
 import soundfile
 
 from trainers.config.storage_location import StorageOptions, unsupported_url
-from trainers.data.sources import read_location
+from trainers.data.sources.opening import read_location
 from trainers.errors import StorageError
 
 # Few, since each is fetched whole.

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from trainers.config.schema import TrainConfig, TrainingPart
 from trainers.config.storage_location import is_url
-from trainers.data.manifest import read_manifest
-from trainers.data.sources import SPLITS, open_sources, read_location
+from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.opening import SPLITS, open_sources, read_location
 from trainers.data.text import normalize
 from trainers.errors import DataError, StorageError
 from trainers.inspection.findings import Finding, ok, problem, skipped

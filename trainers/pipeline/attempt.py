@@ -9,7 +9,7 @@ from trainers.data.batch_plan import IntArray
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import select_scored, select_training
-from trainers.data.sources import Source
+from trainers.data.sources.opening import Source
 from trainers.distributed.console import print_line
 from trainers.models.family import Limits
 from trainers.models.known_families import family_of

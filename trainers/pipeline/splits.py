@@ -8,7 +8,7 @@ from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, prepare
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources import SPLITS, Source, open_sources
+from trainers.data.sources.opening import SPLITS, Source, open_sources
 from trainers.distributed.console import print_line
 from trainers.pipeline.engine import Engine
 from trainers.storage import open_storage

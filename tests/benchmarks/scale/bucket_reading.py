@@ -21,8 +21,8 @@ from tests.benchmarks.sizes import FULL
 from tests.benchmarks.speech import make_speech
 from tests.s3 import AWS_VARIABLES
 from trainers.config.storage_location import StorageOptions
-from trainers.data.manifest import read_manifest
 from trainers.data.preparation import PrepareOptions, ShardTask, blocks_of, run_here
+from trainers.data.sources.manifest import read_manifest
 from trainers.storage import open_storage
 
 GOAL = 0.7

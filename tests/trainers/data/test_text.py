@@ -76,6 +76,6 @@ def test_scoring_compares_as_written_when_disabled() -> None:
 
 
 def test_the_modules_do_not_bring_torch_in() -> None:
-    modules = "trainers.data.text, trainers.data.audio, trainers.data.manifest"
+    modules = "trainers.data.text, trainers.data.audio, trainers.data.sources.manifest"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,7 +13,7 @@ from trainers.config.schema import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources import open_sources
+from trainers.data.sources.opening import open_sources
 from trainers.models.labels import Labels, labels_of
 from trainers.models.whisper_family import WhisperFamily
 from trainers.storage import open_storage

@@ -14,7 +14,7 @@ from transformers import PretrainedConfig
 from tests.trainers.synthetic import config
 from trainers.config.schema import ModelPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources import open_sources
+from trainers.data.sources.opening import open_sources
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, DataError, RayscribeError, StorageError
 from trainers.models.known_families import family_of

@@ -17,7 +17,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import find
-from trainers.data.sources import open_sources
+from trainers.data.sources.opening import open_sources
 from trainers.pipeline.continuation import decide, finished, previous_config
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit

@@ -12,7 +12,7 @@ from tests.trainers.training.gradient_process import Job, one_step
 from trainers.config.schema import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
-from trainers.data.sources import open_sources
+from trainers.data.sources.opening import open_sources
 from trainers.models.whisper_family import WhisperFamily
 
 # Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.

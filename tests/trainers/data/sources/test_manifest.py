@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.data.manifest import SCHEMA, read_manifest
+from trainers.data.sources.manifest import SCHEMA, read_manifest
 from trainers.errors import DataError
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from trainers.data import demo_corpus
-from trainers.data.demo_corpus import DemoOptions, make_demo_corpus, plan_corpus
+from trainers.data.sources import demo_corpus
+from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus, plan_corpus
 from trainers.errors import DataError
 
 SMALL = DemoOptions(train_utterances=44, validation_utterances=6, test_utterances=8)
@@ -146,7 +146,7 @@ def test_a_voice_that_does_not_exist_fails_and_leaves_nothing(monkeypatch: pytes
     pytest.importorskip("espeakng_loader")
     # The plan is made again in the child, so the wrong voice has to be put there.
     script = (
-        "import sys; from pathlib import Path; from trainers.data import demo_corpus; "
+        "import sys; from pathlib import Path; from trainers.data.sources import demo_corpus; "
         "demo_corpus.ACCENTS = ('xx-nowhere',); demo_corpus.write_corpus(Path(sys.argv[1]), demo_corpus.DemoOptions())"
     )
     real_run = subprocess.run
@@ -161,5 +161,5 @@ def test_a_voice_that_does_not_exist_fails_and_leaves_nothing(monkeypatch: pytes
 
 
 def test_the_corpus_needs_no_heavy_library() -> None:
-    script = "import sys, trainers.data.demo_corpus; assert not {'torch', 'datasets', 'ray'} & set(sys.modules)"
+    script = "import sys, trainers.data.sources.demo_corpus; assert not {'torch', 'datasets', 'ray'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from trainers.config.schema import DataPart, HubDatasetPart
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
-from trainers.data import parquet_rows
-from trainers.data.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
-from trainers.data.manifest import read_manifest
+from trainers.data.sources import parquet_rows
+from trainers.data.sources.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
+from trainers.data.sources.manifest import read_manifest
 from trainers.errors import DataError, StorageError
 from trainers.storage import open_storage
 from trainers.storage.hub_errors import read_from_hub

@@ -7,8 +7,8 @@ from tests.s3 import FaultProxy
 from tests.trainers.synthetic import speechlike, write_recording, write_rows
 from trainers.config.schema import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data import sources
-from trainers.data.sources import Source, fingerprint_of, open_sources
+from trainers.data.sources import opening as sources
+from trainers.data.sources.opening import Source, fingerprint_of, open_sources
 from trainers.storage import Storage, open_storage
 
 RECORDINGS = 12

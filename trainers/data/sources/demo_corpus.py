@@ -320,7 +320,7 @@ def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
     command = [
         sys.executable,
         "-m",
-        "trainers.data.demo_corpus",
+        "trainers.data.sources.demo_corpus",
         str(folder.absolute()),
         json.dumps(asdict(options)),
     ]

@@ -15,10 +15,10 @@ import pytest
 from tests.trainers.synthetic import speechlike, write_recording
 from trainers.config.schema import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.parquet_rows import FILE
 from trainers.data.preparation import PrepareOptions, ShardTask, prepare, prepared_key, run_here
 from trainers.data.prepared_set import ClipReader
-from trainers.data.sources import Source, open_sources
+from trainers.data.sources.opening import Source, open_sources
+from trainers.data.sources.parquet_rows import FILE
 from trainers.errors import DataError, StorageError
 
 ROWS = 40
@@ -69,7 +69,7 @@ def opened(folder: Path, **splits: str) -> Source:
 
 def as_before(folder: Path, **splits: str) -> Source:
     """As `datasets` reads it, recordings and all."""
-    with patch("trainers.data.sources._is_parquet", lambda builder: False):
+    with patch("trainers.data.sources.opening._is_parquet", lambda builder: False):
         return opened(folder, **splits)
 
 

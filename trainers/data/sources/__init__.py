@@ -1,0 +1,1 @@
+"""Data sources: where utterances come from, each as one table a split."""
