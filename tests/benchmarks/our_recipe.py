@@ -21,7 +21,8 @@ from transformers import WhisperProcessor
 
 from tests.benchmarks.sizes import RANKS
 from tests.benchmarks.turns import Turns, training_turns
-from trainers.config.schema import DataPart, ModelPart, RunPart, ScalingPart, TrainConfig, TrainingPart
+from trainers.config.data_part import DataPart
+from trainers.config.schema import ModelPart, RunPart, ScalingPart, TrainConfig, TrainingPart
 from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet

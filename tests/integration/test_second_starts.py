@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import shutil
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file
 from transformers import WhisperTokenizer
 
 from tests.trainers.pipeline.second_starts import FIELDS, Outcome, SecondStart, second_start
-from tests.trainers.synthetic import config, write_corpus
+from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, ResumeError, StoppedError
 from trainers.pipeline.engine import LocalEngine
@@ -146,6 +147,30 @@ def test_how_often_is_scored_saved_and_logged_changes_at_once(
     lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["attempt"] == 2 and "eval_wer" in line] == [5, 6, 7, 8]
     assert [line["step"] for line in lines if line["attempt"] == 2 and "loss" in line] == [6, 8]
+
+
+class TestRecordings:
+    def test_touched_ones_are_the_same(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        wanted = self._started(tmp_path, monkeypatch)
+        for path in (tmp_path / "speech").rglob("*.wav"):
+            os.utime(path, (1, 1))
+        fit(wanted, LocalEngine())
+        assert Journal(RunFolder.of(wanted)).read().finished is not None
+
+    def test_replaced_ones_are_refused_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        wanted = self._started(tmp_path, monkeypatch)
+        replaced = sorted((tmp_path / "speech").rglob("*.wav"))[0]
+        write_recording(replaced, speechlike(0.9, seed=77))
+        with pytest.raises(ResumeError, match=rf"1 recordings have changed since: {replaced}"):
+            fit(wanted, LocalEngine())
+
+    def _started(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+        train = write_corpus(tmp_path / "speech", ["one", "two", "three", "four"], durations_s=[0.5] * 4, name="train")
+        valid = write_corpus(tmp_path / "speech", ["one", "two"], durations_s=[0.5] * 2, name="valid")
+        changes = {"data.train": str(train), "data.validation": str(valid), "data.test": None}
+        wanted = small(tmp_path, tmp_path / "runs", changes)
+        stop_after(wanted, 4, monkeypatch)
+        return wanted
 
 
 class TestFromACheckpoint:

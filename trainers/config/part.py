@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from trainers.config.reading import Reading
@@ -35,3 +35,6 @@ def trains(info: ValidationInfo) -> bool:
 
 # A path, a URL of a storage, or where a field says so a Hub id.
 Location = Annotated[str, AfterValidator(refuse_unsupported)]
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]

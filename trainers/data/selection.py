@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.schema import DataPart
+from trainers.config.data_part import DataPart
 from trainers.data.batch_plan import IntArray, Selection
 from trainers.errors import DataError
 

@@ -4,18 +4,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainers.config.locations import cache_url_of
 from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import IntArray
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import select_scored, select_training
+from trainers.data.sources.fingerprint import changed_since, remember
 from trainers.data.sources.opening import Source
 from trainers.distributed.console import print_line
+from trainers.errors import ResumeError
 from trainers.models.family import Limits
 from trainers.models.known_families import family_of
 from trainers.models.labels import labels_of
 from trainers.models.processor import settle_processor
-from trainers.pipeline.continuation import Continuation, decide, finished, previous_config, refuse_without_journal
+from trainers.pipeline.continuation import (
+    Continuation,
+    decide,
+    finished,
+    previous_config,
+    refuse_without_journal,
+    settled,
+)
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.splits import check_storage, open_config_sources, prepare_splits
 from trainers.run_folder import layout
@@ -25,6 +35,7 @@ from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import named_checkpoint
+from trainers.storage import open_storage
 from trainers.training.planning import bounds_of
 from trainers.training.rank import WorkOrder
 
@@ -81,20 +92,40 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     if config.model.init == "pretrained":
         # Weights that cannot be opened, a language without a token.
         family_of(config.model).open_processor(config.model, None)
-    sources = open_config_sources(config)
-    continuation = request.decide(state, {source.split: prepared_key(source, config.data) for source in sources})
+    sources = open_config_sources(settled(state, config))
+    try:
+        continuation = request.decide(state, {source.split: prepared_key(source, config.data) for source in sources})
+    except ResumeError as error:
+        raise ResumeError(f"{error}{_changed_recordings(config, state, sources)}") from None
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
     return sources
 
 
+def _changed_recordings(config: TrainConfig, state: State, sources: Sequence[Source]) -> str:
+    """Which recordings have changed since the run began, for the message; "" where that is not known."""
+    known = state.experiment["experiment"] if state.experiment is not None else {}
+    cache, lines = open_storage(cache_url_of(config), config.run.storage_options), []
+    for source in sources:
+        key = known.get(f"data.{source.split}")
+        changed = changed_since(cache, key, source.marks) if key is not None else []
+        if changed:
+            shown = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
+            lines.append(f"\n{source.split}: {len(changed)} recordings have changed since: {shown}")
+    return "".join(lines)
+
+
 def _prepare(request: AttemptRequest, sources: Sequence[Source], status: StatusWriter) -> dict[str, PreparedSet]:
-    return prepare_splits(
+    sets = prepare_splits(
         request.config,
         sources,
         request.engine,
         show=lambda detail: status.show(Phase.PREPARING_DATA, detail=detail),
     )
+    cache = open_storage(cache_url_of(request.config), request.config.run.storage_options)
+    for source in sources:
+        remember(cache, sets[source.split].key, source.marks)
+    return sets
 
 
 def _has_finished(request: AttemptRequest, journal: Journal, data_keys: Mapping[str, str]) -> bool:

@@ -84,8 +84,7 @@ def decide(
     Raises:
         ResumeError: `resume: never` and the run has checkpoints; or the change is one that a begun run cannot make.
     """
-    begun = bool(state.checkpoints or state.quarantined) or state.finished is not None
-    if not begun:
+    if not has_begun(state):
         return _begin(state.experiment, config, data_keys)
     if config.run.resume == "never" and not retried:
         raise ResumeError(
@@ -94,7 +93,7 @@ def decide(
         )
     assert state.experiment is not None
     before = as_of_now(state.experiment["experiment"])
-    resolved = resolve_fields(config, cache_url_of(config), before)
+    resolved = settled(state, config)
     wanted = describe(resolved, data_keys, began_from=before.get(BEGAN_FROM))
     # A version that did not write it went on with the checkpoint's optimizer, too: by now that is the run's own.
     before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
@@ -105,6 +104,17 @@ def decide(
             + "\nname another run (--set run.name=…), or set these back"
         )
     return _go_on(url, state, previous, resolved, wanted)
+
+
+def has_begun(state: State) -> bool:
+    """Whether a run has something that only the same experiment may go on from."""
+    return bool(state.checkpoints or state.quarantined) or state.finished is not None
+
+
+def settled(state: State, config: TrainConfig) -> TrainConfig:
+    """The config with the fields whose null means: as the run began, where it has."""
+    known = as_of_now(state.experiment["experiment"]) if state.experiment is not None and has_begun(state) else None
+    return resolve_fields(config, cache_url_of(config), known)
 
 
 def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapping[str, str]) -> Continuation:

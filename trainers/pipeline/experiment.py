@@ -5,6 +5,7 @@ from typing import Any
 
 from trainers.config.schema import ModelPart, TrainConfig, TrainingPart
 from trainers.data.batch_plan import default_window_shards
+from trainers.data.sources.fingerprint import default_kind
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.ranking import ranking_rate
 from trainers.training.planning import batch_shape
@@ -29,7 +30,12 @@ NOT_MATHEMATICS = {
     "training_args",
 }
 # Fields whose null means: as the run began, or the default of new runs.
-RESOLVED = ("data.normalizer", "checkpoint.checkpoint_score_attribute", "training.shuffle_window_shards")
+RESOLVED = (
+    "data.normalizer",
+    "data.fingerprint",
+    "checkpoint.checkpoint_score_attribute",
+    "training.shuffle_window_shards",
+)
 NOT_MATHEMATICS_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm", "report_to")
 
 
@@ -50,6 +56,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         # What chooses the best: scores of two validation sets, or of two ways to score, do not rank together.
         "data.validation": data_keys["validation"],
         "data.normalizer": str(normalizer_named(config.data.normalizer_name)),
+        "data.fingerprint": config.data.fingerprint,
         "data.too_long_eval": config.data.too_long_eval,
         "checkpoint.checkpoint_score_attribute": config.checkpoint.checkpoint_score_attribute,
         "data.min_duration_s": config.data.min_duration_s,
@@ -81,6 +88,7 @@ def as_of_now(description: Mapping[str, Any]) -> dict[str, Any]:
     known.setdefault("data.normalizer", "whisper_basic 1" if normalized else "none 1")
     known.pop("training.gradient_checkpointing", None)
     known.setdefault("data.too_long_eval", "refuse")
+    known.setdefault("data.fingerprint", "metadata")
     # null was the whole set.
     known["training.shuffle_window_shards"] = known["training.shuffle_window_shards"] or 0
     return known
@@ -94,11 +102,12 @@ def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any]
         cache_url: Where its prepared sets are.
         known: Description of the run's experiment, see `as_of_now`. None: a new run.
     """
+    kind: str = default_kind(config.data.train)
     rate = f"eval_{ranking_rate(config.model.language)}"
     window = default_window_shards(cache_url) or 0
     if known is not None:
-        _, rate, window = (known[name] for name in RESOLVED)
-    for name, value in zip(RESOLVED, (_normalizer(config, known), rate, window), strict=True):
+        _, kind, rate, window = (known[name] for name in RESOLVED)
+    for name, value in zip(RESOLVED, (_normalizer(config, known), kind, rate, window), strict=True):
         part, field = name.split(".")
         fields = getattr(config, part)
         if getattr(fields, field) is None:

@@ -32,7 +32,9 @@ def check_storage(config: TrainConfig) -> None:
 
 def open_config_sources(config: TrainConfig, splits: tuple[str, ...] = SPLITS) -> list[Source]:
     """Opens the data sources of a config."""
-    return open_sources(config.data, storage_options=config.run.storage_options, splits=splits)
+    options = config.run.storage_options
+    memory = open_storage(cache_url_of(config), options)
+    return open_sources(config.data, storage_options=options, splits=splits, memory=memory)
 
 
 def prepare_splits(

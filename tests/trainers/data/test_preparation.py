@@ -17,7 +17,7 @@ import pytest
 import soundfile
 
 from tests.trainers.synthetic import RATE_HZ, speechlike, write_corpus, write_recording, write_rows
-from trainers.config.schema import DataPart
+from trainers.config.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import decode
 from trainers.data.preparation import FETCHED_AHEAD, Runner, ShardTask, blocks_of, prepare, run_here
@@ -228,10 +228,13 @@ class TestReuse:
         first = folder.prepare(manifest)
         assert folder.prepare(manifest, runner=never, max_duration_s=5.0, min_duration_s=0.2).url == first.url
 
-    def test_a_touched_recording_is_prepared_again(self, folder: Cache, manifest: Path) -> None:
-        first = folder.prepare(manifest)
+    @pytest.mark.parametrize(("kind", "again"), [("content", False), ("metadata", True), ("manifest", False)])
+    def test_a_touched_recording_is_prepared_again_only_where_its_time_counts(
+        self, folder: Cache, manifest: Path, kind: str, again: bool
+    ) -> None:
+        first = folder.prepare(manifest, fingerprint=kind)
         os.utime(manifest.parent / "train" / "001.wav", (1, 1))
-        assert folder.prepare(manifest).key != first.key
+        assert (folder.prepare(manifest, fingerprint=kind).key != first.key) == again
 
     def test_a_replaced_recording_is_prepared_again(self, folder: Cache, manifest: Path) -> None:
         folder.prepare(manifest)

@@ -18,7 +18,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import find
 from trainers.data.sources.opening import open_sources
-from trainers.pipeline.continuation import decide, finished, previous_config
+from trainers.pipeline.continuation import decide, finished, previous_config, settled
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.attempt_status import Phase, read_status
@@ -91,11 +91,11 @@ def test_the_journal_the_checkpoints_the_status_and_the_metrics_are_read(tmp_pat
 
 def test_the_same_config_and_data_are_still_the_same_experiment(tmp_path: Path) -> None:
     settings = config_of(tmp_path, "interrupted")
-    sources = open_sources(settings.data, storage_options=StorageOptions())
-    keys = {source.split: prepared_key(source, settings.data) for source in sources}
-    assert keys == DATA_KEYS
     folder = copy_of(tmp_path, "interrupted")
     state = Journal(folder).read()
+    sources = open_sources(settled(state, settings).data, storage_options=StorageOptions())
+    keys = {source.split: prepared_key(source, settings.data) for source in sources}
+    assert keys == DATA_KEYS
     continuation = decide(folder.url, state, previous_config(folder, state), settings, keys)
     assert state.experiment is not None
     assert continuation.experiment["id"] == state.experiment["id"]

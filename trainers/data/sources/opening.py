@@ -7,12 +7,10 @@ nodes with the rows, in a column `audio_bytes`.
 
 import hashlib
 import json
-import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.schema import DataPart, HubDatasetPart
+from trainers.config.data_part import DataPart, HubDatasetPart
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.data.sources import parquet_rows
 from trainers.data.sources.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
+from trainers.data.sources.fingerprint import MOST_ASKED_FOR, default_kind, marks_of
 from trainers.data.sources.manifest import read_manifest
 from trainers.errors import DataError, StorageError
-from trainers.storage import open_storage
+from trainers.storage import Storage, open_storage
 from trainers.storage.hub_errors import read_from_hub
 
-# A request each: of more recordings, a part says whether they were replaced.
-MOST_ASKED_FOR = 10_000
 SPLITS = ("train", "validation", "test")
 
 
@@ -45,6 +42,7 @@ class Source:
         fingerprint: Hash of everything that decides what the rows hold.
         rows_at_once: Rows whose recordings are best read together: a group of a Parquet file.
         note: What a user should know of the fingerprint; "" for nothing.
+        marks: What of each recording is in the fingerprint, by its path.
     """
 
     split: str
@@ -53,10 +51,23 @@ class Source:
     fingerprint: str
     rows_at_once: int = 1
     note: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_sources(data: DataPart, *, storage_options: StorageOptions, splits: tuple[str, ...] = SPLITS) -> list[Source]:
+def open_sources(
+    data: DataPart,
+    *,
+    storage_options: StorageOptions,
+    splits: tuple[str, ...] = SPLITS,
+    memory: Storage | None = None,
+) -> list[Source]:
     """Opens the configured data source; gives a Source for each of the splits that it has.
+
+    Args:
+        data: The config's data part.
+        storage_options: How s3:// is reached.
+        splits: Those that are wanted.
+        memory: The cache of prepared sets, where contents of recordings are remembered. None: they are read each time.
 
     Raises:
         DataError: a manifest is missing or wrong, or a data set cannot be opened.
@@ -68,7 +79,9 @@ def open_sources(data: DataPart, *, storage_options: StorageOptions, splits: tup
         manifests: Mapping[str, str | None] = {
             split: str(path) for split, path in make_demo_corpus(folder, options).items()
         }
-        opened = _manifests(data, manifests, splits, storage_options)
+        # What it is synthesized from decides.
+        plain = data.model_copy(update={"fingerprint": "manifest"})
+        opened = _manifests(plain, manifests, splits, storage_options, memory)
         return [
             Source(
                 source.split,
@@ -81,7 +94,7 @@ def open_sources(data: DataPart, *, storage_options: StorageOptions, splits: tup
     if data.dataset is not None:
         return [source for split in splits if (source := _hub_split(data, data.dataset, split)) is not None]
     manifests = {"train": data.train, "validation": data.validation, "test": data.test}
-    return _manifests(data, manifests, splits, storage_options)
+    return _manifests(data, manifests, splits, storage_options, memory)
 
 
 def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
@@ -109,7 +122,11 @@ def read_location(location: str, storage_options: StorageOptions, *, one_of_many
 
 
 def _manifests(
-    data: DataPart, manifests: Mapping[str, str | None], splits: tuple[str, ...], storage_options: StorageOptions
+    data: DataPart,
+    manifests: Mapping[str, str | None],
+    splits: tuple[str, ...],
+    storage_options: StorageOptions,
+    memory: Storage | None,
 ) -> list[Source]:
     sources = []
     for split in splits:
@@ -131,11 +148,16 @@ def _manifests(
         )
         _refuse_unsupported(table, f"data.{split}: {location}")
         columns = (data.audio_column_name, data.text_column_name)
-        stats = _file_stats(table, location, storage_options)
-        known = sum(each is not None for each in stats)
-        note = f"size and time of {known} of {len(stats)} recordings decide whether it is prepared again"
-        note = note if is_url(location) and len(stats) > MOST_ASKED_FOR else ""
-        sources.append(Source(split, location, table, _hash(content, columns, stats), note=note))
+        kind, paths = data.fingerprint or default_kind(data.train), table["audio"].to_pylist()
+        marks = marks_of(kind, paths, location, storage_options, memory)
+        known = sum(each is not None for each in marks)
+        note = f"size and time of {known} of {len(marks)} recordings decide whether it is prepared again"
+        note = note if is_url(location) and len(marks) > MOST_ASKED_FOR else ""
+        # Sizes and times were all that there was, and have no name in the hash.
+        named = () if kind == "metadata" else (kind,)
+        fingerprint = _hash(content, columns, *named, marks)
+        by_path = {path: str(mark) for path, mark in zip(paths, marks, strict=False)}
+        sources.append(Source(split, location, table, fingerprint, note=note, marks=by_path))
     return sources
 
 
@@ -145,41 +167,6 @@ def _refuse_unsupported(table: pa.Table, where: str) -> None:
     for url in urls:
         if problem := unsupported_url(url):
             raise DataError(f"{where}: recording {url.partition('?')[0]}: {problem}")
-
-
-def _file_stats(table: pa.Table, location: str, storage_options: StorageOptions) -> list[tuple[int, float] | None]:
-    """Size and time of change of each recording, so that a replaced one is prepared again.
-
-    None for one that is not there; and of those in a bucket for one that does not lie below its manifest, or is not in
-    the sample that is asked for.
-    """
-    paths = table["audio"].to_pylist()
-    storage = open_storage(location.rpartition("/")[0], storage_options) if is_url(location) else None
-    asked = _asked_for(paths, storage.url() + "/") if storage is not None else {}
-
-    def stat(path: str) -> tuple[int, float] | None:
-        if "://" not in path:
-            try:
-                status = Path(path).stat()
-            except OSError:
-                return None
-            return status.st_size, status.st_mtime
-        if storage is None or path not in asked:
-            return None
-        entry = storage.entry(asked[path])
-        return (entry.size_bytes, entry.modified_s) if entry is not None else None
-
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        found = dict(zip(names := list(dict.fromkeys(paths)), pool.map(stat, names, chunksize=256), strict=True))
-    return [found[path] for path in paths]
-
-
-def _asked_for(paths: Sequence[str], below: str) -> dict[str, str]:
-    """Keys of the recordings that a bucket is asked for, each by itself: all, or evenly spread ones of very many."""
-    keys = {path: path.removeprefix(below) for path in paths if path.startswith(below)}
-    valid = [path for path, key in keys.items() if not {"", ".", ".."} & set(key.split("/"))]
-    step = max(1, math.ceil(len(valid) / MOST_ASKED_FOR))
-    return {path: keys[path] for path in valid[::step]}
 
 
 def _with_bytes(table: pa.Table) -> pa.Table:
@@ -254,10 +241,10 @@ def _parquet_split(data: DataPart, part: HubDatasetPart, split: str, builder: An
 
 
 def _require_columns(data: DataPart, part: HubDatasetPart, names: Sequence[str]) -> None:
-    for field in ("audio_column_name", "text_column_name"):
-        if getattr(data, field) not in names:
+    for name in ("audio_column_name", "text_column_name"):
+        if getattr(data, name) not in names:
             raise DataError(
-                f"data.{field}: {part.name} has no column {getattr(data, field)!r}; it has {', '.join(names)}"
+                f"data.{name}: {part.name} has no column {getattr(data, name)!r}; it has {', '.join(names)}"
             )
 
 

@@ -5,9 +5,9 @@ from datasets import Dataset
 
 from tests.s3 import FaultProxy
 from tests.trainers.synthetic import speechlike, write_recording, write_rows
-from trainers.config.schema import DataPart
+from trainers.config.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources import opening as sources
+from trainers.data.sources import fingerprint, opening
 from trainers.data.sources.opening import Source, fingerprint_of, open_sources
 from trainers.storage import Storage, open_storage
 
@@ -33,7 +33,7 @@ class TestManifestInABucket:
         return storage
 
     def opened(self, corpus: Storage, fault_proxy: FaultProxy) -> Source:
-        data = DataPart(train=corpus.url("train.csv"), validation="/nowhere.csv")
+        data = DataPart(train=corpus.url("train.csv"), validation="/nowhere.csv", fingerprint="metadata")
         (source,) = open_sources(data, storage_options=StorageOptions(fault_proxy.url), splits=("train",))
         return source
 
@@ -48,13 +48,14 @@ class TestManifestInABucket:
         listed = {corpus.url(entry.key): (entry.size_bytes, entry.modified_s) for entry in corpus.list_files()}
         stats = [listed.get(path) for path in source.table["audio"].to_pylist()]
         content = corpus.read_bytes("train.csv")
-        assert source.fingerprint == sources._hash(content, ("path", "text"), stats)
+        assert source.fingerprint == opening._hash(content, ("path", "text"), stats)
         assert not source.note
 
     def test_of_very_many_a_part_is_asked_for_and_said(
         self, corpus: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        monkeypatch.setattr(sources, "MOST_ASKED_FOR", 4)
+        for module in (fingerprint, opening):
+            monkeypatch.setattr(module, "MOST_ASKED_FOR", 4)
         source = self.opened(corpus, fault_proxy)
         assert [method for method, _ in fault_proxy.requests].count("HEAD") == 4
         assert source.note == "size and time of 6 of 14 recordings decide whether it is prepared again"

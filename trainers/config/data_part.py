@@ -1,0 +1,126 @@
+"""The config's data part: where utterances come from, and what is done to them. See `schema`."""
+
+from typing import Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from trainers.config.part import Location, NotNegative, Part, Positive, PositiveFloat, refuse_unsupported, trains
+
+Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
+
+
+class DemoPart(Part):
+    """A spoken corpus that is synthesized where the job runs, so that a recipe works on any cluster."""
+
+    train_utterances: Positive = Field(1500, description="Utterances to train on.")
+    validation_utterances: Positive = Field(100, description="Utterances that choose the best model.")
+    test_utterances: Positive = Field(150, description="Utterances of unseen voices and word sequences.")
+    seed: NotNegative = Field(0, description="Seed of texts and voices.")
+
+
+class HubDatasetPart(Part):
+    """A data set that `datasets.load_dataset` opens: a Hub id, or a folder of parquet files that every node reads."""
+
+    name: str = Field(description="Hub id, e.g. google/fleurs, or a folder.")
+    config_name: str | None = Field(
+        None,
+        description="The set's language config, e.g. sr_rs; a unique beginning (sr) is enough. null: the default.",
+    )
+    revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
+    train_split: str = Field("train", description="Split to train on; train+validation joins two.")
+    validation_split: str = Field("validation", description="Split that chooses the best model.")
+    test_split: str | None = Field("test", description="Split of the final score. null: none.")
+
+    @field_validator("name")
+    @classmethod
+    def _opened_by_datasets(cls, name: str) -> str:
+        return name if name.startswith("hf://") else refuse_unsupported(name)
+
+
+class DataPart(Part):
+    """The data source and how it is prepared. Exactly one source: manifests, `demo` or `dataset`."""
+
+    train: Location | None = Field(
+        None, description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL. null: another data source."
+    )
+    validation: Location | None = Field(
+        None, description="Manifest that chooses the best model. null: another data source."
+    )
+    test: Location | None = Field(None, description="Manifest of the final score. null: no final score.")
+    demo: DemoPart | None = Field(
+        None, description="Data source `demo:`, a corpus synthesized where the job runs. null: another data source."
+    )
+    dataset: HubDatasetPart | None = Field(
+        None, description="Data source `dataset:`, opened by datasets.load_dataset. null: another data source."
+    )
+    audio_column_name: str = Field("path", description="Column with the path of the recording.")
+    text_column_name: str = Field("text", description="Column with the transcript.")
+    do_lower_case: bool = Field(False, description="Lower-case the transcripts that are trained on and scored.")
+    do_remove_punctuation: bool = Field(False, description="Remove punctuation from the transcripts.")
+    normalizer: Normalizer | None = Field(
+        None,
+        description="How reference and hypothesis are normalized before they are compared. none: not at all. basic: no "
+        "case, no punctuation; every letter and mark of every script stays. whisper_basic: as published Whisper scores "
+        "were made; it turns the marks of Hindi, Thai, Arabic and others into spaces. whisper_english: Whisper's, for "
+        "English only. null: basic; a run that began with another keeps it.",
+    )
+    do_normalize_eval: bool = Field(True, description="false is short for normalizer: none.")
+    fingerprint: Literal["content", "metadata", "manifest"] | None = Field(
+        None,
+        description="What decides, beside the manifest, whether recordings are prepared again. content: their bytes, "
+        "read once. metadata: their sizes and times. manifest: nothing. null: content for folders, manifest for s3://; "
+        "a run that began with another keeps it.",
+    )
+    min_duration_s: float = Field(
+        0.1, ge=0, description="Shorter clips are left out of training, and counted. Seconds."
+    )
+    max_duration_s: PositiveFloat = Field(
+        30.0, description="Longer clips are left out of training, and counted. Seconds."
+    )
+    max_bad_fraction: float = Field(
+        0.05, ge=0, le=1, description="Stop when more than this fraction of a manifest cannot be decoded."
+    )
+    too_long_eval: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="What is done with evaluation utterances that are longer than the model takes, in seconds or in "
+        "label tokens. skip: they are not scored, and every score says how many.",
+    )
+    cache_dir: Location | None = Field(
+        None, description="Where prepared data is kept and found again. null: <storage_path>/prepared."
+    )
+    local_cache_gb: PositiveFloat = Field(
+        20.0, description="Bound of a node's cache of prepared shards that are read from s3://. Gigabytes."
+    )
+
+    @property
+    def normalizer_name(self) -> str:
+        """The normalizer, of a config whose fields are resolved."""
+        assert self.normalizer is not None, "the run's beginning gives it a value"
+        return self.normalizer
+
+    @model_validator(mode="after")
+    def _one_source(self, info: ValidationInfo) -> Self:
+        sources = [name for name in ("train", "demo", "dataset") if getattr(self, name) is not None]
+        if len(sources) > 1:
+            raise ValueError(
+                f"names {' and '.join(sources)}: keep one of train, demo and dataset, set the others to null"
+            )
+        if not self.do_normalize_eval and self.normalizer not in (None, "none"):
+            raise ValueError(
+                f"do_normalize_eval is false and normalizer is {self.normalizer}: set do_normalize_eval: true"
+            )
+        if self.min_duration_s >= self.max_duration_s:
+            raise ValueError(f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}")
+        if not trains(info):
+            return self
+        if not sources:
+            raise ValueError("names no data: set data.train and data.validation to manifests (--set data.train=my.csv)")
+        if self.train is not None and self.validation is None:
+            raise ValueError("validation is missing: the best model is chosen on it (--set data.validation=valid.csv)")
+        if self.test is not None and self.test in (self.train, self.validation):
+            raise ValueError(
+                f"test is {self.test}, which is also trained on or chooses the model: give a set of its own"
+            )
+        if self.train is not None and self.train == self.validation:
+            raise ValueError(f"train and validation are both {self.train}: give a validation set of its own")
+        return self
