@@ -1,5 +1,8 @@
-"""Two nodes of a Ray that have one temporary folder, as containers of one host do."""
+"""Two nodes of a Ray that have one temporary folder, as containers of one host do, or do not have one storage."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,38 @@ import yaml
 from tests.integration.driver_process import Run
 from tests.integration.ray_cluster import ray_cluster
 from tests.trainers.synthetic import content
+
+TASK = Path(__file__).parents[2] / "task.py"
+OWN_DISK = 'mount -t tmpfs own "$0" && exec "$@"'
+
+
+def test_a_folder_that_the_nodes_do_not_share_is_refused_before_anything_is_prepared(
+    tones: Path, tmp_path: Path
+) -> None:
+    """The driver has a disk of its own at the storage path."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    isolated = ["unshare", "--mount", "sh", "-c", OWN_DISK, str(runs)]
+    if subprocess.run([*isolated, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount a disk of its own")
+    changes: dict[str, Any] = {
+        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "run.storage_path": str(runs),
+    }
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(content(changes)))
+    with ray_cluster(num_cpus=2) as (cluster, head):
+        cluster.add_node(num_cpus=2)
+        ended = subprocess.run(
+            [*isolated, sys.executable, str(TASK), "--config", str(recipe)],
+            env={**os.environ, "RAY_ADDRESS": head.address},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2, ended.stderr
+    assert f"run.storage_path: {runs} is not one folder for all nodes" in ended.stderr
+    assert "prepare train" not in ended.stdout
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import StoppedError
 from trainers.pipeline.ray_configs import run_config, scaling_config
 from trainers.pipeline.root_cause import is_preemption, only_connection_errors, root_cause_of
+from trainers.pipeline.shared_storage import refuse_unshared_folders
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs
@@ -73,8 +74,9 @@ class RayEngine:
         return make()
 
     def check(self, config: TrainConfig) -> None:
-        """Refuses a gang that the cluster can never hold."""
+        """Refuses a gang that the cluster can never hold, and folders that its nodes do not share."""
         check_capacity(config)
+        refuse_unshared_folders(config)
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
         """Runs a TorchTrainer to its end.

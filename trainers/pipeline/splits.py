@@ -22,6 +22,7 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
         StorageError: the storage cannot be written.
     """
     check_storage(config)
+    engine.check(config)
     return prepare_splits(config, open_config_sources(config, splits), engine)
 
 
@@ -41,7 +42,6 @@ def prepare_splits(
     config: TrainConfig, sources: Sequence[Source], engine: Engine, show: Callable[[str], None] = lambda _: None
 ) -> dict[str, PreparedSet]:
     """Prepares opened sources; `show` takes how far it is."""
-    engine.check(config)
     return {source.split: _prepare(config, source, engine, show) for source in sources}
 
 

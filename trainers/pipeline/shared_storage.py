@@ -1,0 +1,70 @@
+"""Whether every node sees the folders that runs and prepared sets are written to; found before anything is prepared."""
+
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import is_url
+from trainers.errors import ConfigError
+from trainers.storage import open_storage
+
+# How long a node is waited for that is busy; training will say what it lacks.
+TIMEOUT_S = 30.0
+# A network file system may show a new file this much later.
+LATER_S, POLL_S = 5.0, 0.25
+
+
+def refuse_unshared_folders(config: TrainConfig) -> None:
+    """Refuses a folder that workers on other nodes would not find what the driver writes in.
+
+    Raises:
+        ConfigError: names the folder and the nodes.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    folders = {"run.storage_path": storage_path_of(config), "data.cache_dir": cache_url_of(config)}
+    local = {name: folder for name, folder in folders.items() if not is_url(folder)}
+    if len(nodes) < 2 or not local:
+        return
+    marker = f".rayscribe-shared-{uuid4().hex}"
+    try:
+        for folder in local.values():
+            open_storage(folder, config.run.storage_options).write_bytes(marker, b"")
+        found = _ask(nodes, [f"{folder}/{marker}" for folder in local.values()])
+    finally:
+        for folder in local.values():
+            open_storage(folder, config.run.storage_options).delete(marker)
+    for number, (name, folder) in enumerate(local.items()):
+        without = sorted(address for address, seen in found.items() if not seen[number])
+        if without:
+            raise ConfigError(
+                f"{name}: {folder} is not one folder for all nodes: what the driver writes there is not seen on "
+                f"{', '.join(without[:5])}{', …' if len(without) > 5 else ''}: mount the same file system on all "
+                "nodes, or use s3://"
+            )
+
+
+def _ask(nodes: list[dict[str, Any]], files: list[str]) -> dict[str, list[bool]]:
+    """Which files each node sees, by its address; nodes that do not respond in time are left out."""
+    remote: Any = ray.remote(_sees)
+    asked = {}
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        asked[options.remote(files)] = node["NodeManagerAddress"]
+    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=TIMEOUT_S)
+    for reference in late:
+        ray.cancel(reference, force=True)
+    return {asked[reference]: ray.get(reference) for reference in done}
+
+
+def _sees(files: list[str]) -> list[bool]:
+    end = time.monotonic() + LATER_S
+    while not all(found := [Path(file).exists() for file in files]) and time.monotonic() < end:
+        time.sleep(POLL_S)
+    return found
