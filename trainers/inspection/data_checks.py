@@ -8,6 +8,7 @@ import numpy as np
 
 from trainers.config.storage_location import is_url
 from trainers.data.selection import refuse_long_clips
+from trainers.data.sources.parquet_rows import are_files
 from trainers.errors import DataError
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings
@@ -166,7 +167,7 @@ def _longest(split: Split, recordings: Recordings, limit_s: float) -> str:
 
 
 def _shared_recordings(subject: Subject) -> Iterator[Finding]:
-    splits = [split for split in subject.splits if "audio_bytes" not in split.table.column_names]
+    splits = [split for split in subject.splits if are_files(split.table)]
     paths = {split.name: set(split.table["audio"].to_pylist()) for split in splits}
     for position, first in enumerate(splits):
         for second in splits[position + 1 :]:

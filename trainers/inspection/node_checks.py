@@ -20,6 +20,7 @@ from trainers.config.locations import storage_path_of
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.data.sources.opening import read_location
+from trainers.data.sources.parquet_rows import FILE, are_files
 from trainers.distributed.ray_connection import connected
 from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.inspection.findings import Check, Finding, Level, named, ok, problem, skipped
@@ -147,8 +148,10 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
     data, name = subject.config.data, subject.config.model.name_or_path
     found = [path for path in (data.train, data.validation, data.test) if path is not None]
     for split in subject.splits:
-        if "audio_bytes" not in split.table.column_names:
+        if are_files(split.table):
             found += split.table["audio"].slice(0, MAX_RECORDINGS).to_pylist()
+        elif FILE in split.table.column_names:
+            found += split.table[FILE].unique().to_pylist()[:MAX_RECORDINGS]
     if name is not None and is_absolute(name):
         found.append(f"{name}/config.json")
     return tuple(found)

@@ -53,6 +53,11 @@ def describe_files(urls: Sequence[str]) -> list[ParquetFile]:
         return list(pool.map(_describe, urls))
 
 
+def are_files(table: pa.Table) -> bool:
+    """Whether the recordings of a source's rows are files of their own, named in the column `audio`."""
+    return FILE not in table.column_names and "audio_bytes" not in table.column_names
+
+
 def cut(files: Sequence[ParquetFile], first: int, end: int) -> Iterator[Part]:
     """The parts of files that hold the rows `first` … `end` − 1 of all their rows."""
     start = 0
