@@ -88,7 +88,7 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     state = journal.read()
     refuse_superseded(request.folder, state, request.number)
     refuse_without_journal(state, request.folder)
-    request.engine.check(config)
+    request.engine.check(config, trains=True)
     status.show(Phase.PREPARING_DATA, detail="opening the data")
     if config.model.init == "pretrained":
         # Weights that cannot be opened, a language without a token.

@@ -26,8 +26,8 @@ class Engine(Protocol):
     def once(self, make: Callable[[], Made]) -> Made:
         """What `make` returns, made by one process and known to all that call."""
 
-    def check(self, config: TrainConfig) -> None:
-        """Refuses what can never run here."""
+    def check(self, config: TrainConfig, *, trains: bool) -> None:
+        """Refuses what can never run here; `trains`: training is to run, and not only preparing or scoring."""
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
         """Runs the training workers to their end."""
@@ -46,14 +46,14 @@ class LocalEngine:
         made: Made = LocalSession.of_this_process().broadcast(make, "preparing")
         return made
 
-    def check(self, config: TrainConfig) -> None:
-        """Refuses another number of processes than the config's workers, which the batches are made for.
+    def check(self, config: TrainConfig, *, trains: bool) -> None:
+        """Refuses to train in another number of processes than the config's workers, which batches are made for.
 
         Raises:
             ConfigError: names both numbers.
         """
         processes, workers = LocalSession.of_this_process().world_size, config.scaling.num_workers
-        if processes != workers:
+        if trains and processes != workers:
             raise ConfigError(
                 f"scaling.num_workers is {workers}, but without Ray there are {processes} processes: start as many "
                 f"(torchrun --nproc-per-node {workers}), or set scaling.num_workers to {processes}"

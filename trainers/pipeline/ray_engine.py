@@ -73,7 +73,7 @@ class RayEngine:
         """Made here: the driver is one process."""
         return make()
 
-    def check(self, config: TrainConfig) -> None:
+    def check(self, config: TrainConfig, *, trains: bool) -> None:
         """Refuses a gang that the cluster can never hold, and folders that its nodes do not share."""
         check_capacity(config)
         refuse_unshared_folders(config)

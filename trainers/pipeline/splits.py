@@ -22,7 +22,7 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
         StorageError: the storage cannot be written.
     """
     check_storage(config)
-    engine.check(config)
+    engine.check(config, trains=False)
     return prepare_splits(config, open_config_sources(config, splits), engine)
 
 
