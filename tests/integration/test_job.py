@@ -74,7 +74,7 @@ def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_
     end, output = run_job(jobs, "two", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=2"])
     assert end.status == "SUCCEEDED", output
     assert output.strip().splitlines()[-1].startswith("WER ")
-    assert output.strip().splitlines()[-1].endswith(f"on test (8 utterances) · {tmp_path}/tiny")
+    assert output.strip().splitlines()[-1].endswith(f"on test (8 utterances) · normalizer basic 1 · {tmp_path}/tiny")
     assert output.count("step 4/4 · validation WER") == 1, "each line is shown once, not once a worker"
     assert (tmp_path / "tiny/model/model.safetensors").is_file()
 

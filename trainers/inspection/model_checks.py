@@ -77,7 +77,7 @@ def check_arguments(subject: Subject) -> Iterator[Finding]:
         from trainers.training.arguments import check_arguments as build_arguments  # noqa: PLC0415
 
         build_arguments(subject.config)
-    score = subject.config.checkpoint.checkpoint_score_attribute
+    score = subject.config.checkpoint.checkpoint_score_attribute or "the error rate that ranks its language"
     yield ok(f"transformers takes the training arguments; {score} is scored on validation and chooses the model")
 
 

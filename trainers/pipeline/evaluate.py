@@ -16,7 +16,7 @@ from trainers.pipeline.splits import prepare_all
 from trainers.run_folder import layout
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
-from trainers.scoring.ranking import rates_line
+from trainers.scoring.ranking import score_line
 from trainers.storage import open_storage
 from trainers.training.scoring_worker import EvaluateOrder
 
@@ -39,10 +39,10 @@ class RunResult:
 
     @property
     def headline(self) -> str:
-        """`WER 4.2% (normalizer basic 1) on test (200 utterances) · <folder>`, or `(199 of 200 utterances)`."""
+        """`WER 4.2% on test (200 utterances) · normalizer basic 1 · <folder>`, or `(199 of 200 utterances)`."""
         requested, scored = self.totals["utterances"], self.totals["scored"]
         count = f"{scored}" if scored == requested else f"{scored} of {requested}"
-        return f"{rates_line(self.totals, self.language)} on {self.split} ({count} utterances) · {self.folder}"
+        return f"{score_line(self.totals, f'{self.split} ({count} utterances)', self.language)} · {self.folder}"
 
 
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:

@@ -34,24 +34,25 @@ def ranking_rate(language: str | None) -> Rate:
     return "cer" if code in WRITTEN_WITHOUT_SPACES else "wer"
 
 
-def rates_line(totals: Mapping[str, Any], language: str | None) -> str:
-    """`WER 4.2% (normalizer basic 1)`; where CER ranks it comes first, and the line says why.
+def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:
+    """`WER 4.2% on test (200 utterances) · normalizer basic 1`; where CER ranks it comes first, and the line says why.
 
     Args:
         totals: A score as evaluation/<split>.json has it. Those of version 0.1 name no normalizer.
+        what: What was scored: `test (200 utterances)`.
         language: As for `ranking_rate`.
     """
-    remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     rates = f"WER {_percent(totals['wer'])}"
+    remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     if ranking_rate(language) == "cer":
         rates = f"CER {_percent(totals['cer'])}, {rates}"
         remarks.insert(0, f"CER ranks: {language} is written without spaces between words")
-    return f"{rates} ({'; '.join(remarks)})" if remarks else rates
+    return " · ".join((f"{rates} on {what}", *remarks))
 
 
 def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:
-    """The whole score as a person reads it, by `rates_line` and the counts; arguments as there."""
-    yield f"{rates_line(totals, language)} on {totals['utterances']} utterances"
+    """The whole score as a person reads it, by `score_line` and the counts; arguments as there."""
+    yield score_line(totals, f"{totals['utterances']} utterances", language)
     for unit, prefix in (("words", ""), ("characters", "character_")):
         edits = ", ".join(f"{totals[prefix + edit]} {edit}" for edit in ("insertions", "deletions", "substitutions"))
         yield f"  {totals[unit]} {unit}: {edits}"

@@ -1,6 +1,6 @@
 import pytest
 
-from trainers.scoring.ranking import ranking_rate, rates_line
+from trainers.scoring.ranking import ranking_rate, score_line
 
 TOTALS = {"wer": 80.04, "cer": 4.21, "normalizer": "basic", "normalizer_version": "1"}
 
@@ -19,18 +19,20 @@ def test_all_others_are_ranked_by_words(language: str | None) -> None:
 
 
 def test_a_line_names_the_normalizer() -> None:
-    assert rates_line(TOTALS, "Serbian") == "WER 80.0% (normalizer basic 1)"
+    assert score_line(TOTALS, "test (5 utterances)", "Serbian") == (
+        "WER 80.0% on test (5 utterances) · normalizer basic 1"
+    )
 
 
 def test_a_line_says_why_characters_rank() -> None:
-    assert rates_line(TOTALS, "Thai") == (
-        "CER 4.2%, WER 80.0% (CER ranks: Thai is written without spaces between words; normalizer basic 1)"
+    assert score_line(TOTALS, "test", "Thai") == (
+        "CER 4.2%, WER 80.0% on test · CER ranks: Thai is written without spaces between words · normalizer basic 1"
     )
 
 
 def test_a_score_of_version_0_1_names_no_normalizer() -> None:
-    assert rates_line({"wer": 4.2, "cer": 1.0}, None) == "WER 4.2%"
+    assert score_line({"wer": 4.2, "cer": 1.0}, "test", None) == "WER 4.2% on test"
 
 
 def test_a_rate_that_no_reference_defines_is_said_so() -> None:
-    assert rates_line({**TOTALS, "wer": None}, "en") == "WER undefined (normalizer basic 1)"
+    assert score_line({**TOTALS, "wer": None}, "test", "en") == "WER undefined on test · normalizer basic 1"
