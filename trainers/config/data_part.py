@@ -62,14 +62,14 @@ class DataPart(Part):
         description="How reference and hypothesis are normalized before they are compared. none: not at all. basic: no "
         "case, no punctuation; every letter and mark of every script stays. whisper_basic: as published Whisper scores "
         "were made; it turns the marks of Hindi, Thai, Arabic and others into spaces. whisper_english: Whisper's, for "
-        "English only. null: basic; a run that began with another keeps it.",
+        "English only. null: basic; a run that began with whisper_basic or whisper_english keeps it.",
     )
     do_normalize_eval: bool = Field(True, description="false is short for normalizer: none.")
-    fingerprint: Literal["content", "metadata", "manifest"] | None = Field(
+    fingerprint: Literal["auto", "content", "metadata", "manifest"] | None = Field(
         None,
         description="What decides, beside the manifest, whether recordings are prepared again. content: their bytes, "
-        "read once. metadata: their sizes and times. manifest: nothing. null: content for folders, manifest for s3://; "
-        "a run that began with another keeps it.",
+        "read once. metadata: their sizes and times. manifest: nothing. auto: content for a manifest in a folder, "
+        "manifest for one on s3://. null: auto; a run that began with another keeps it.",
     )
     min_duration_s: float = Field(
         0.1, ge=0, description="Shorter clips are left out of training, and counted. Seconds."

@@ -6,7 +6,6 @@ from typing import Any
 
 from trainers.config.locations import cache_url_of
 from trainers.config.schema import TrainConfig
-from trainers.data.batch_plan import IntArray
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import select_scored, select_training
@@ -14,7 +13,6 @@ from trainers.data.sources.fingerprint import changed_since, remember
 from trainers.data.sources.opening import Source
 from trainers.distributed.console import print_line
 from trainers.errors import ResumeError
-from trainers.models.family import Limits
 from trainers.models.known_families import family_of
 from trainers.models.labels import labels_of
 from trainers.models.processor import settle_processor
@@ -36,7 +34,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import named_checkpoint
 from trainers.storage import open_storage
-from trainers.training.planning import bounds_of
+from trainers.training.planning import bounds_of, cut_references
 from trainers.training.rank import WorkOrder
 
 
@@ -93,11 +91,15 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     if config.model.init == "pretrained":
         # Weights that cannot be opened, a language without a token.
         family_of(config.model).open_processor(config.model, None)
-    sources = open_config_sources(settled(state, config))
+    as_begun = settled(state, config)
+    sources = open_config_sources(as_begun)
     try:
         continuation = request.decide(state, {source.split: prepared_key(source, config.data) for source in sources})
     except ResumeError as error:
         raise ResumeError(f"{error}{_changed_recordings(config, state, sources)}") from None
+    if continuation.config.data.fingerprint != as_begun.data.fingerprint:
+        # Another experiment begins, to which the defaults of now apply.
+        sources = open_config_sources(continuation.config)
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
     return sources
@@ -230,20 +232,11 @@ def _check_utterances(
             used[split] = len(rows)
             # What stands before the text is not generated; the end token is.
             before = len(family.encode_labels(processor, [""])[0]) - 1
-            _warn_of_cut_hypotheses(config, limits, lengths[rows] - before, split)
+            cut = cut_references(config, limits, lengths[rows] - before)
+            if cut is not None:
+                print_line(f"warning: {split}: {cut}")
     driver.own.write_jsonl(layout.QUARANTINE, left_out)
     print_line(_data_line(sets, used))
-
-
-def _warn_of_cut_hypotheses(config: TrainConfig, limits: Limits, wanted: IntArray, split: str) -> None:
-    """Reports references with more tokens than a hypothesis may have."""
-    most = min(config.training.generation_max_length, limits.new_tokens)
-    cut = int((wanted > most).sum())
-    if cut:
-        print_line(
-            f"warning: {split}: {cut} references are longer than the {most} tokens that a hypothesis may have, so that "
-            f"words will count as deleted: raise training.generation_max_length to {int(wanted.max())}"
-        )
 
 
 def _data_line(sets: Mapping[str, PreparedSet], used: Mapping[str, int]) -> str:

@@ -112,8 +112,8 @@ def has_begun(state: State) -> bool:
 
 
 def settled(state: State, config: TrainConfig) -> TrainConfig:
-    """The config with the fields whose null means: as the run began, where it has."""
-    known = as_of_now(state.experiment["experiment"]) if state.experiment is not None and has_begun(state) else None
+    """The config with the fields whose null means: as the run began."""
+    known = as_of_now(state.experiment["experiment"]) if state.experiment is not None else None
     return resolve_fields(config, cache_url_of(config), known)
 
 
@@ -144,12 +144,11 @@ def _go_on(
         said.append(f"training.extend: {before!r} → {now!r}, which has no effect: the run's length is the same")
     if lengths != known:
         said.append(f"the run ends at {lengths[-1].text}, not {known[-1].text}{_how(config.training)}")
-    return Continuation(
-        config,
-        _experiment(state.experiment["id"], wanted, lengths),
-        tuple(said),
-        exact=lengths == known and not ROUNDING & set(changes),
-    )
+    rounded = bool(ROUNDING & set(changes))
+    if rounded:
+        said.append("sums are made in another order from here on, so that weights are equal up to rounding only")
+    exact = lengths == known and not rounded
+    return Continuation(config, _experiment(state.experiment["id"], wanted, lengths), tuple(said), exact)
 
 
 def _experiment(run_id: str, description: dict[str, Any], lengths: list[Length]) -> dict[str, Any]:
@@ -184,7 +183,9 @@ def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]
         raise ResumeError(f"{change}: keep the one that the run began with, and set the other to null")
     name = part.lr_scheduler_type
     if name in ENDLESS or part.extend == "rescale":
-        return [*known[:-1], replace(asked, extend=last.extend)]
+        # Lengths that would begin after the new end are gone with it.
+        before = [length for length in known[:-1] if length.amount < asked.amount]
+        return [*before, replace(asked, extend=known[len(before)].extend)]
     if part.extend is None:
         raise ResumeError(
             f"{change}: the learning rate ({name}) depends on it, so say how it goes on: --set training.extend=rescale "

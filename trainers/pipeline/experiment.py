@@ -5,7 +5,6 @@ from typing import Any
 
 from trainers.config.schema import ModelPart, TrainConfig, TrainingPart
 from trainers.data.batch_plan import default_window_shards
-from trainers.data.sources.fingerprint import default_kind
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.ranking import ranking_rate
 from trainers.training.planning import batch_shape
@@ -102,7 +101,7 @@ def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any]
         cache_url: Where its prepared sets are.
         known: Description of the run's experiment, see `as_of_now`. None: a new run.
     """
-    kind: str = default_kind(config.data.train)
+    kind = "auto"
     rate = f"eval_{ranking_rate(config.model.language)}"
     window = default_window_shards(cache_url) or 0
     if known is not None:

@@ -76,7 +76,7 @@ class RayEngine:
     def check(self, config: TrainConfig, *, trains: bool) -> None:
         """Refuses a gang that the cluster can never hold, and folders that its nodes do not share."""
         check_capacity(config)
-        refuse_unshared_folders(config)
+        refuse_unshared_folders(config, self._task_resources)
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
         """Runs a TorchTrainer to its end.

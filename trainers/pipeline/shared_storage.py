@@ -1,11 +1,14 @@
 """Whether every node sees the folders that runs and prepared sets are written to; found before anything is prepared."""
 
+import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.locations import cache_url_of, storage_path_of
@@ -20,16 +23,26 @@ TIMEOUT_S = 30.0
 LATER_S, POLL_S = 5.0, 0.25
 
 
-def refuse_unshared_folders(config: TrainConfig) -> None:
-    """Refuses a folder that workers on other nodes would not find what the driver writes in.
+def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, float]) -> None:
+    """Refuses a folder that workers or preparing tasks on other nodes would not find what the driver writes in.
+
+    Args:
+        config: The config.
+        task_resources: What each preparing task reserves beside a CPU, which may pin it to a node.
 
     Raises:
         ConfigError: names the folder and the nodes.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    own = ray.get_runtime_context().get_node_id()
+    wanted = (config.scaling.worker_resources, {"CPU": 1.0, **task_resources})
+    nodes = [
+        node
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeID"] != own and any(_holds(node["Resources"], each) for each in wanted)
+    ]
     folders = {"run.storage_path": storage_path_of(config), "data.cache_dir": cache_url_of(config)}
     local = {name: folder for name, folder in folders.items() if not is_url(folder)}
-    if len(nodes) < 2 or not local:
+    if not nodes or not local:
         return
     marker = f".rayscribe-shared-{uuid4().hex}"
     try:
@@ -60,7 +73,16 @@ def _ask(nodes: list[dict[str, Any]], files: list[str]) -> dict[str, list[bool]]
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=TIMEOUT_S)
     for reference in late:
         ray.cancel(reference, force=True)
-    return {asked[reference]: ray.get(reference) for reference in done}
+    seen = {}
+    for reference in done:
+        # A node may be lost meanwhile.
+        with contextlib.suppress(RayError):
+            seen[asked[reference]] = ray.get(reference)
+    return seen
+
+
+def _holds(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
 
 
 def _sees(files: list[str]) -> list[bool]:

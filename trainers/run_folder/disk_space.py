@@ -32,7 +32,14 @@ class DiskEstimate:
 
     @classmethod
     def of(
-        cls, weights: int, staging: Path, num_to_keep: int | None, storage: str | None, existing_bytes: int
+        cls,
+        weights: int,
+        staging: Path,
+        num_to_keep: int | None,
+        storage: str | None,
+        *,
+        existing_bytes: int,
+        fetched_bytes: int,
     ) -> "DiskEstimate":
         """Asks the disks.
 
@@ -41,11 +48,14 @@ class DiskEstimate:
             staging: Folder on this node in which checkpoints are written.
             num_to_keep: Best checkpoints that are kept, beside the newest. None: all.
             storage: Local folder of runs. None: a bucket.
-            existing_bytes: Of checkpoints that the run has.
+            existing_bytes: Of checkpoints that the run has, which later ones replace unless all are kept.
+            fetched_bytes: Of the checkpoint on this node that goes once it is loaded.
         """
         kept = num_to_keep + 2 if num_to_keep is not None else None
-        free = shutil.disk_usage(storage).free + existing_bytes if storage is not None else 0
-        return cls(weights * BYTES_PER_WEIGHT, str(staging), shutil.disk_usage(staging).free, kept, storage, free)
+        replaced = existing_bytes if kept is not None else 0
+        stored_free = shutil.disk_usage(storage).free + replaced if storage is not None else 0
+        staging_free = shutil.disk_usage(staging).free + fetched_bytes
+        return cls(weights * BYTES_PER_WEIGHT, str(staging), staging_free, kept, storage, stored_free)
 
     @property
     def line(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -166,15 +167,31 @@ def _log_start(loop: Loop) -> None:
 
 def _check_disks(loop: Loop) -> None:
     """Refuses on every rank what the disk of any node cannot hold."""
+    if loop.first_step >= loop.last_step:
+        return
     rank = loop.rank
+    fetched = (
+        sum(entry["size_bytes"] for entry in loop.start.checkpoint.files.values()) if loop.start is not None else 0
+    )
     local = None if is_url(rank.folder.url) else rank.folder.url
-    existing = sum(entry["size_bytes"] for item in rank.writer.check().checkpoints for entry in item.files.values())
+    existing = _size_bytes(rank.writer.check().checkpoints)
     weights = sum(weight.numel() for weight in loop.recognizer.model.parameters())
-    disk = DiskEstimate.of(weights, rank.staging.folder, rank.keeping.num_to_keep, local, existing)
+    disk = DiskEstimate.of(
+        weights,
+        rank.staging.folder,
+        rank.keeping.num_to_keep,
+        local,
+        existing_bytes=existing,
+        fetched_bytes=fetched,
+    )
     rank.session.print_from_main(disk.line)
     problems = [text for text in rank.session.gather(disk.problem, "checking the disks") if text is not None]
     if problems:
         raise StorageError(problems[0])
+
+
+def _size_bytes(checkpoints: Iterable[Checkpoint]) -> int:
+    return sum(entry["size_bytes"] for item in checkpoints for entry in item.files.values())
 
 
 def _score_start(loop: Loop, start: Start) -> None:

@@ -1,7 +1,7 @@
 """From a config to the batch plan of its training set, and to how its splits are scored."""
 
 from trainers.config.schema import TrainConfig
-from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges
+from trainers.data.batch_plan import BatchPlan, BatchShape, IntArray, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds, select_scored, select_training
 from trainers.models.family import Limits
@@ -58,6 +58,26 @@ def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recogni
     labels = labels_of(prepared, recognizer.family, recognizer.processor)
     rows = select_scored(prepared.index, labels.lengths, config.data, bounds_of(config, recognizer.limits), split)
     return ScoredClips(prepared, labels, rows)
+
+
+def cut_references(config: TrainConfig, limits: Limits, wanted: IntArray) -> str | None:
+    """What is to be said where references are longer than a hypothesis may become; None where none is.
+
+    Args:
+        config: The config.
+        limits: The model's.
+        wanted: Tokens of each reference that would be generated, the end token included.
+    """
+    most = min(config.training.generation_max_length, limits.new_tokens)
+    cut = int((wanted > most).sum())
+    if not cut:
+        return None
+    raised = min(int(wanted.max()), limits.new_tokens)
+    fix = f"raise training.generation_max_length to {raised}" if raised > most else "shorten or split them"
+    return (
+        f"{cut} references are longer than the {most} tokens that a hypothesis may have, so that words will count as "
+        f"deleted: {fix}"
+    )
 
 
 def cache_bytes(config: TrainConfig) -> int:

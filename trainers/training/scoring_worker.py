@@ -18,7 +18,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
-from trainers.training.planning import cache_bytes, scored_clips, scoring_options
+from trainers.training.planning import cache_bytes, cut_references, scored_clips, scoring_options
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,21 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
 
 def _open_model(order: EvaluateOrder, session: Session) -> Recognizer:
     if not is_absolute(order.model):
-        return _load(order.config, order.model, session)
+        part = order.config.model
+        revision = part.revision if order.model == part.name_or_path else None
+        return _load(order.config, order.model, revision, session)
     parent, _, name = order.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
         open_storage(parent, order.config.run.storage_options).download_folder(name, Path(local))
         try:
-            return _load(order.config, local, session)
+            return _load(order.config, local, None, session)
         except ConfigError as error:
             raise ConfigError(f"--model {order.model}: {str(error).replace(local, 'it')}") from error
 
 
-def _load(config: TrainConfig, name_or_path: str, session: Session) -> Recognizer:
+def _load(config: TrainConfig, name_or_path: str, revision: str | None, session: Session) -> Recognizer:
     """The same for a folder and for a Hub id: the config's language and task count, else the weights' own."""
-    weights = {"init": "pretrained", "name_or_path": name_or_path, "revision": None}
+    weights = {"init": "pretrained", "name_or_path": name_or_path, "revision": revision}
     part = config.model.model_copy(update=weights)
     seed = config.run.seed
     return load_once_a_node(part, session, lambda each: family_of(each).load_recognizer(each, None, seed))
@@ -92,6 +94,10 @@ def score_split(
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
     clips = scored_clips(config, prepared, recognizer, split)
+    before = len(recognizer.encode_labels([""])[0]) - 1
+    cut = cut_references(config, recognizer.limits, clips.labels.lengths[clips.rows] - before)
+    if cut is not None:
+        session.print_from_main(f"warning: {split}: {cut}")
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
     options = scoring_options(config, recognizer.limits.context_s, nbest=nbest)
     result = scorer.score(options, what=f"score {split}")

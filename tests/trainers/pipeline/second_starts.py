@@ -38,7 +38,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "data.do_remove_punctuation": (Outcome.REFUSED, (True,)),
     "data.do_normalize_eval": (Outcome.REFUSED, (False,)),
     "data.normalizer": (Outcome.REFUSED, ("none", "whisper_basic", "whisper_english")),
-    "data.fingerprint": (Outcome.REFUSED, ("metadata", "manifest")),
+    "data.fingerprint": (Outcome.REFUSED, ("content", "metadata", "manifest")),
     "data.min_duration_s": (Outcome.REFUSED, (0.2,)),
     "data.max_duration_s": (Outcome.REFUSED, (2.5,)),
     "model.name_or_path": (Outcome.REFUSED, ("/data/weights",)),

@@ -141,6 +141,8 @@ class TestLength:
         assert (lengths(retry), retry.changes, retry.exact) == (lengths(second), (), True)
         rescaled = config({**FIRST, "training.max_steps": 16, "training.extend": "rescale"})
         assert lengths(again(state, more, rescaled)) == [(8, None), (16, "restart")]
+        shorter = config({**FIRST, "training.max_steps": 6, "training.extend": "rescale"})
+        assert lengths(again(state, more, shorter)) == [(6, None)], "the restart would begin after the end"
         with pytest.raises(ResumeError, match=r"training\.extend restart adds steps"):
             again(state, more, config({**FIRST, "training.max_steps": 10, "training.extend": "restart"}))
 

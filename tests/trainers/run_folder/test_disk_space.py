@@ -42,6 +42,10 @@ def test_a_bucket_is_not_asked() -> None:
 
 
 def test_adam_keeps_three_numbers_a_weight_and_replaced_checkpoints_make_room(tmp_path: Path) -> None:
-    made = DiskEstimate.of(1000, tmp_path, 3, str(tmp_path), existing_bytes=10**15)
+    disk = shutil.disk_usage(tmp_path).total
+    made = DiskEstimate.of(1000, tmp_path, 3, str(tmp_path), existing_bytes=10**15, fetched_bytes=0)
     assert (made.checkpoint_bytes, made.kept) == (12_000, 5)
-    assert 0 < made.staging_free_bytes <= shutil.disk_usage(tmp_path).total < 10**15 < made.storage_free_bytes
+    assert 0 < made.staging_free_bytes <= disk < 10**15 < made.storage_free_bytes
+    everything = DiskEstimate.of(1000, tmp_path, None, str(tmp_path), existing_bytes=10**15, fetched_bytes=10**16)
+    assert everything.storage_free_bytes <= disk, "where all are kept, nothing makes room"
+    assert everything.staging_free_bytes > 10**16, "what was fetched goes once it is loaded"

@@ -15,17 +15,12 @@ from trainers.config.storage_location import StorageOptions, is_url
 from trainers.errors import ConfigError
 from trainers.storage import Storage, open_storage
 
-Kind = Literal["content", "metadata", "manifest"]
+Kind = Literal["auto", "content", "metadata", "manifest"]
 # A request each: of more recordings, a part says whether they were replaced.
 MOST_ASKED_FOR = 10_000
 # Folder beside the prepared sets.
 MEMORY = "recordings"
 _PARALLEL_READS = 16
-
-
-def default_kind(manifest: str | None) -> Kind:
-    """The kind of a new run whose training manifest lies here: asking a bucket for each key is a choice."""
-    return "manifest" if manifest is not None and is_url(manifest) else "content"
 
 
 def marks_of(
@@ -34,7 +29,8 @@ def marks_of(
     """What of each recording is in the fingerprint; None for one that is not there or not asked for.
 
     Args:
-        kind: `content`: its SHA-256; `metadata`: its size and time of change; `manifest`: nothing.
+        kind: `content`: its SHA-256; `metadata`: its size and time of change; `manifest`: nothing; `auto`: `content` in
+            a folder, `manifest` in a bucket, since asking it for each key is a choice.
         paths: Path or URL of each recording.
         manifest: Path or URL of the manifest.
         storage_options: How s3:// is reached.
@@ -43,7 +39,7 @@ def marks_of(
     Raises:
         ConfigError: contents of recordings in a bucket are asked for.
     """
-    if kind == "manifest":
+    if kind == "manifest" or (kind == "auto" and is_url(manifest)):
         return []
     if kind == "metadata":
         return file_stats(paths, manifest, storage_options)

@@ -7,7 +7,7 @@ import pytest
 
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources import fingerprint
-from trainers.data.sources.fingerprint import changed_since, default_kind, marks_of, remember
+from trainers.data.sources.fingerprint import changed_since, marks_of, remember
 from trainers.errors import ConfigError
 from trainers.storage import Storage, open_storage
 
@@ -69,9 +69,9 @@ def test_contents_in_a_bucket_are_not_read_for_it(recordings: list[str]) -> None
         marks_of("content", recordings, "s3://bucket/train.csv", StorageOptions(), None)
 
 
-def test_asking_a_bucket_is_a_choice() -> None:
-    assert default_kind("s3://bucket/train.csv") == "manifest"
-    assert default_kind("/data/train.csv") == default_kind(None) == "content"
+def test_asking_a_bucket_is_a_choice(recordings: list[str]) -> None:
+    assert marks_of("auto", recordings, "s3://bucket/test.csv", StorageOptions(), None) == []
+    assert marks(recordings, None, "auto") == marks(recordings, None, "content")
 
 
 def test_what_has_changed_since_is_known_by_name(recordings: list[str], cache: Storage) -> None:

@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+
+from tests.trainers.synthetic import config
+from trainers.models.family import Limits
+from trainers.training.planning import cut_references
+
+LIMITS = Limits(context_s=30.0, label_tokens=448, new_tokens=444)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ([10, 225], None),
+        ([10, 226, 300], "2 references are longer than the 225 tokens .* raise training.generation_max_length to 300"),
+        ([500], "1 references .* raise training.generation_max_length to 444"),
+    ],
+)
+def test_references_longer_than_a_hypothesis_are_reported(wanted: list[int], said: str | None) -> None:
+    found = cut_references(config(), LIMITS, np.array(wanted))
+    if said is None:
+        assert found is None
+    else:
+        with pytest.raises(AssertionError, match=said):
+            assert found is None, found
+
+
+def test_where_the_model_itself_is_the_bound_no_setting_helps() -> None:
+    found = cut_references(config({"training.generation_max_length": 444}), LIMITS, np.array([445]))
+    assert found is not None and found.endswith("shorten or split them")
