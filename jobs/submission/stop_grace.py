@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.model import Progress
+from trainers.config.schema import BYTES_PER_WEIGHT
 
 LEAST_S, MOST_S = 120, 3600
-# Itself and AdamW's two moments, in float32.
-BYTES_PER_WEIGHT = 12
 # Of a file server or a bucket, until an attempt has measured its own.
 ASSUMED_BYTES_PER_S = 50e6
 # The last checkpoint is stored after the one before it, and was written to the node's own disk first.

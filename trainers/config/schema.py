@@ -19,6 +19,8 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 URL = r"^https?://[^@\s]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
+# Of a weight in a checkpoint: itself and AdamW's two moments, in float32.
+BYTES_PER_WEIGHT = 3 * 4
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
 

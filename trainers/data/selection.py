@@ -1,6 +1,5 @@
 """Which prepared clips are trained on, and whether those of an evaluation split can be scored. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,8 @@ from trainers.config.data_part import DataPart
 from trainers.data.batch_plan import IntArray, Selection
 from trainers.errors import DataError
 
+# Of clips that a message names.
+MAX_NAMED = 5
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -133,11 +134,10 @@ def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: 
     Raises:
         DataError: names their ids and durations.
     """
-    long = np.flatnonzero(durations_s > context_s)
-    if len(long):
-        names = _shown([f"{ids[int(row)].as_py()} ({durations_s[row]:.1f} s)" for row in long])
+    count, names = _longer(ids, durations_s, context_s, "{:.1f} s")
+    if count:
         raise DataError(
-            f"{split}: {len(long)} clips are longer than the model's {context_s:g} s: {names}; cut them into shorter "
+            f"{split}: {count} clips are longer than the model's {context_s:g} s: {names}; cut them into shorter "
             "utterances, or take a model with a longer context (model.max_context_s), or leave them out of the score "
             "(data.too_long_eval: skip)"
         )
@@ -149,14 +149,16 @@ def refuse_long_labels(ids: pa.ChunkedArray, label_lengths: IntArray, label_toke
     Raises:
         DataError: names their ids and lengths.
     """
-    long = np.flatnonzero(label_lengths > label_tokens)
-    if len(long):
-        names = _shown([f"{ids[int(row)].as_py()} ({label_lengths[row]})" for row in long])
+    count, names = _longer(ids, label_lengths, label_tokens, "{}")
+    if count:
         raise DataError(
-            f"{split}: {len(long)} transcripts have more label tokens than the model's {label_tokens}: {names}; "
+            f"{split}: {count} transcripts have more label tokens than the model's {label_tokens}: {names}; "
             "shorten or split these utterances, or leave them out of the score (data.too_long_eval: skip)"
         )
 
 
-def _shown(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+def _longer(ids: pa.ChunkedArray, sizes: FloatArray | IntArray, most: float, form: str) -> tuple[int, str]:
+    """How many are larger than allowed, and the first of them by id and size."""
+    rows = np.flatnonzero(sizes > most)
+    names = [f"{ids[int(row)].as_py()} ({form.format(sizes[row])})" for row in rows[:MAX_NAMED]]
+    return len(rows), ", ".join(names) + (", …" if len(rows) > MAX_NAMED else "")

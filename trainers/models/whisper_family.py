@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from trainers.models.whisper_scratch import (
     new_config,
     new_generation_config,
     new_processor,
-    source_positions,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +67,8 @@ class WhisperFamily:
     def adopt_description(self, source: Path, folder: Path, model: ModelPart) -> None:
         """See `Family`."""
         config, processor = WhisperConfig.from_pretrained(source), WhisperProcessor.from_pretrained(source)
-        _refuse_other_sizes(config, _wanted_sizes(model))
+        scratch = model.init == "scratch"
+        _refuse_other_sizes(config, new_config(model, processor.tokenizer) if scratch else _read_config(model))
         generation = GenerationConfig.from_pretrained(source)
         language = language_of(generation, model)
         settle_generation(generation, processor.tokenizer, language)
@@ -158,28 +158,9 @@ def _read_config(model: ModelPart) -> WhisperConfig:
     return open_pretrained(model, lambda: WhisperConfig.from_pretrained(name, revision=revision))
 
 
-def _wanted_sizes(model: ModelPart) -> dict[str, Any]:
-    """The sizes of the config's model, under the names of its config.json; those of pretrained weights are theirs."""
-    if model.init == "pretrained":
-        config = _read_config(model)
-        return {name: getattr(config, name) for name in SIZES}
-    return {
-        "d_model": model.d_model,
-        "encoder_layers": model.encoder_layers,
-        "decoder_layers": model.decoder_layers,
-        "encoder_attention_heads": model.attention_heads,
-        "decoder_attention_heads": model.attention_heads,
-        "encoder_ffn_dim": model.ffn_dim or 4 * model.d_model,
-        "decoder_ffn_dim": model.ffn_dim or 4 * model.d_model,
-        "num_mel_bins": model.num_mel_bins,
-        "max_source_positions": source_positions(model),
-        "max_target_positions": model.max_label_tokens,
-    }
-
-
-def _refuse_other_sizes(found: Any, wanted: Mapping[str, Any]) -> None:
-    sizes = {name: getattr(found, name) for name in wanted}
-    other = ", ".join(f"{name} {size}, not {wanted[name]}" for name, size in sizes.items() if size != wanted[name])
+def _refuse_other_sizes(found: WhisperConfig, wanted: WhisperConfig) -> None:
+    sizes = {name: (getattr(found, name), getattr(wanted, name)) for name in SIZES}
+    other = ", ".join(f"{name} {size}, not {asked}" for name, (size, asked) in sizes.items() if size != asked)
     if other:
         raise ConfigError(
             f"run.resume: the checkpoint's model has other sizes than the config's: {other}: "

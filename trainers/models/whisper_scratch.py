@@ -106,11 +106,6 @@ def new_processor(texts: Iterable[str], model: ModelPart) -> WhisperProcessor:
     return WhisperProcessor(extractor, new_tokenizer(texts, model))
 
 
-def source_positions(model: ModelPart) -> int:
-    """Positions of the encoder for the config's context."""
-    return round((model.max_context_s or FULL_CONTEXT_S) / TIME_PRECISION_S)
-
-
 def new_config(model: ModelPart, tokenizer: Any) -> WhisperConfig:
     """The architecture, from sizes. Dropout 0 where the config leaves it open."""
     ffn_dim = model.ffn_dim or 4 * model.d_model
@@ -124,7 +119,7 @@ def new_config(model: ModelPart, tokenizer: Any) -> WhisperConfig:
         decoder_attention_heads=model.attention_heads,
         encoder_ffn_dim=ffn_dim,
         decoder_ffn_dim=ffn_dim,
-        max_source_positions=source_positions(model),
+        max_source_positions=round((model.max_context_s or FULL_CONTEXT_S) / TIME_PRECISION_S),
         max_target_positions=model.max_label_tokens,
         dropout=model.dropout or 0.0,
         attention_dropout=model.attention_dropout or 0.0,

@@ -5,6 +5,7 @@ from typing import Any
 
 from trainers.config.schema import ModelPart, TrainConfig, TrainingPart
 from trainers.data.batch_plan import default_window_shards
+from trainers.run_folder.resume import FROM
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.ranking import ranking_rate
 from trainers.training.planning import batch_shape
@@ -50,7 +51,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
     resume = config.run.resume
     parts: dict[str, Any] = {
         "run.seed": config.run.seed,
-        BEGAN_FROM: resume if resume.startswith("from:") else began_from,
+        BEGAN_FROM: resume if resume.startswith(FROM) else began_from,
         "data.train": data_keys["train"],
         # What chooses the best: scores of two validation sets, or of two ways to score, do not rank together.
         "data.validation": data_keys["validation"],

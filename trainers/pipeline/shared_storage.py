@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.locations import storage_path_of
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
 from trainers.errors import ConfigError
@@ -40,8 +40,8 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
         for node in ray.nodes()
         if node["Alive"] and node["NodeID"] != own and any(_holds(node["Resources"], each) for each in wanted)
     ]
-    folders = {"run.storage_path": storage_path_of(config), "data.cache_dir": cache_url_of(config)}
-    local = {name: folder for name, folder in folders.items() if not is_url(folder)}
+    folders = {"run.storage_path": storage_path_of(config), "data.cache_dir": config.data.cache_dir}
+    local = {name: folder for name, folder in folders.items() if folder is not None and not is_url(folder)}
     if not nodes or not local:
         return
     marker = f".rayscribe-shared-{uuid4().hex}"

@@ -4,8 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-# Bytes of a weight in a checkpoint: itself and AdamW's two moments, in float32.
-BYTES_PER_WEIGHT = 3 * 4
+from trainers.config.schema import BYTES_PER_WEIGHT
+
 # On the node's own disk: one checkpoint is uploaded while the next is written.
 STAGED_CHECKPOINTS = 2
 

@@ -70,6 +70,11 @@ class Loop:
         """Optimizer steps that are behind it."""
         return self.start.checkpoint.step if self.start is not None else 0
 
+    @property
+    def weight_count(self) -> int:
+        """Weights of the model."""
+        return sum(weight.numel() for weight in self.recognizer.model.parameters())
+
 
 def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
     """Loads the model, plans the batches, and ties the Trainer to both. Every rank calls it."""
@@ -151,7 +156,7 @@ def _log_start(loop: Loop) -> None:
         return
     for note in loop.recognizer.notes:
         session.print_from_main(f"model: {note}")
-    millions = sum(weight.numel() for weight in loop.recognizer.model.parameters()) / 1e6
+    millions = loop.weight_count / 1e6
     begin = "from scratch" if loop.rank.config.model.init == "scratch" else "from pretrained weights"
     if loop.start is not None:
         begin = f"resuming from {loop.start.checkpoint.name}, step {loop.start.checkpoint.step}"
@@ -170,14 +175,11 @@ def _check_disks(loop: Loop) -> None:
     if loop.first_step >= loop.last_step:
         return
     rank = loop.rank
-    fetched = (
-        sum(entry["size_bytes"] for entry in loop.start.checkpoint.files.values()) if loop.start is not None else 0
-    )
+    fetched = _size_bytes([loop.start.checkpoint]) if loop.start is not None else 0
     local = None if is_url(rank.folder.url) else rank.folder.url
     existing = _size_bytes(rank.writer.check().checkpoints)
-    weights = sum(weight.numel() for weight in loop.recognizer.model.parameters())
     disk = DiskEstimate.of(
-        weights,
+        loop.weight_count,
         rank.staging.folder,
         rank.keeping.num_to_keep,
         local,

@@ -10,7 +10,7 @@ from tests.trainers.pipeline.second_starts import ALONE, FIELDS, FIRST, Outcome,
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import PrepareOptions
-from trainers.errors import ResumeError
+from trainers.errors import ConfigError, ResumeError
 from trainers.pipeline.continuation import Continuation, decide
 from trainers.pipeline.experiment import as_of_now
 from trainers.run_folder.journal import Checkpoint, State
@@ -70,7 +70,7 @@ class TestAnyChange:
 def _valid(changes: dict[str, Any]) -> TrainConfig | None:
     try:
         return config(changes)
-    except Exception:
+    except ConfigError:
         return None
 
 

@@ -23,14 +23,20 @@ MEMORY = "recordings"
 _PARALLEL_READS = 16
 
 
+def settled_kind(kind: Kind, manifest: str) -> Kind:
+    """What `auto` means for a manifest: `manifest` in a bucket, since asking it for each key is a choice."""
+    if kind != "auto":
+        return kind
+    return "manifest" if is_url(manifest) else "content"
+
+
 def marks_of(
     kind: Kind, paths: Sequence[str], manifest: str, storage_options: StorageOptions, memory: Storage | None
 ) -> list[Any]:
     """What of each recording is in the fingerprint; None for one that is not there or not asked for.
 
     Args:
-        kind: `content`: its SHA-256; `metadata`: its size and time of change; `manifest`: nothing; `auto`: `content` in
-            a folder, `manifest` in a bucket, since asking it for each key is a choice.
+        kind: `content`: its SHA-256; `metadata`: its size and time of change; `manifest`: nothing.
         paths: Path or URL of each recording.
         manifest: Path or URL of the manifest.
         storage_options: How s3:// is reached.
@@ -39,7 +45,7 @@ def marks_of(
     Raises:
         ConfigError: contents of recordings in a bucket are asked for.
     """
-    if kind == "manifest" or (kind == "auto" and is_url(manifest)):
+    if kind == "manifest":
         return []
     if kind == "metadata":
         return file_stats(paths, manifest, storage_options)

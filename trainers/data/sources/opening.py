@@ -22,7 +22,7 @@ from trainers.config.data_part import DataPart, HubDatasetPart
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.data.sources import parquet_rows
 from trainers.data.sources.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
-from trainers.data.sources.fingerprint import MOST_ASKED_FOR, marks_of
+from trainers.data.sources.fingerprint import MOST_ASKED_FOR, marks_of, settled_kind
 from trainers.data.sources.manifest import read_manifest
 from trainers.errors import DataError, StorageError
 from trainers.storage import Storage, open_storage
@@ -148,7 +148,7 @@ def _manifests(
         )
         _refuse_unsupported(table, f"data.{split}: {location}")
         columns = (data.audio_column_name, data.text_column_name)
-        kind, paths = data.fingerprint or "auto", table["audio"].to_pylist()
+        kind, paths = settled_kind(data.fingerprint or "auto", location), table["audio"].to_pylist()
         marks = marks_of(kind, paths, location, storage_options, memory)
         known = sum(each is not None for each in marks)
         note = f"size and time of {known} of {len(marks)} recordings decide whether it is prepared again"

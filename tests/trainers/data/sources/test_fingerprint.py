@@ -7,7 +7,7 @@ import pytest
 
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources import fingerprint
-from trainers.data.sources.fingerprint import changed_since, marks_of, remember
+from trainers.data.sources.fingerprint import changed_since, marks_of, remember, settled_kind
 from trainers.errors import ConfigError
 from trainers.storage import Storage, open_storage
 
@@ -26,7 +26,7 @@ def recordings(tmp_path: Path) -> list[str]:
 
 
 def marks(recordings: list[str], cache: Storage | None, kind: fingerprint.Kind = "content") -> list[object]:
-    return marks_of(kind, recordings, "/data/train.csv", StorageOptions(), cache)
+    return marks_of(settled_kind(kind, "/data/train.csv"), recordings, "/data/train.csv", StorageOptions(), cache)
 
 
 def test_contents_are_read_once(recordings: list[str], cache: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,8 @@ def test_contents_in_a_bucket_are_not_read_for_it(recordings: list[str]) -> None
 
 
 def test_asking_a_bucket_is_a_choice(recordings: list[str]) -> None:
-    assert marks_of("auto", recordings, "s3://bucket/test.csv", StorageOptions(), None) == []
+    bucket = "s3://bucket/test.csv"
+    assert marks_of(settled_kind("auto", bucket), recordings, bucket, StorageOptions(), None) == []
     assert marks(recordings, None, "auto") == marks(recordings, None, "content")
 
 
