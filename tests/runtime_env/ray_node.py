@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import requests
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from jobs.cli.demo import free_ports
@@ -123,8 +124,8 @@ def connected(address: str) -> JobSubmissionClient | None:
     """A client, once a job can be submitted."""
     try:
         client = JobSubmissionClient(address)
-        client.submit_job(entrypoint="true", submission_id="first")
-    except (ConnectionError, RuntimeError):
+        client.submit_job(entrypoint="true")
+    except (ConnectionError, RuntimeError, requests.RequestException):
         return None
     return client
 
