@@ -13,7 +13,7 @@ from jobs.preflight.dashboard import DashboardResponse, external_url, get_metada
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Capacity, never_fits
 from jobs.submission.job_spec import JobSpec
-from trainers.config.schema import CPUS_FOR_DATA
+from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
 
 TOKEN_FIX = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or the file ~/.ray/auth_token)"

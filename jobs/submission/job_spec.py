@@ -22,8 +22,10 @@ from trainers.config.locations import (
     variables_in,
 )
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.part import Part
-from trainers.config.schema import CPUS_FOR_DATA, NAME, URL, TrainConfig
+from trainers.config.parts.part import URL, Part
+from trainers.config.parts.run_part import NAME
+from trainers.config.parts.scaling_part import CPUS_FOR_DATA
+from trainers.config.schema import TrainConfig
 from trainers.config.validation import refuse, validated
 
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]

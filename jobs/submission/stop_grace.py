@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.model import Progress
-from trainers.config.schema import BYTES_PER_WEIGHT
+from trainers.config.parts.checkpoint_part import BYTES_PER_WEIGHT
 
 LEAST_S, MOST_S = 120, 3600
 # Of a file server or a bucket, until an attempt has measured its own.

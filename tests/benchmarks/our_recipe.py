@@ -21,8 +21,12 @@ from transformers import WhisperProcessor
 
 from tests.benchmarks.sizes import RANKS
 from tests.benchmarks.turns import Turns, training_turns
-from trainers.config.data_part import DataPart
-from trainers.config.schema import ModelPart, RunPart, ScalingPart, TrainConfig, TrainingPart
+from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.run_part import RunPart
+from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.parts.training_part import TrainingPart
+from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet

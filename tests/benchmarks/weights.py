@@ -6,7 +6,7 @@ from pathlib import Path
 import transformers
 
 from tests.benchmarks.sizes import Sizes
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.models.whisper_family import WhisperFamily
 
 HEAD_WIDTH = 64

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.overrides import copy_levels
+from trainers.config.parts.run_part import PREPARED
 from trainers.config.reading import EVERYTHING, PATH_FIELDS, STORAGE_FIELDS, Reading
-from trainers.config.schema import PREPARED, TrainConfig
+from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 

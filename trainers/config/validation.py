@@ -6,9 +6,9 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from trainers.config.part import UNSUPPORTED_URL
+from trainers.config.parts.part import UNSUPPORTED_URL, URL
+from trainers.config.parts.run_part import NAME
 from trainers.config.reading import EVERYTHING, Reading
-from trainers.config.schema import NAME, URL
 from trainers.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)

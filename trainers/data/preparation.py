@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac

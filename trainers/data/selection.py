@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.data.batch_plan import IntArray, Selection
 from trainers.errors import DataError
 

@@ -14,7 +14,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trainers.config.schema import CPUS_FOR_DATA, TrainConfig
+from trainers.config.parts.scaling_part import CPUS_FOR_DATA
+from trainers.config.schema import TrainConfig
 from trainers.distributed.coordinator import Coordinator, WorkerUpdate
 from trainers.errors import ResourceError
 

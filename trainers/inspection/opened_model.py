@@ -6,7 +6,7 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError, StorageError
 from trainers.inspection.findings import Finding, problem, skipped
 from trainers.inspection.subject import Subject

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainers.config.schema import TrainConfig, TrainingPart
+from trainers.config.parts.training_part import TrainingPart
+from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
 from trainers.data.sources.manifest import read_manifest
 from trainers.data.sources.opening import SPLITS, open_sources, read_location

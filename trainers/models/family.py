@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import PretrainedConfig
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.pretrained import open_pretrained

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.storage.hub_errors import read_from_hub
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.models.family import Family
 from trainers.run_folder.checkpoints import description_of, fetch
 from trainers.run_folder.journal import Checkpoint

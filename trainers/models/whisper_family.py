@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import GenerationConfig, WhisperConfig, WhisperProcessor
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.family import Limits
 from trainers.models.pretrained import open_pretrained

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.pretrained import open_pretrained
 from trainers.models.whisper_scratch import LANGUAGES, NO_TIMESTAMPS, TASKS, language_code

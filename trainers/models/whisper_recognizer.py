@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.data.features import LogMel
 from trainers.models.family import Limits
 from trainers.models.pretrained import open_pretrained

@@ -21,7 +21,7 @@ from transformers import (
 from transformers.models.whisper.tokenization_whisper import LANGUAGES as CODES
 from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from trainers.config.locations import cache_url_of
-from trainers.config.schema import TrainConfig, TrainingPart
+from trainers.config.parts.training_part import TrainingPart
+from trainers.config.schema import TrainConfig
 from trainers.errors import ResumeError
 from trainers.pipeline.experiment import BEGAN_FROM, RESOLVED, as_of_now, describe, difference, resolve_fields
 from trainers.run_folder.journal import State

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.overrides import apply_overrides
-from trainers.config.schema import CPUS_FOR_DATA, TrainConfig
+from trainers.config.parts.scaling_part import CPUS_FOR_DATA
+from trainers.config.schema import TrainConfig
 
 # In the repository, in the job's copy of it, and in an installed distribution alike.
 RECIPE = Path(__file__).parents[2] / "jobs" / "specs" / "whisper_micro.yaml"

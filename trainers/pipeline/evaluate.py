@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of
-from trainers.config.schema import EVALUATIONS, TrainConfig
+from trainers.config.parts.run_part import EVALUATIONS
+from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.errors import ConfigError
 from trainers.pipeline.engine import Engine

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.config.schema import ModelPart, TrainConfig, TrainingPart
+from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.training_part import TrainingPart
+from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import default_window_shards
 from trainers.run_folder.resume import FROM
 from trainers.scoring.normalizers import normalizer_named

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.config.schema import BYTES_PER_WEIGHT
+from trainers.config.parts.checkpoint_part import BYTES_PER_WEIGHT
 
 # On the node's own disk: one checkpoint is uploaded while the next is written.
 STAGED_CHECKPOINTS = 2

@@ -21,7 +21,7 @@ import ray
 import soundfile
 
 from tests.benchmarks.scale.figures import Figure, peak_gb, print_figures
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_on_ray
 from trainers.data.sources.opening import open_sources

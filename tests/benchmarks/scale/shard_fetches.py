@@ -25,7 +25,7 @@ import pyarrow as pa
 from tests.benchmarks.scale.figures import Figure, print_figures
 from tests.benchmarks.scale.object_server import BUCKET, COUNTS, serving
 from tests.s3 import AWS_VARIABLES
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import encode_flac
 from trainers.data.batch_plan import BatchPlan, BatchShape, bucket_edges

@@ -11,7 +11,7 @@ from tests.trainers.synthetic import config, content
 from trainers.config.loader import build_config, read_yaml, to_yaml
 from trainers.config.locations import expand_home, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.part import Part
+from trainers.config.parts.part import Part
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError

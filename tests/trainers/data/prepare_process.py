@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import ShardTask, prepare
 from trainers.data.sources.opening import open_sources

@@ -17,7 +17,7 @@ import pytest
 import soundfile
 
 from tests.trainers.synthetic import RATE_HZ, speechlike, write_corpus, write_recording, write_rows
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import decode
 from trainers.data.preparation import FETCHED_AHEAD, Runner, ShardTask, blocks_of, prepare, run_here

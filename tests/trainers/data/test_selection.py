@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
 from trainers.errors import DataError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.data.text import normalize
 from trainers.scoring.normalizers import normalizer_named
 

@@ -9,7 +9,7 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 
 from tests.trainers.inspection.checking import levels, said, sound_corpus, subject_of, the_one
 from tests.trainers.synthetic import config, write_rows
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.inspection import opened_model
 from trainers.inspection.findings import Finding

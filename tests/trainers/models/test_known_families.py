@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.known_families import FAMILIES, family_of, family_of_folder
 from trainers.models.whisper_family import WhisperFamily

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.trainers.synthetic import config, write_corpus
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import PreparedSet

@@ -12,7 +12,7 @@ import pytest
 from transformers import PretrainedConfig
 
 from tests.trainers.synthetic import config
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources.opening import open_sources
 from trainers.distributed.session import LocalSession

@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig, WhisperProcessor
 
 from tests.trainers.synthetic import config
-from trainers.config.schema import ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.recognizer import Decoding
 from trainers.models.whisper_family import WhisperFamily

@@ -9,7 +9,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.synthetic import config, write_corpus
 from tests.trainers.training.gradient_process import Job, one_step
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.sources.opening import open_sources

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.data_part import DataPart, HubDatasetPart
+from trainers.config.parts.data_part import DataPart, HubDatasetPart
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.data.sources import parquet_rows
 from trainers.data.sources.demo_corpus import DemoOptions, corpus_key, make_demo_corpus

@@ -13,7 +13,7 @@ from jobs.errors import NotFoundError
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter
 from jobs.submission.run_request import RunRequest
-from trainers.config.schema import NAME
+from trainers.config.parts.run_part import NAME
 from trainers.errors import ConfigError
 
 router = APIRouter(prefix=RUNS, tags=["runs"])

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainers.synthetic import speechlike, write_recording
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import PrepareOptions, ShardTask, prepare, prepared_key, run_here
 from trainers.data.prepared_set import ClipReader

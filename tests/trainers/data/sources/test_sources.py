@@ -5,7 +5,7 @@ from datasets import Dataset
 
 from tests.s3 import FaultProxy
 from tests.trainers.synthetic import speechlike, write_recording, write_rows
-from trainers.config.data_part import DataPart
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources import fingerprint, opening
 from trainers.data.sources.opening import Source, fingerprint_of, open_sources

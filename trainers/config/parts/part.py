@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from trainers.config.reading import Reading
 from trainers.config.storage_location import unsupported_url
 
+URL = r"^https?://[^@\s]+$"
 # Type of the error of a URL that no storage opens; the URL, which may hold a password, is not repeated.
 UNSUPPORTED_URL = "unsupported_url"
 

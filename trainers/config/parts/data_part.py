@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.config.part import Location, NotNegative, Part, Positive, PositiveFloat, refuse_unsupported, trains
+from trainers.config.parts.part import Location, NotNegative, Part, Positive, PositiveFloat, refuse_unsupported, trains
 
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 

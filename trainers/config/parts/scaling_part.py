@@ -1,0 +1,31 @@
+"""The config's scaling part: how many workers, and what each takes. See `schema`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainers.config.parts.part import Part, Positive
+
+# One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
+CPUS_FOR_DATA = 1.0
+# Ray counts ten-thousandths in 64 bits, also over all workers.
+ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
+
+
+class ScalingPart(Part):
+    """How many workers there are, and what each takes. Ray's words."""
+
+    num_workers: Positive = Field(1, le=100_000, description="Training workers, one process each.")
+    use_gpu: bool = Field(False, description="One GPU for each worker.")
+    resources_per_worker: dict[str, ResourceAmount] = Field(
+        default_factory=dict,
+        description="What each worker reserves, e.g. {CPU: 8, GPU: 1}. {}: 1 CPU, and a GPU if used.",
+    )
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
+        "PACK", description="How Ray places the workers over the nodes."
+    )
+
+    @property
+    def worker_resources(self) -> dict[str, float]:
+        """Logical resources of one worker, Ray's defaults filled in."""
+        return {"CPU": 1.0, **({"GPU": 1.0} if self.use_gpu else {}), **self.resources_per_worker}

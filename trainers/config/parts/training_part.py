@@ -1,0 +1,93 @@
+"""The config's training part: how long, how large and how fast. See `schema`."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, model_validator
+
+from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, trains
+
+
+class TrainingPart(Part):
+    """How long, how large and how fast to train."""
+
+    max_steps: Positive | None = Field(None, description="Optimizer steps. null: use num_train_epochs.")
+    num_train_epochs: PositiveFloat | None = Field(None, description="Passes over the data. null: use max_steps.")
+    per_device_train_batch_size: Positive = Field(
+        16,
+        description="Utterances of one forward pass of one worker; with global_batch_size, the most of them.",
+    )
+    global_batch_size: Positive | None = Field(
+        None,
+        description="Utterances of one optimizer step over all workers; the order of utterances then does not depend "
+        "on the number of workers. null: per_device_train_batch_size × workers × gradient_accumulation_steps.",
+    )
+    max_batch_duration_s: PositiveFloat | None = Field(
+        None,
+        description="Dynamic batching: the most padded seconds of one forward pass of one worker, instead of a number "
+        "of utterances. null: off.",
+    )
+    per_device_eval_batch_size: Positive = Field(
+        16, description="Utterances of one generate call; never moves a score."
+    )
+    gradient_accumulation_steps: Positive = Field(1, description="Forward passes of a worker per optimizer step.")
+    learning_rate: PositiveFloat = Field(1e-5, description="Peak learning rate.")
+    warmup_steps: NotNegative = Field(0, description="Optimizer steps from zero to the peak learning rate.")
+    lr_scheduler_type: str = Field("linear", description="Shape of the decay after warm-up, a transformers name.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
+    max_grad_norm: float = Field(1.0, ge=0, description="Gradients are clipped to this norm. 0: not clipped.")
+    extend: Literal["rescale", "restart", "constant"] | None = Field(
+        None,
+        description="How the learning rate goes on where max_steps or num_train_epochs of a begun run is changed. "
+        "rescale: the schedule over the new length. restart: warm-up and decay once more over the added steps. "
+        "constant: the added steps at the last rate, unless that is 0. null: such a change is refused.",
+    )
+    eval_steps: Positive | None = Field(None, description="Score the validation set this often. null: save_steps.")
+    save_steps: Positive = Field(
+        1000, description="Checkpoint this often; a multiple of eval_steps, as each is scored."
+    )
+    logging_steps: Positive = Field(25, description="Report the loss this often.")
+    shuffle_window_shards: NotNegative | None = Field(
+        None,
+        description="Shuffle utterances within this many shards at a time. 0: the whole set. null: the whole set, or "
+        "64 shards for sets on s3://; a run that began with another window keeps it.",
+    )
+    fp16: bool = Field(False, description="16-bit floats with loss scaling (CUDA).")
+    bf16: bool = Field(False, description="bfloat16 (newer CUDA GPUs, and CPUs).")
+    gradient_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
+    generation_max_length: Positive = Field(225, description="Most tokens of a hypothesis when scoring.")
+    generation_num_beams: Positive = Field(1, description="Beams when scoring. 1: greedy.")
+    full_context_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Fraction of batches of a bucketed model that are padded to the whole context, so that the model "
+        "also hears the padding of tools that know no buckets.",
+    )
+    report_to: list[str] = Field(["tensorboard"], description="Trackers, in transformers' names; [] for none.")
+    training_args: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Any further Seq2SeqTrainingArguments; those that Rayscribe sets itself are errors.",
+    )
+
+    @model_validator(mode="after")
+    def _steps_fit(self, info: ValidationInfo) -> Self:
+        if (self.max_steps is None) == (self.num_train_epochs is None) and trains(info):
+            raise ValueError(
+                f"max_steps is {self.max_steps} and num_train_epochs is {self.num_train_epochs}: "
+                "give one of them and set the other to null"
+            )
+        if self.save_steps % self.scoring_steps:
+            raise ValueError(
+                f"save_steps {self.save_steps} must be a multiple of eval_steps {self.scoring_steps}: "
+                "each checkpoint is kept by its score"
+            )
+        if self.global_batch_size is not None and self.max_batch_duration_s is not None:
+            raise ValueError("global_batch_size and max_batch_duration_s both size the batch: set one of them to null")
+        if self.fp16 and self.bf16:
+            raise ValueError("fp16 and bf16 exclude each other: keep one")
+        return self
+
+    @property
+    def scoring_steps(self) -> int:
+        """Optimizer steps between two scores on the validation set."""
+        return self.eval_steps if self.eval_steps is not None else self.save_steps
