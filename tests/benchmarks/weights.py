@@ -7,7 +7,7 @@ import transformers
 
 from tests.benchmarks.sizes import Sizes
 from trainers.config.parts.model_part import ModelPart
-from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_family import WhisperFamily
 
 HEAD_WIDTH = 64
 

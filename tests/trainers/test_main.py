@@ -12,7 +12,7 @@ from tests.trainers.synthetic import config, content, speechlike, write_corpus, 
 from trainers.distributed import ray_connection
 from trainers.errors import ResourceError
 from trainers.main import main
-from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.pipeline.demo_run import NOTICE
 
 TASK = Path(__file__).parents[2] / "task.py"

@@ -10,9 +10,14 @@ from transformers import WhisperConfig
 from trainers.inspection.findings import Check, Finding, ok, problem, warning
 from trainers.inspection.opened_model import Opened, model_name, needs_model
 from trainers.inspection.subject import Subject
-from trainers.models.whisper_family import WhisperFamily
-from trainers.models.whisper_generation import is_multilingual, language_of, read_generation_config, settle_generation
-from trainers.models.whisper_scratch import NO_TIMESTAMPS, START, language_code
+from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_generation import (
+    is_multilingual,
+    language_of,
+    read_generation_config,
+    settle_generation,
+)
+from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, START, language_code
 
 
 @needs_model(WhisperFamily.name)

@@ -8,7 +8,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.pretrained import open_pretrained
-from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_family import WhisperFamily
 
 # A model that is trained from scratch is of the first.
 FAMILIES: dict[str, Family] = {family.name: family for family in (WhisperFamily(),)}

@@ -26,8 +26,8 @@ from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet, find, finish
 from trainers.models.labels import labels_of
-from trainers.models.whisper_family import WhisperFamily
-from trainers.models.whisper_recognizer import WhisperRecognizer
+from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 from trainers.storage import open_storage
 from trainers.training.planning import plan_training
 

@@ -18,7 +18,7 @@ from trainers.inspection.opened_model import open_model
 from trainers.inspection.subject import Subject
 from trainers.inspection.whisper_checks import check_generation, check_start_token, check_tokens
 from trainers.models.family import Family
-from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_family import WhisperFamily
 
 Tampered = Callable[..., Subject]
 

@@ -7,7 +7,7 @@ from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.known_families import FAMILIES, family_of, family_of_folder
-from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_family import WhisperFamily
 
 
 def pretrained(folder: Path, content: str) -> ModelPart:

@@ -15,7 +15,7 @@ from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources.opening import open_sources
 from trainers.models.labels import Labels, labels_of
-from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.storage import open_storage
 
 TEXTS = ["one two three", "", "четири пет", "six, seven!", "eight"]

@@ -8,8 +8,8 @@ import torch
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.models.recognizer import Decoding, Recognizer
-from trainers.models.whisper_family import WhisperFamily
-from trainers.models.whisper_recognizer import label_loss
+from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_recognizer import label_loss
 
 TEXTS = ["one two three", "four", "здраво свете", "日本語"]
 FAMILY = WhisperFamily()

@@ -11,9 +11,9 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
-from trainers.models.whisper_family import WhisperFamily
-from trainers.models.whisper_recognizer import label_loss, open_exported, pad_labels
-from trainers.models.whisper_scratch import LANGUAGES, START, language_code
+from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_recognizer import label_loss, open_exported, pad_labels
+from trainers.models.whisper.whisper_scratch import LANGUAGES, START, language_code
 
 TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]
 FAMILY = WhisperFamily()

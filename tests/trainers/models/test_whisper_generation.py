@@ -13,8 +13,8 @@ from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.recognizer import Decoding
-from trainers.models.whisper_family import WhisperFamily
-from trainers.models.whisper_generation import allowing_text, language_of, settle_generation
+from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_generation import allowing_text, language_of, settle_generation
 
 FAMILY = WhisperFamily()
 

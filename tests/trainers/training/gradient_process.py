@@ -13,7 +13,7 @@ import torch
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession
-from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.training.arguments import silence_libraries, training_arguments
 from trainers.training.planning import plan_training
 from trainers.training.schedule import Length, Schedule

@@ -13,7 +13,7 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.sources.opening import open_sources
-from trainers.models.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_family import WhisperFamily
 
 # Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.
 TEXTS = ["a", "one two three four five six seven", "no", "the quick brown fox jumps over the lazy dog", "x y"] * 2 + [

@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.pretrained import open_pretrained
-from trainers.models.whisper_scratch import LANGUAGES, NO_TIMESTAMPS, TASKS, language_code
+from trainers.models.whisper.whisper_scratch import LANGUAGES, NO_TIMESTAMPS, TASKS, language_code
 
 
 def read_generation_config(model: ModelPart) -> GenerationConfig:

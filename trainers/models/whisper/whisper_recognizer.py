@@ -24,8 +24,8 @@ from trainers.data.features import LogMel
 from trainers.models.family import Limits
 from trainers.models.pretrained import open_pretrained
 from trainers.models.recognizer import IGNORED_LABEL, Alternative, Decoding, LabelCollator, Recognition, Recognizer
-from trainers.models.whisper_family import WhisperFamily, limits_of, regularization
-from trainers.models.whisper_generation import allowing_text, language_of, settle_generation
+from trainers.models.whisper.whisper_family import WhisperFamily, limits_of, regularization
+from trainers.models.whisper.whisper_generation import allowing_text, language_of, settle_generation
 
 
 class PromptRecorder(LogitsProcessor):

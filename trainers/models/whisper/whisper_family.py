@@ -15,8 +15,8 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.family import Limits
 from trainers.models.pretrained import open_pretrained
-from trainers.models.whisper_generation import language_of, read_generation_config, settle_generation
-from trainers.models.whisper_scratch import (
+from trainers.models.whisper.whisper_generation import language_of, read_generation_config, settle_generation
+from trainers.models.whisper.whisper_scratch import (
     LANGUAGES,
     START,
     language_code,
@@ -127,13 +127,13 @@ class WhisperFamily:
     ) -> Recognizer:
         """See `Family`."""
         # Only now: it takes torch.
-        from trainers.models.whisper_recognizer import load  # noqa: PLC0415
+        from trainers.models.whisper.whisper_recognizer import load  # noqa: PLC0415
 
         return load(model, description, self.open_processor(model, description), seed, weights)
 
     def open_exported(self, folder: Path) -> Recognizer:
         """See `Family`."""
-        from trainers.models.whisper_recognizer import open_exported  # noqa: PLC0415
+        from trainers.models.whisper.whisper_recognizer import open_exported  # noqa: PLC0415
 
         return open_exported(folder)
 
