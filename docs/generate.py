@@ -23,6 +23,8 @@ from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.retry_policy import RULES
 from jobs.submission.job_spec import JobPart
+from trainers.config.flags.flag import SWITCH, Flag
+from trainers.config.flags.script_line import SECTIONS
 from trainers.config.schema import TrainConfig
 from trainers.errors import RayscribeError
 
@@ -111,6 +113,48 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
         yield from _command(inner, f"{path} {name}")
 
 
+def flags_page() -> str:
+    """Every flag of the public scripts, and what becomes of it."""
+    lines = [
+        NOTICE,
+        "# Flags of fine-tuning scripts",
+        "",
+        "`python task.py` takes the arguments of transformers' `run_speech_recognition_seq2seq.py` and",
+        "`run_speech_recognition_ctc.py`, of those that Optimum has for Gaudi, and of the Trainer, newer and older.",
+        "A flag is short for a field of the config, asks for what always happens, or is refused with what to use",
+        "instead. Where it is not given, the default is its field's in [Configuration](configuration.md).",
+        "",
+        "`--x 1` and `--x=1`, dashes and underscores are the same; `--x`, `--x True`, `--x=False` and `--no_x` set a",
+        "switch. With `--config`, flags override the recipe, and `--set` overrides flags. Two flags that set one field",
+        "to different values are refused.",
+        "",
+    ]
+    for title, flags in SECTIONS.items():
+        lines += [f"## {title[0].upper()}{title[1:]}", "", "| flag | value | means | |", "| --- | --- | --- | --- |"]
+        lines += [f"| `{flag.option}` | {flag.kind.name} | {_meaning(flag)} | {_cell(flag.reason)} |" for flag in flags]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _meaning(flag: Flag) -> str:
+    verbs, meanings = flag.verbs or {}, flag.meanings or {}
+    always = ", ".join(f"`{_words(value)}`" for value in flag.always or ())
+    parts = [f"{always}: what always happens"] if always else []
+    parts += [f"`{value}`: with `--verb {'`, `'.join(names)}`" for value, names in verbs.items()]
+    parts += [f"`{value}`: `{flag.field}: {_yaml_of(content)}`" for value, content in meanings.items()]
+    if flag.field and not meanings:
+        parts.append(", ".join(f"`{field}`" for field in flag.field.split(", ")))
+    elif flag.always is None or flag.sets is not None:
+        parts.append("what always happens")
+    elif flag.kind is not SWITCH or {*flag.always, *meanings} != {True, False}:
+        parts.append("else refused" if parts else "refused")
+    return "; ".join(parts)
+
+
+def _words(value: object) -> str:
+    return " ".join(value) if isinstance(value, list) else str(value)
+
+
 def http_page() -> str:
     """Every endpoint, from the API's own description."""
     backend = Backend(
@@ -175,6 +219,7 @@ def _below(error: type[RayscribeError]) -> Iterator[type[RayscribeError]]:
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": config_page,
     "command-line.md": cli_page,
+    "flags.md": flags_page,
     "http-api.md": http_page,
     "failures.md": failures_page,
 }

@@ -1,6 +1,7 @@
 """The command line of `task.py`, which `rayscribe train`, `prepare` and `evaluate` share."""
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainers.config import flags
+from trainers.config.flags import script_line
 from trainers.config.loader import build_config, read_yaml, with_run_name
 from trainers.config.locations import make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
@@ -27,6 +28,8 @@ EXAMPLES = """examples:
   python task.py --config jobs/specs/whisper_micro.yaml --set scaling.num_workers=2
   python task.py --config my.yaml --set data.train=my/train.csv --set run.storage_path=s3://bucket/runs
   python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 --num-workers 3 --use-gpu
+The flags of transformers' speech recognition scripts and of its Trainer are all known; docs/flags.md says what each
+means here, or why it is refused. Dashes and underscores are the same, and --x=False is off.
 """
 VERBS = ("train", "prepare", "evaluate", "check")
 # Ray sets it for the driver of a job.
@@ -40,7 +43,7 @@ class TaskArguments:
     Attributes:
         config: The recipe. None: flags alone, or the config that a service submitted.
         sets: `key=value` overrides.
-        flags: Value of each flag of `flags.FLAGS` by its key; None where it was not given.
+        flags: Value of each flag of `script_line.FLAGS` by its key; None where it was not given.
         verb: One of VERBS.
         model: evaluate: a run folder, a folder with a model, or a Hub id.
         split: evaluate: train, validation or test.
@@ -75,15 +78,28 @@ class TaskArguments:
 def parse(arguments: Sequence[str]) -> TaskArguments:
     """The arguments of task.py, typed; ends the process where argparse does."""
     demo = not arguments and not os.environ.get(CONFIG_VARIABLE)
-    values = vars(parser().parse_args(demo_run.ARGUMENTS if demo else arguments))
-    given = {flag.key: values.pop(flag.key) for flag in flags.FLAGS}
+    known = parser()
+    usual = script_line.usually_spelled(demo_run.ARGUMENTS if demo else arguments)
+    parsed, unknown = known.parse_known_args(usual)
+    if unknown:
+        known.error(_unknown(unknown, [option for action in known._actions for option in action.option_strings]))
+    values = vars(parsed)
+    given = {flag.key: values.pop(flag.key) for flag in script_line.FLAGS}
     return TaskArguments(sets=values.pop("set"), flags=given, demo=demo, **values)
+
+
+def _unknown(arguments: Sequence[str], options: Sequence[str]) -> str:
+    names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    near = [match for name in names for match in difflib.get_close_matches(name, options, n=1)]
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    return f"unrecognized arguments: {' '.join(arguments)}{hint}"
 
 
 def parser() -> argparse.ArgumentParser:
     """All arguments of task.py."""
     result = argparse.ArgumentParser(
         prog="task.py",
+        usage="task.py [--config RECIPE] [--set KEY=VALUE] [--verb VERB] [flags of a fine-tuning script]",
         description="Fine-tunes a speech recognizer on the Ray cluster that this process finds, or on this machine.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -110,10 +126,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--recordings-s", type=float, default=60.0, metavar="S", help="check: longest look at a split's recordings"
     )
-    group = result.add_argument_group("flags of the usual scripts, each short for a --set")
-    for flag in flags.FLAGS:
-        kind: dict[str, Any] = {"action": "store_true"} if flag.kind is bool else {"type": flag.kind, "metavar": "X"}
-        group.add_argument(*flag.names, dest=flag.key, default=None, help=f"{flag.help} → {flag.field}", **kind)
+    script_line.add_sections(result)
     return result
 
 
@@ -155,7 +168,7 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     reading = _reading_of(arguments)
     if not os.environ.get(CONFIG_VARIABLE):
         return _config_by_hand(arguments, reading)
-    given = [flag.names[0] for flag in flags.FLAGS if arguments.flags.get(flag.key) is not None]
+    given = [flag.option for flag, _ in script_line.given_flags(arguments.flags)]
     given += ["--config"] * (arguments.config is not None) + ["--set"] * bool(arguments.sets)
     if given:
         raise ConfigError(
@@ -170,10 +183,10 @@ def _config_by_hand(arguments: TaskArguments, reading: Reading) -> tuple[TrainCo
     if arguments.config is not None:
         content, origin = read_yaml(arguments.config), str(arguments.config)
     elif arguments.flags.get("model_size") or arguments.flags.get("model_name_or_path"):
-        content, origin = flags.base_of_flags(arguments.flags), "command line"
+        content, origin = script_line.base_of_flags(arguments.flags), "command line"
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    overrides = [*flags.storage_override(os.environ), *flags.overrides_of(arguments.flags)]
+    overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
     overrides += [parse_override(text) for text in arguments.sets]
     config = build_config(apply_overrides(content, overrides), origin=origin, reading=reading)
     if JOB_VARIABLE in os.environ:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.config.flags import FLAGS, base_of_flags, overrides_of
+from trainers.config.flags.script_line import base_of_flags, overrides_of
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import config_text
@@ -142,15 +142,8 @@ def test_a_shortened_flag_is_not_guessed(line: str, capsys: pytest.CaptureFixtur
     assert line.split()[2] in capsys.readouterr().err
 
 
-def test_every_flag_sets_a_field_that_exists() -> None:
-    for flag in FLAGS:
-        part, *names = flag.field.split(".")
-        model = TrainConfig.model_fields[part].annotation
-        assert names[0] in model.model_fields, flag.field  # type: ignore[union-attr]
-
-
-def test_a_switch_that_is_off_is_no_override() -> None:
-    assert overrides_of({"use_gpu": False, "max_steps": None}) == []
+def test_a_switch_that_is_off_turns_the_recipe_off() -> None:
+    assert overrides_of({"use_gpu": False, "max_steps": None}) == [(("scaling", "use_gpu"), False)]
 
 
 def test_the_base_of_flags_is_valid_once_it_has_weights() -> None:

@@ -1,0 +1,146 @@
+"""One row of the table of flags: how its value is read, and what it means."""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.errors import ConfigError
+
+TRUE, FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the value of a flag is read.
+
+    Attributes:
+        name: In the words of the documentation.
+        read: From the text; raises argparse.ArgumentTypeError, or ValueError.
+        nargs: As argparse has it.
+        const: Value of the flag alone, where it may stand alone.
+    """
+
+    name: str
+    read: Callable[[str], Any]
+    nargs: str | None = None
+    const: Any = None
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in TRUE + FALSE:
+        raise argparse.ArgumentTypeError(f"{text}: write True or False, or the flag alone for True")
+    return text.lower() in TRUE
+
+
+def _steps(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text}: write a whole number of optimizer steps; a fraction of the training is not supported"
+        ) from None
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text}: write it as JSON, e.g. '{{\"key\": 1}}': {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text}: write a JSON object, e.g. '{{\"key\": 1}}'")
+    return value
+
+
+def _switch_or_text(text: str) -> bool | str:
+    return _boolean(text) if text.lower() in TRUE + FALSE else text
+
+
+SWITCH = Kind("True, False", _boolean, "?", True)
+SWITCH_OR_TEXT = Kind("True, False, or a text", _switch_or_text, "?", True)
+WHOLE = Kind("a whole number", int)
+STEPS = Kind("optimizer steps", _steps)
+NUMBER = Kind("a number", float)
+TEXT = Kind("a text", str)
+WORDS = Kind("texts", str, "+")
+MAPPING = Kind("a JSON object", _mapping)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a public script, or one of Rayscribe's own, and what it means.
+
+    A value is one of three: it asks for what always happens (`always`), it sets `field`, or it is refused for `reason`.
+
+    Attributes:
+        name: As its script spells it; dashes and underscores are the same.
+        kind: How its value is read.
+        field: Dotted name of the field that it sets; "" where every value that is not in `always` is refused.
+        always: Values that ask for what Rayscribe does anyway. None: every value.
+        meanings: The field's value for each value of the flag; others are refused. None: the value itself.
+        sets: Gives the fields of a value where one field does not say it; raises ValueError for what is refused.
+        verbs: Verbs of task.py that do what a value asks for.
+        reason: Why nothing needs to be set, or why a value is refused and what to use instead.
+        help: In `task.py --help`. "": only the documentation has it.
+    """
+
+    name: str
+    kind: Kind
+    field: str = ""
+    always: tuple[Any, ...] | None = ()
+    meanings: Mapping[Any, Any] | None = None
+    sets: Callable[[Any], Mapping[str, Any]] | None = None
+    verbs: Mapping[Any, tuple[str, ...]] | None = None
+    reason: str = ""
+    help: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name under which argparse keeps the value."""
+        return self.name.replace("-", "_")
+
+    @property
+    def option(self) -> str:
+        """The name on the command line."""
+        return f"--{self.name}"
+
+    def fields_of(self, value: Any, verb: str) -> Mapping[str, Any]:
+        """The fields that a value sets.
+
+        Raises:
+            ConfigError: the value is refused; says why, and what to use instead.
+        """
+        if self.always is None or value in self.always:
+            return {}
+        if self.verbs is not None and verb in self.verbs[value]:
+            return {}
+        try:
+            if self.sets is not None:
+                return self.sets(value)
+            if self.meanings is not None:
+                return {self.field: self.meanings[value]}
+        except (KeyError, ValueError) as error:
+            raise self._refusal(value, str(error) if isinstance(error, ValueError) else self.reason) from None
+        if not self.field:
+            raise self._refusal(value, self.reason)
+        return {self.field: value}
+
+    def _refusal(self, value: Any, reason: str) -> ConfigError:
+        text = " ".join(value) if isinstance(value, list) else json.dumps(value) if isinstance(value, dict) else value
+        return ConfigError(f"{self.option} {text}: {reason}")
+
+
+def add_flags(group: argparse._ArgumentGroup, flags: tuple[Flag, ...]) -> None:
+    """Adds flags to a group of a parser; only those with a help text stand in its --help."""
+    for flag in flags:
+        shown = f"{flag.help} → {flag.field}" if flag.field else flag.help
+        group.add_argument(
+            flag.option,
+            dest=flag.key,
+            type=flag.kind.read,
+            nargs=flag.kind.nargs,
+            const=flag.kind.const,
+            metavar="X" if flag.kind.nargs != "?" else "BOOL",
+            help=shown.replace("%", "%%") if flag.help else argparse.SUPPRESS,
+        )

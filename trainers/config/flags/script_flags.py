@@ -1,0 +1,186 @@
+"""Flags of Rayscribe's own, and those of the public speech recognition scripts that are not the Trainer's.
+
+The scripts are transformers' run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and
+run_speech_recognition_ctc_adapter.py, and the two that Optimum has for Gaudi.
+"""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainers.config.flags.flag import NUMBER, SWITCH, TEXT, WHOLE, WORDS, Flag
+
+DEFAULT_DATASET = "google/fleurs"
+SCORES = ("wer", "cer", "ser")
+TRAIN, EVALUATE, PREPARE, CHECK = "train", "evaluate", "prepare", "check"
+SCORE_ALONE = "--verb evaluate --model MODEL scores a model"
+
+_ONE_SOURCE = "weights, config, tokenizer and feature extractor come from one place, model.name_or_path"
+_TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
+_SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or give a shorter manifest, data.{0}"
+_CTC_ONLY = "only a CTC model has it, and none can be trained yet"
+_ADAPTERS = "adapters for a language are not trained: all weights of model.name_or_path are"
+
+
+def _model_of_size(size: str) -> Mapping[str, Any]:
+    return {"model.name_or_path": f"openai/whisper-{size}"}
+
+
+def _run_of_folder(folder: str) -> Mapping[str, Any]:
+    parent, name = posixpath.split(folder.rstrip("/"))
+    if name in ("", ".", ".."):
+        raise ValueError("name the run's own folder, e.g. /mnt/runs/whisper-sr: run.storage_path /mnt/runs, run.name …")
+    return {"run.storage_path": parent or ("/" if folder.startswith("/") else "."), "run.name": name}
+
+
+def _scores(names: Sequence[str]) -> Mapping[str, Any]:
+    unknown = [name for name in names if name not in SCORES]
+    if unknown:
+        raise ValueError(f"{', '.join(SCORES)} are always scored, and nothing else is: leave out {', '.join(unknown)}")
+    return {}
+
+
+MODEL = (
+    Flag(
+        "model_size",
+        TEXT,
+        "model.name_or_path",
+        sets=_model_of_size,
+        help="tiny, base, small, …: openai/whisper-<size>",
+    ),
+    Flag("model_name_or_path", TEXT, "model.name_or_path", help="Hub id or folder of pretrained weights"),
+    Flag("model_revision", TEXT, "model.revision", help="git revision of the weights"),
+    Flag("language", TEXT, "model.language", help="language of the speech, e.g. Serbian"),
+    Flag("task", TEXT, "model.task", help="transcribe or translate"),
+    Flag("freeze_feature_encoder", SWITCH, always=(False,), reason=_CTC_ONLY),
+    Flag("freeze_encoder", SWITCH, always=(False,), reason="every weight is trained; none can be frozen yet"),
+    Flag("apply_spec_augment", SWITCH, "model.apply_spec_augment"),
+    Flag("attention_dropout", NUMBER, "model.attention_dropout"),
+    Flag("activation_dropout", NUMBER, "model.activation_dropout"),
+    Flag("mask_time_prob", NUMBER, "model.mask_time_prob"),
+    Flag("mask_feature_prob", NUMBER, "model.mask_feature_prob"),
+    Flag("hidden_dropout", NUMBER, reason=f"{_CTC_ONLY}; model.dropout is a Whisper model's"),
+    Flag("feat_proj_dropout", NUMBER, reason=_CTC_ONLY),
+    Flag("final_dropout", NUMBER, reason=_CTC_ONLY),
+    Flag("layerdrop", NUMBER, reason=_CTC_ONLY),
+    Flag("mask_time_length", WHOLE, reason=_CTC_ONLY),
+    Flag("mask_feature_length", WHOLE, reason=_CTC_ONLY),
+    Flag("ctc_loss_reduction", TEXT, reason=_CTC_ONLY),
+    Flag("ctc_zero_infinity", SWITCH, always=(False,), reason=_CTC_ONLY),
+    Flag("attn_implementation", TEXT, reason="transformers chooses it for the device; it cannot be set yet"),
+    Flag("add_adapter", SWITCH, always=(False,), reason=_ADAPTERS),
+    Flag("adapter_attn_dim", WHOLE, reason=_ADAPTERS),
+    Flag("target_language", TEXT, reason=f"{_ADAPTERS}; model.language is the language of the speech"),
+    Flag("overwrite_lang_vocab", SWITCH, always=(False,), reason=_ADAPTERS),
+    Flag("config_name", TEXT, reason=_ONE_SOURCE),
+    Flag("tokenizer_name", TEXT, reason=_ONE_SOURCE),
+    Flag("tokenizer_name_or_path", TEXT, reason=_ONE_SOURCE),
+    Flag("feature_extractor_name", TEXT, reason=_ONE_SOURCE),
+    Flag("use_fast_tokenizer", SWITCH, always=(True,), reason="a tokenizer is the fast one where there is one"),
+    Flag("unk_token", TEXT, reason=_CTC_ONLY),
+    Flag("pad_token", TEXT, reason=_CTC_ONLY),
+    Flag("word_delimiter_token", TEXT, reason=_CTC_ONLY),
+    Flag("phoneme_language", TEXT, reason="phonemes are not supported: transcripts are text"),
+    Flag("forced_decoder_ids", WORDS, reason="model.language and model.task say how a hypothesis begins"),
+    Flag("suppress_tokens", WORDS, reason="the generation config of the weights says it, and is kept"),
+    Flag(
+        "label_features_max_length",
+        WHOLE,
+        reason="labels are padded to the longest of their batch; model.max_context_s makes batches of equal length",
+    ),
+    Flag(
+        "cache_dir", TEXT, reason="set HF_HOME where the job runs (job.runtime_env.env_vars); data.cache_dir is another"
+    ),
+    Flag("trust_remote_code", SWITCH, always=(False,), reason="code from the Hub is never run"),
+    Flag("token", TEXT, reason=_TOKEN),
+    Flag(
+        "use_auth_token",
+        SWITCH,
+        always=(True,),
+        reason="the login or the HF_TOKEN of the machine is used where there is one: unset it to use none",
+    ),
+)
+DATA = (
+    Flag("dataset", TEXT, "data.dataset.name", help=f"Hub id of the data set (default: {DEFAULT_DATASET})"),
+    Flag("dataset_name", TEXT, "data.dataset.name", help="the same"),
+    Flag("name", TEXT, "data.dataset.config_name", help="language config of the data set, e.g. sr"),
+    Flag("dataset_config_name", TEXT, "data.dataset.config_name", help="the same"),
+    Flag("train_split_name", TEXT, "data.dataset.train_split", help="split to train on"),
+    Flag("eval_split_name", TEXT, "data.dataset.validation_split", help="split that chooses the best model"),
+    Flag("audio_column_name", TEXT, "data.audio_column_name", help="column with the recording"),
+    Flag("text_column_name", TEXT, "data.text_column_name", help="column with the transcript"),
+    Flag("text_column", TEXT, "data.text_column_name"),
+    Flag("max_duration_in_seconds", NUMBER, "data.max_duration_s", help="longer clips are not trained on"),
+    Flag("min_duration_in_seconds", NUMBER, "data.min_duration_s", help="shorter clips are not trained on"),
+    Flag("do_lower_case", SWITCH, "data.do_lower_case", help="lower-case the transcripts"),
+    Flag("do_remove_punctuation", SWITCH, "data.do_remove_punctuation", help="remove punctuation from the transcripts"),
+    Flag("do_normalize_eval", SWITCH, "data.do_normalize_eval"),
+    Flag(
+        "chars_to_ignore",
+        WORDS,
+        reason="characters cannot be chosen yet: data.do_remove_punctuation removes punctuation",
+    ),
+    Flag("eval_metrics", WORDS, always=(), sets=_scores, reason=f"{', '.join(SCORES)} are always scored"),
+    Flag("preprocessing_num_workers", WHOLE, always=None, reason="all CPUs of the cluster prepare the data"),
+    Flag(
+        "overwrite_cache",
+        SWITCH,
+        always=(False,),
+        reason="prepared data is found by its content, so it is never out of date; data.cache_dir names another place",
+    ),
+    Flag("max_train_samples", WHOLE, reason=_SHORTER.format("train")),
+    Flag("max_eval_samples", WHOLE, reason=_SHORTER.format("validation")),
+    Flag("streaming", SWITCH, always=None, reason="nodes read and prepare a data set piece by piece"),
+    Flag("shuffle_buffer_size", WHOLE, reason="the whole set is shuffled, or training.shuffle_window_shards at a time"),
+)
+RUN = (
+    Flag(
+        "output_dir", TEXT, "run.storage_path, run.name", sets=_run_of_folder, help="the run folder: <storage>/<name>"
+    ),
+    Flag("run-name", TEXT, "run.name", help="name of the run"),
+    Flag("storage-path", TEXT, "run.storage_path", help="folder or s3:// URL of runs"),
+    Flag("num-workers", WHOLE, "scaling.num_workers", help="training workers"),
+    Flag("use-gpu", SWITCH, "scaling.use_gpu", help="one GPU for each worker"),
+    Flag("seed", WHOLE, "run.seed", help="seed"),
+    Flag(
+        "do_train",
+        SWITCH,
+        verbs={True: (TRAIN,), False: (EVALUATE, PREPARE, CHECK)},
+        reason=f"task.py trains; {SCORE_ALONE}, and --verb prepare prepares data",
+    ),
+    Flag(
+        "do_eval",
+        SWITCH,
+        verbs={True: (TRAIN, EVALUATE), False: (PREPARE, CHECK)},
+        reason=f"the validation set is scored every training.eval_steps; {SCORE_ALONE}",
+    ),
+    Flag(
+        "do_predict",
+        SWITCH,
+        verbs={True: (TRAIN, EVALUATE), False: (EVALUATE, PREPARE, CHECK)},
+        reason="the test set is scored at the end: data.test: null or data.dataset.test_split: null is none",
+    ),
+    Flag(
+        "preprocessing_only",
+        SWITCH,
+        verbs={True: (PREPARE,), False: (TRAIN, EVALUATE, CHECK)},
+        reason="--verb prepare prepares data and does nothing else",
+    ),
+)
+_GAUDI = "Gaudi is not supported: scaling.use_gpu: true trains on GPUs, false on CPUs"
+_GAUDI_SWITCHES = (
+    *("use_habana", "use_lazy_mode", "use_hpu_graphs", "use_hpu_graphs_for_inference", "use_hpu_graphs_for_training"),
+    *("use_compiled_autograd", "compile_dynamic", "disable_tensor_cache_hpu_graphs", "adjust_throughput"),
+    *("pipelining_fwd_bwd", "ignore_eos", "non_blocking_data_copy", "profiling_record_shapes", "profiling_with_stack"),
+    *("sdp_on_bf16", "fp8"),
+)
+_GAUDI_NUMBERS = (
+    *("max_hpu_graphs", "context_parallel_size", "throughput_warmup_steps", "profiling_warmup_steps"),
+    "profiling_steps",
+)
+GAUDI = (
+    *(Flag(name, SWITCH, always=(False,), reason=_GAUDI) for name in _GAUDI_SWITCHES),
+    *(Flag(name, WHOLE, reason=_GAUDI) for name in _GAUDI_NUMBERS),
+    Flag("gaudi_config_name", TEXT, reason=_GAUDI),
+    Flag("distribution_strategy", TEXT, always=("ddp",), reason=_GAUDI),
+)

@@ -1,0 +1,131 @@
+"""A command line of a public fine-tuning script, as overrides of the fields that it means."""
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainers.config.flags.flag import SWITCH, Flag, add_flags
+from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, MODEL, RUN, SCORE_ALONE
+from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
+from trainers.config.overrides import Override
+from trainers.errors import ConfigError
+
+# Of the widely used recipe for Whisper; with fewer steps, a tenth of them warm up.
+DEFAULT_MAX_STEPS, DEFAULT_WARMUP_STEPS = 5000, 500
+STORAGE_VARIABLE = "BUCKET_URI"
+SECTIONS: Mapping[str, tuple[Flag, ...]] = {
+    "model": MODEL,
+    "data": DATA,
+    "run": RUN,
+    "training": FIELDS,
+    "the Trainer, decided by Rayscribe": DECIDED,
+    "the Trainer, passed on": PASSED_ON,
+    "Gaudi": GAUDI,
+}
+FLAGS = tuple(flag for flags in SECTIONS.values() for flag in flags)
+_BY_KEY = {flag.key: flag for flag in FLAGS}
+
+
+def add_sections(parser: argparse.ArgumentParser) -> None:
+    """Adds all flags; those of --help in a group for each section."""
+    for title, flags in SECTIONS.items():
+        add_flags(parser.add_argument_group(f"{title}, each short for a --set"), flags)
+
+
+def usually_spelled(arguments: Sequence[str]) -> list[str]:
+    """The arguments with each flag as its script spells it, whether with dashes or underscores.
+
+    `--no_x` is `--x=False`, as in the scripts.
+    """
+    return [_usual(argument) if argument.startswith("--") else argument for argument in arguments]
+
+
+def _usual(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    key = name.removeprefix("--").replace("-", "_")
+    if key in _BY_KEY:
+        return f"{_BY_KEY[key].option}{equals}{value}"
+    negated = _BY_KEY.get(key.removeprefix("no_"))
+    if key.startswith("no_") and not equals and negated is not None and negated.kind is SWITCH:
+        return f"{negated.option}=False"
+    return argument
+
+
+def given_flags(values: Mapping[str, Any]) -> Iterator[tuple[Flag, Any]]:
+    """Each flag that was given, with its value."""
+    return ((flag, values[flag.key]) for flag in FLAGS if values.get(flag.key) is not None)
+
+
+def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Override]:
+    """The overrides that the given flags stand for.
+
+    Args:
+        values: Value of each flag by its key; None where it was not given.
+        verb: What task.py is to do.
+
+    Raises:
+        ConfigError: one message with every flag that is refused, or that contradicts another.
+    """
+    setting: dict[str, tuple[Flag, Any]] = {}
+    problems = []
+    for flag, value in given_flags(values):
+        try:
+            fields = flag.fields_of(value, verb)
+        except ConfigError as refusal:
+            problems.append(str(refusal))
+            continue
+        for field, content in fields.items():
+            other, before = setting.setdefault(field, (flag, content))
+            if before != content:
+                problems.append(
+                    f"{other.option} and {flag.option} both set {field}, to {before} and {content}: keep one"
+                )
+    if verb == "train" and values.get("do_train") is None:
+        problems += [
+            f"--{name} without --do_train asks for a score alone, and task.py trains: add --do_train, or "
+            f"{SCORE_ALONE} alone"
+            for name in ("do_eval", "do_predict")
+            if values.get(name)
+        ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return [(tuple(field.split(".")), content) for field, (_, content) in setting.items()]
+
+
+def base_of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The config that flags alone start from, without a file: a Hub data set and pretrained weights."""
+    name = values.get("dataset") or values.get("dataset_name") or DEFAULT_DATASET
+    dataset = {"name": name}
+    if "test" in re.split(r"[^A-Za-z0-9_.-]+", values.get("eval_split_name") or ""):
+        # A script of two splits: what chooses the model is no final score.
+        dataset["test_split"] = None
+    columns = {"audio_column_name": "audio"}
+    if name == DEFAULT_DATASET:
+        columns["text_column_name"] = "raw_transcription"
+    weights = values.get("model_size") or Path(str(values.get("model_name_or_path"))).name.removeprefix("whisper-")
+    language = values.get("name") or values.get("dataset_config_name")
+    words = "-".join(str(part).lower() for part in ("whisper", weights, language) if part)
+    return {
+        "run": {"name": re.sub(r"[^a-z0-9._-]+", "-", words).strip("-")},
+        "data": {"dataset": dataset, **columns},
+        "model": {"init": "pretrained"},
+        "training": _length_of_flags(values),
+    }
+
+
+def _length_of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The usual length and warm-up, where the flags do not count epochs."""
+    steps = values.get("max_steps")
+    if steps in (None, -1) and values.get("num_train_epochs") is not None:
+        return {}
+    if steps in (None, -1):
+        steps = DEFAULT_MAX_STEPS
+    return {"max_steps": DEFAULT_MAX_STEPS, "warmup_steps": min(DEFAULT_WARMUP_STEPS, steps // 10)}
+
+
+def storage_override(environment: Mapping[str, str]) -> list[Override]:
+    """`BUCKET_URI`, where it is set, is the storage."""
+    value = environment.get(STORAGE_VARIABLE)
+    return [(("run", "storage_path"), value)] if value else []

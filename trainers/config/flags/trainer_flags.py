@@ -1,0 +1,233 @@
+"""Flags of the Hugging Face Trainer: all fields of Seq2SeqTrainingArguments, and those that it once had.
+
+A name that is in no other table here goes to `training.training_args`, and so to the Trainer, as it is.
+"""
+
+from trainers.config.flags.flag import (
+    MAPPING,
+    NUMBER,
+    STEPS,
+    SWITCH,
+    SWITCH_OR_TEXT,
+    TEXT,
+    WHOLE,
+    WORDS,
+    Flag,
+    Kind,
+)
+
+_BY_STEPS = "training.{} says after how many optimizer steps, each time; epochs do not"
+_BEST = "checkpoint.checkpoint_score_attribute: eval_wer, eval_cer or eval_ser ranks checkpoints; less is better"
+_NOTHING_PUSHED = "nothing is pushed to the Hub: push the finished model/ folder of the run"
+_SHARDED = "sharded training is not supported yet; it is DDP over scaling.num_workers"
+_PLANNED = "the batch plan decides which utterances form a batch, and leaves none out"
+_COUNTED = "each utterance's errors are counted in its own batch, and nothing else is kept of it"
+_AUTOCAST = "mixed precision is torch's autocast: training.fp16 or training.bf16 alone"
+_BACKEND = "processes talk over nccl on GPUs and over gloo on CPUs"
+_LENGTHS = "lengths come from the recordings, and model.max_context_s batches by them"
+_CPU = "scaling.use_gpu: true says one GPU for each worker, false none"
+_METRICS = {
+    name: f"eval_{name.removeprefix('eval_')}" for name in ("wer", "cer", "ser", "eval_wer", "eval_cer", "eval_ser")
+}
+
+
+def _trackers(names: list[str]) -> dict[str, list[str]]:
+    return {"training.report_to": [] if names == ["none"] else names}
+
+
+def _training(name: str, kind: Kind, text: str = "") -> Flag:
+    return Flag(name, kind, f"training.{name}", help=text)
+
+
+def _off(name: str, reason: str) -> Flag:
+    return Flag(name, SWITCH, always=(False,), reason=reason)
+
+
+FIELDS = (
+    _training("per_device_train_batch_size", WHOLE, "utterances of one forward pass of a worker"),
+    _training("per_device_eval_batch_size", WHOLE, "utterances of one generate call"),
+    _training("gradient_accumulation_steps", WHOLE, "forward passes per optimizer step"),
+    _training("learning_rate", NUMBER, "peak learning rate"),
+    _training("lr_scheduler_type", TEXT, "shape of the decay after warm-up"),
+    _training("warmup_steps", STEPS, "from zero to the peak learning rate (default: max_steps / 10, at most 500)"),
+    _training("weight_decay", NUMBER),
+    _training("max_grad_norm", NUMBER),
+    Flag(
+        "max_steps",
+        STEPS,
+        "training.max_steps",
+        always=(-1,),
+        reason="-1: training.num_train_epochs says how long",
+        help="optimizer steps",
+    ),
+    _training("num_train_epochs", NUMBER, "passes over the data, instead"),
+    _training("save_steps", STEPS, "checkpoint this often"),
+    _training("eval_steps", STEPS, "score the validation set this often"),
+    _training("logging_steps", STEPS, "report the loss this often"),
+    _training("generation_max_length", WHOLE, "most tokens of a hypothesis"),
+    _training("generation_num_beams", WHOLE, "beams of a hypothesis"),
+    _training("fp16", SWITCH, "16-bit floats"),
+    _training("bf16", SWITCH, "bfloat16"),
+    _training("gradient_checkpointing", SWITCH, "recompute activations to save memory"),
+    Flag("activation_checkpointing", SWITCH, "training.gradient_checkpointing"),
+    Flag("report_to", WORDS, "training.report_to", sets=_trackers, help="trackers; none for none"),
+    Flag("save_total_limit", WHOLE, "checkpoint.num_to_keep", help="keep this many of the best, and the newest"),
+    Flag("metric_for_best_model", TEXT, "checkpoint.checkpoint_score_attribute", meanings=_METRICS, reason=_BEST),
+    Flag("per_gpu_train_batch_size", WHOLE, "training.per_device_train_batch_size"),
+    Flag("per_gpu_eval_batch_size", WHOLE, "training.per_device_eval_batch_size"),
+    Flag("use_cpu", SWITCH, "scaling.use_gpu", meanings={True: False}, reason=_CPU),
+    Flag("no_cuda", SWITCH, "scaling.use_gpu", meanings={True: False}, reason=_CPU),
+    Flag("adafactor", SWITCH, "training.training_args.optim", always=(False,), meanings={True: "adafactor"}),
+    Flag(
+        "resume_from_checkpoint",
+        SWITCH_OR_TEXT,
+        "run.resume",
+        meanings={True: "auto", False: "never"},
+        reason="a run continues from its newest checkpoint by itself; run.resume: from:<checkpoint> starts another run "
+        "with a checkpoint's weights",
+    ),
+)
+DECIDED = (
+    Flag("overwrite_output_dir", SWITCH, always=(False,), reason="nothing is ever deleted: give another run.name"),
+    Flag("eval_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("eval_steps")),
+    Flag("evaluation_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("eval_steps")),
+    Flag("evaluate_during_training", SWITCH, always=(True,), reason=_BY_STEPS.format("eval_steps")),
+    Flag("save_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("save_steps")),
+    Flag("logging_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("logging_steps")),
+    Flag(
+        "predict_with_generate",
+        SWITCH,
+        always=(True,),
+        reason="hypotheses are always generated, training.generation_max_length tokens at most: a loss is no score",
+    ),
+    _off("prediction_loss_only", "a checkpoint is ranked by an error rate: checkpoint.checkpoint_score_attribute"),
+    Flag(
+        "load_best_model_at_end",
+        SWITCH,
+        always=(True,),
+        reason="the best checkpoint is always exported; the newest stays in checkpoints/ (checkpoint.num_to_keep)",
+    ),
+    Flag("greater_is_better", SWITCH, always=(False,), reason=_BEST),
+    Flag(
+        "group_by_length", SWITCH, always=None, reason="with model.max_context_s, batches are of one length bucket each"
+    ),
+    Flag(
+        "train_sampling_strategy",
+        TEXT,
+        always=("random", "group_by_length"),
+        reason="utterances are shuffled, and grouped by length with model.max_context_s",
+    ),
+    _off("sortish_sampler", _LENGTHS),
+    Flag("length_column_name", TEXT, always=None, reason=_LENGTHS),
+    Flag(
+        "warmup_ratio",
+        NUMBER,
+        always=(0.0,),
+        reason="count the steps: training.warmup_steps is the ratio × training.max_steps",
+    ),
+    Flag("eval_delay", NUMBER, always=(0.0,), reason="every checkpoint is scored, each training.eval_steps"),
+    _off(
+        "eval_on_start",
+        "the first score is that of step training.eval_steps; --verb evaluate scores the weights before",
+    ),
+    Flag("data_seed", WHOLE, reason="run.seed is the seed of the order too"),
+    _off("ignore_data_skip", "a run that continues goes on with the next batch of its plan (run.resume: auto)"),
+    _off("restore_callback_states_from_checkpoint", "run.resume: auto restores what training depends on"),
+    _off("auto_find_batch_size", "training.max_batch_duration_s bounds what a batch takes, whatever its length"),
+    _off("save_only_model", "a checkpoint holds what continuing needs; model/ is the weights alone"),
+    _off("save_on_each_node", "a checkpoint is saved once, in run.storage_path"),
+    Flag("save_safetensors", SWITCH, always=(True,), reason="weights are always stored as safetensors"),
+    Flag("enable_jit_checkpoint", SWITCH, always=None, reason="a run that is told to stop always saves a checkpoint"),
+    _off("fp16_full_eval", "scoring has the precision of training: training.fp16"),
+    _off("bf16_full_eval", "scoring has the precision of training: training.bf16"),
+    Flag("half_precision_backend", TEXT, always=("auto", "cuda_amp", "cpu_amp"), reason=_AUTOCAST),
+    Flag("fp16_backend", TEXT, always=("auto", "amp", "cuda_amp", "cpu_amp"), reason=_AUTOCAST),
+    Flag("fp16_opt_level", TEXT, reason=_AUTOCAST),
+    _off("use_mps_device", "training is on CUDA GPUs (scaling.use_gpu: true) or on CPUs"),
+    Flag("tpu_num_cores", WHOLE, reason="TPUs are not supported: scaling.use_gpu"),
+    _off("tpu_metrics_debug", "TPUs are not supported: scaling.use_gpu"),
+    _off("use_ipex", "plain torch runs on CPUs"),
+    _off("jit_mode_eval", "training.training_args.torch_compile compiles the model"),
+    Flag("torchdynamo", TEXT, reason="training.training_args.torch_compile_backend names a compiler"),
+    Flag(
+        "logging_dir",
+        TEXT,
+        reason="TensorBoard reads the run folder: <run.storage_path>/<run.name>/attempts/<k>/tensorboard",
+    ),
+    Flag("local_rank", WHOLE, always=(-1,), reason="Ray starts the workers: scaling.num_workers"),
+    Flag("ddp_backend", TEXT, reason=_BACKEND),
+    Flag("xpu_backend", TEXT, reason=_BACKEND),
+    Flag("ddp_timeout", WHOLE, always=(1800,), reason="a collective that hangs for 1800 s ends the worker group"),
+    Flag(
+        "ddp_find_unused_parameters",
+        SWITCH,
+        always=(True,),
+        reason="without it a resumed run would differ from an undisturbed one",
+    ),
+    Flag(
+        "average_tokens_across_devices",
+        SWITCH,
+        always=(True,),
+        reason="the loss is normalized by the labels of all workers",
+    ),
+    Flag("deepspeed", TEXT, reason=_SHARDED),
+    Flag("fsdp", WORDS, reason=_SHARDED),
+    Flag("fsdp_config", TEXT, reason=_SHARDED),
+    Flag("fsdp_min_num_params", WHOLE, reason=_SHARDED),
+    Flag("fsdp_transformer_layer_cls_to_wrap", TEXT, reason=_SHARDED),
+    Flag("sharded_ddp", WORDS, reason=_SHARDED),
+    Flag("parallelism_config", TEXT, reason=_SHARDED),
+    Flag("mp_parameters", TEXT, reason=_SHARDED),
+    Flag("accelerator_config", TEXT, reason=_PLANNED),
+    _off("dispatch_batches", _PLANNED),
+    _off("split_batches", _PLANNED),
+    _off("dataloader_drop_last", _PLANNED),
+    Flag("dataloader_in_order", SWITCH, always=(True,), reason=_PLANNED),
+    Flag("dataloader_multiprocessing_context", TEXT, reason="torch's default starts the loader's processes"),
+    Flag("remove_unused_columns", SWITCH, always=None, reason="a prepared set has no unused columns"),
+    Flag("label_names", WORDS, always=(["labels"],), reason="the labels of a recognizer are named labels"),
+    Flag("eval_accumulation_steps", WHOLE, always=None, reason=_COUNTED),
+    Flag("eval_do_concat_batches", SWITCH, always=None, reason=_COUNTED),
+    Flag("eval_use_gather_object", SWITCH, always=None, reason=_COUNTED),
+    Flag("batch_eval_metrics", SWITCH, always=None, reason=_COUNTED),
+    _off("use_legacy_prediction_loop", _COUNTED),
+    Flag("past_index", WHOLE, always=(-1,), reason="recognizers carry no state from batch to batch"),
+    Flag("include_for_metrics", WORDS, reason="metrics are error rates of transcripts, see docs/scoring.md"),
+    _off("include_inputs_for_metrics", "metrics are error rates of transcripts, see docs/scoring.md"),
+    _off("include_tokens_per_second", "clips, not tokens, are counted per second"),
+    Flag("generation_config", TEXT, reason="the weights' own is used; training.generation_max_length and _num_beams"),
+    Flag("ray_scope", TEXT, always=("last",), reason="hyperparameters are not searched: each run is one config"),
+    _off("push_to_hub", _NOTHING_PUSHED),
+    *(
+        Flag(name, TEXT, reason=_NOTHING_PUSHED)
+        for name in ("push_to_hub_model_id", "push_to_hub_organization", "push_to_hub_token")
+    ),
+    *(
+        Flag(name, TEXT, reason=_NOTHING_PUSHED)
+        for name in ("hub_model_id", "hub_strategy", "hub_token", "hub_revision")
+    ),
+    _off("hub_private_repo", _NOTHING_PUSHED),
+    _off("hub_always_push", _NOTHING_PUSHED),
+)
+_AS_IT_IS = {
+    SWITCH: (
+        *("tf32", "torch_compile", "use_liger_kernel", "use_cache", "logging_first_step", "log_on_each_node"),
+        *("logging_nan_inf_filter", "disable_tqdm", "dataloader_pin_memory", "dataloader_persistent_workers"),
+        *("ddp_broadcast_buffers", "ddp_static_graph", "skip_memory_metrics", "full_determinism"),
+    ),
+    WHOLE: ("torch_empty_cache_steps", "dataloader_num_workers", "dataloader_prefetch_factor", "ddp_bucket_cap_mb"),
+    NUMBER: ("adam_beta1", "adam_beta2", "adam_epsilon", "label_smoothing_factor", "neftune_noise_alpha"),
+    TEXT: (
+        *("optim", "optim_args", "torch_compile_backend", "torch_compile_mode", "log_level", "log_level_replica"),
+        *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "debug"),
+    ),
+    SWITCH_OR_TEXT: ("include_num_input_tokens_seen",),
+    WORDS: ("optim_target_modules",),
+    MAPPING: (
+        *("lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"),
+        "liger_kernel_config",
+    ),
+}
+PASSED_ON = tuple(
+    Flag(name, kind, f"training.training_args.{name}") for kind, names in _AS_IT_IS.items() for name in names
+)
