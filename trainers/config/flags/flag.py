@@ -30,7 +30,7 @@ class Kind:
 
 def _boolean(text: str) -> bool:
     if text.lower() not in TRUE + FALSE:
-        raise argparse.ArgumentTypeError(f"{text}: write True or False, or the flag alone for True")
+        raise argparse.ArgumentTypeError(f"{text!r}: write True or False, or the flag alone for True")
     return text.lower() in TRUE
 
 
@@ -39,7 +39,7 @@ def _steps(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text}: write a whole number of optimizer steps; a fraction of the training is not supported"
+            f"{text!r}: write a whole number of optimizer steps; a fraction of the training is not supported"
         ) from None
 
 
@@ -47,9 +47,9 @@ def _mapping(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{text}: write it as JSON, e.g. '{{\"key\": 1}}': {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r}: write it as JSON, e.g. '{{\"key\": 1}}': {error}") from None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text}: write a JSON object, e.g. '{{\"key\": 1}}'")
+        raise argparse.ArgumentTypeError(f"{text!r}: write a JSON object, e.g. '{{\"key\": 1}}'")
     return value
 
 
