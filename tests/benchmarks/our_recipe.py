@@ -149,7 +149,7 @@ def read_share(reader: ClipReader, log_mel: LogMel, edges_s: np.ndarray, session
 def features(log_mel: LogMel, batch: dict[str, Any]) -> torch.Tensor:
     """input_features (B, mel bins, frames), as SpeechTrainer makes them of a collated batch."""
     frames = log_mel.frames(batch["edge_s"])
-    pairs = zip(batch["samples"], batch["lengths"], strict=True)
+    pairs = zip(batch["samples"], batch["sizes"], strict=True)
     return torch.stack([log_mel(clip[:length], frames) for clip, length in pairs])
 
 
@@ -186,7 +186,7 @@ def evaluate(given: argparse.Namespace) -> None:
     session, config = LocalSession.of_this_process(), config_of(given)
     silence_libraries()
     recognizer = WhisperFamily().load_recognizer(config.model, None, 0)
-    options = scoring_options(config, recognizer.limits.context_s)
+    options = scoring_options(config, recognizer.limits)
     warm, scorer = (
         Scorer(
             scored_clips(config, prepared_split(config, session, split), recognizer, split),

@@ -36,6 +36,13 @@ BUCKET_EDGES_S = (
     20.0,
     25.0,
     30.0,
+    40.0,
+    50.0,
+    60.0,
+    75.0,
+    90.0,
+    105.0,
+    120.0,
 )
 
 # Sixteen thousand utterances: a window that is shuffled well, and that a node's copy of shards holds twice.

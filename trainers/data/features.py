@@ -1,10 +1,11 @@
-"""Log-mel features of one utterance: bit for bit what WhisperFeatureExtractor gives, without computing its padding.
+"""A model's input from samples; log-mel features bit for bit as WhisperFeatureExtractor's, without its padding.
 
 The reference pads the waveform with zeros to the whole context and transforms all of it. Every frame that sees only
 padding has one known value, so only the real samples are transformed, and the rest is filled in.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -20,8 +21,27 @@ DYNAMIC_RANGE_LOG10 = 8.0
 FEWEST_FRAMES = 64
 
 
+# Key of the true lengths among the inputs, int64 (B,): elements of the model's input without padding.
+LENGTHS = "lengths"
+
+
+class Features(Protocol):
+    """Computes what a model is given, from clips."""
+
+    def to(self, device: Any) -> Self:
+        """Moves it to the model's device."""
+
+    def inputs(self, clips: Sequence[torch.Tensor], edge_s: float | None) -> dict[str, torch.Tensor]:
+        """The model's inputs, and `LENGTHS` where its loss asks for them.
+
+        Args:
+            clips: int16 stored samples of each clip, shape (T_i,), on this one's device.
+            edge_s: Seconds that each is padded to. None: all are of one length, and none is padded.
+        """
+
+
 class LogMel(torch.nn.Module):
-    """Computes input_features of single utterances on the device where it lies."""
+    """Computes input_features on the device where it lies."""
 
     mel_filters: torch.Tensor
     window: torch.Tensor
@@ -58,6 +78,12 @@ class LogMel(torch.nn.Module):
     def frames(self, edge_s: float) -> int:
         """Frames of an utterance that is padded to `edge_s` seconds; even, as the encoder halves them."""
         return 2 * round(edge_s * self.sampling_rate_hz / self.hop_length / 2)
+
+    def inputs(self, clips: Sequence[torch.Tensor], edge_s: float | None) -> dict[str, torch.Tensor]:
+        """See `Features`: input_features, float32 (B, mel bins, frames)."""
+        seconds = edge_s if edge_s is not None else len(clips[0]) / self.sampling_rate_hz
+        frames = self.frames(seconds)
+        return {"input_features": torch.stack([self(clip, frames) for clip in clips])}
 
     @torch.no_grad()
     def forward(self, samples: torch.Tensor, frames: int) -> torch.Tensor:

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
+from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.batch_plan import IntArray, Selection
+from trainers.data.frame_count import FrameCount
 from trainers.errors import DataError
 
 # Of clips that a message names.
@@ -24,10 +26,28 @@ class Bounds:
     Attributes:
         context_s: Longest input, seconds.
         label_tokens: Most label tokens of an utterance.
+        frames: Outputs of a clip that it needs one of for each label token, and one more between equal ones. None:
+            it does not.
     """
 
     context_s: float
     label_tokens: int
+    frames: FrameCount | None = None
+
+    def label_room(self, durations_s: FloatArray) -> FloatArray:
+        """Most label tokens of clips of these durations, seconds; of those that are not known (NaN), any number."""
+        if self.frames is None:
+            return np.full(len(durations_s), float(self.label_tokens))
+        known = ~np.isnan(durations_s)
+        frames = self.frames(np.rint(np.where(known, durations_s, 0) * SAMPLING_RATE_HZ))
+        return np.where(known, np.minimum(frames, self.label_tokens), np.inf)
+
+    @property
+    def label_bound(self) -> str:
+        """What a transcript exceeds that has no room."""
+        if self.frames is None:
+            return f"more than {self.label_tokens} label tokens (the model)"
+        return "more label tokens, and repeats of them, than the model gives outputs (CTC)"
 
 
 @dataclass(frozen=True)
@@ -44,13 +64,13 @@ class TrainingRows:
 
 
 def reasons_to_leave_out(
-    durations_s: FloatArray, label_lengths: IntArray, silent: BoolArray, data: DataPart, bounds: Bounds
+    durations_s: FloatArray, label_sizes: IntArray, silent: BoolArray, data: DataPart, bounds: Bounds
 ) -> list[tuple[str, BoolArray]]:
     """Why clips are not trained on: too short, too long, or without a transcript.
 
     Args:
         durations_s: Duration of each clip, seconds; NaN, which is not known, is neither short nor long.
-        label_lengths: Label tokens of each clip.
+        label_sizes: What each clip needs of `Bounds.label_room`.
         silent: Whether the transcript of each clip is empty.
         data: The config's data part.
         bounds: What the model takes.
@@ -62,21 +82,21 @@ def reasons_to_leave_out(
     bound = "data.max_duration_s" if data.max_duration_s <= bounds.context_s else "the model"
     short, long = durations_s < data.min_duration_s, durations_s > longest_s
     silent = silent & ~short & ~long
-    wordy = (label_lengths > bounds.label_tokens) & ~short & ~long & ~silent
+    wordy = (label_sizes > bounds.label_room(durations_s)) & ~short & ~long & ~silent
     return [
         (f"shorter than data.min_duration_s {data.min_duration_s:g} s", short),
         (f"longer than {longest_s:g} s ({bound})", long),
         ("empty transcript", silent),
-        (f"more than {bounds.label_tokens} label tokens (the model)", wordy),
+        (bounds.label_bound, wordy),
     ]
 
 
-def select_training(index: pa.Table, label_lengths: IntArray, data: DataPart, bounds: Bounds) -> TrainingRows:
+def select_training(index: pa.Table, label_sizes: IntArray, data: DataPart, bounds: Bounds) -> TrainingRows:
     """Leaves out clips by `reasons_to_leave_out`.
 
     Args:
         index: A prepared set's index.
-        label_lengths: Label tokens of each of its clips.
+        label_sizes: What each of its clips needs of `Bounds.label_room`.
         data: The config's data part.
         bounds: What the model takes.
 
@@ -85,7 +105,7 @@ def select_training(index: pa.Table, label_lengths: IntArray, data: DataPart, bo
     """
     durations_s = index["duration_s"].to_numpy()
     silent = pc.equal(pc.binary_length(index["text"]), 0).to_numpy()
-    reasons = reasons_to_leave_out(durations_s, label_lengths, silent, data, bounds)
+    reasons = reasons_to_leave_out(durations_s, label_sizes, silent, data, bounds)
     ids = index["id"]
     left_out = [
         {"id": ids[int(row)].as_py(), "reason": reason} for reason, mask in reasons for row in np.flatnonzero(mask)

@@ -1,6 +1,7 @@
 """The model's files, and the transcripts as it would see them. Needs torch only for the Trainer's arguments."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from trainers.inspection.findings import Check, Finding, named, ok, problem, ski
 from trainers.inspection.opened_model import Opened, needs_model, open_model
 from trainers.inspection.subject import Split, Subject
 from trainers.inspection.whisper_checks import CHECKS as WHISPER_CHECKS
+from trainers.models.family import Limits
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
@@ -34,14 +36,17 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 @needs_model()
 def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
-    """Compares lengths of transcripts with what the decoder holds and with what scoring generates."""
+    """Compares lengths of transcripts with what the model holds and with what scoring generates."""
     if not subject.splits:
         yield skipped("no manifest could be opened")
     config, limits = subject.config, opened.family.limits(subject.config.model, opened.processor)
+    if limits.new_tokens is None:
+        yield from (_check_frames(subject, opened, split, limits) for split in subject.splits)
+        return
     most, room = limits.label_tokens, min(config.training.generation_max_length, limits.new_tokens)
-    # What stands before and behind the text; the end token, which is generated too, is the last of it.
-    around = len(opened.family.encode_labels(opened.processor, [""])[0])
-    prefix = around - 1
+    prefix = limits.prefix_tokens
+    # The end token, which is generated too, is behind the text.
+    around = prefix + 1
     for split in subject.splits:
         scored = split.name != "train"
         allowed = min(most, room + prefix) if scored else most
@@ -58,6 +63,22 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
             )
         else:
             yield ok(f"{split.name}: none of {len(ids)} transcripts has more than {allowed} label tokens")
+
+
+def _check_frames(subject: Subject, opened: Opened, split: Split, limits: Limits) -> Finding:
+    """Compares the labels of clips whose durations are known with the outputs that the model gives for them."""
+    durations_s = subject.recordings(split).durations_s
+    labels = opened.family.encode_labels(opened.processor, split.texts)
+    sizes = np.array([len(row) + sum(a == b for a, b in pairwise(row)) for row in labels], np.int64)
+    bounds = Bounds(subject.context_s, limits.label_tokens, limits.frames)
+    ids = [split.ids[row] for row in np.flatnonzero(sizes > bounds.label_room(durations_s)).tolist()]
+    if not ids:
+        return ok(f"{split.name}: each clip gives an output for each label token, as CTC needs")
+    end = "will be left out, and counted" if split.name == "train" else "cannot be recognized whole"
+    return warning(
+        f"{split.name}: {len(ids)} of {len(labels)} transcripts have {bounds.label_bound} ({named(ids)}), and {end}: "
+        "check that they belong to their recordings"
+    )
 
 
 def _over_the_limit(subject: Subject, split: Split, ids: Sequence[str], most: int) -> Finding:

@@ -11,7 +11,7 @@ from trainers.errors import ConfigError, StorageError
 from trainers.inspection.findings import Finding, problem, skipped
 from trainers.inspection.subject import Subject
 from trainers.models.family import Family
-from trainers.models.known_families import family_of
+from trainers.models.known_families import family_of, refuse_foreign_fields
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,11 @@ def open_model(subject: Subject) -> Opened | Finding:
     part = subject.config.model
     try:
         family = family_of(part)
-        if part.init == "pretrained":
+        refuse_foreign_fields(part, family)
+        if part.language is not None:
+            family.language_code(part.language)
+        if not family.learns_processor(part):
             return Opened(family, family.open_processor(part, None))
-        family.language_code(str(part.language))
     except StorageError as error:
         return subject.unreachable(str(error))
     except ConfigError as error:

@@ -14,12 +14,11 @@ from trainers.config.storage_location import is_url
 from trainers.data.sources.manifest import read_manifest
 from trainers.data.sources.opening import SPLITS, open_sources, read_location
 from trainers.data.text import normalize
-from trainers.errors import DataError, StorageError
+from trainers.errors import ConfigError, DataError, StorageError
 from trainers.inspection.findings import Finding, ok, problem, skipped
 from trainers.inspection.recordings import Recordings, read_recordings
+from trainers.models.known_families import family_of
 
-# Whisper's encoder takes no more; a scratch model, or one at short context, takes model.max_context_s.
-WHISPER_CONTEXT_S = 30.0
 DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
 
@@ -64,10 +63,14 @@ class Subject:
         self.elsewhere, self.recordings_s = elsewhere, recordings_s
         self._recordings: dict[str, Recordings] = {}
 
-    @property
+    @cached_property
     def context_s(self) -> float:
-        """Seconds of the model's longest input."""
-        return float(self.config.model.max_context_s or WHISPER_CONTEXT_S)
+        """Seconds of the longest input; infinite where the model cannot be opened, which its own check reports."""
+        model = self.config.model
+        try:
+            return float(model.max_context_s or family_of(model).context_s(model))
+        except (ConfigError, StorageError):
+            return float("inf")
 
     @property
     def sets_arguments(self) -> bool:

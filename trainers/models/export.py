@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoFeatureExtractor, AutoTokenizer
 
 from trainers.config.schema import TrainConfig
 from trainers.models.family import Family
@@ -29,38 +28,10 @@ def export_model(
         local: Its files on this node.
         test: Totals of the test split, None where there is none.
     """
-    target = folder.storage.sub(MODEL)
-    for name in sorted({*checkpoint.files, *write_for_all_readers(local)} - NOT_EXPORTED):
+    target, family = folder.storage.sub(MODEL), family_of_folder(local)
+    for name in sorted({*checkpoint.files, *family.write_for_all_readers(local)} - NOT_EXPORTED):
         target.upload_file(local / name, name)
-    target.write_bytes("README.md", model_card(config, family_of_folder(local), checkpoint, test).encode())
-
-
-def write_for_all_readers(folder: Path) -> set[str]:
-    """Writes a processor as transformers before version 5, and converters made for it, read it; newer ones do, too.
-
-    Those know neither processor_config.json with an extractor in it, nor merges as pairs, nor special tokens that only
-    tokenizer.json marks as such (tried with transformers 4.44).
-
-    Args:
-        folder: Holds a model and its processor.
-
-    Returns:
-        Names of the files.
-    """
-    AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    written = {Path(name).name for name in tokenizer.backend_tokenizer.model.save(str(folder))}
-    _write(folder / "added_tokens.json", tokenizer.get_added_vocab())
-    whole, config = (json.loads((folder / name).read_bytes()) for name in ("tokenizer.json", "tokenizer_config.json"))
-    whole["model"]["merges"] = [" ".join(pair) for pair in whole["model"]["merges"]]
-    _write(folder / "tokenizer.json", whole)
-    special = [token["content"] for token in whole["added_tokens"] if token["special"]]
-    _write(folder / "tokenizer_config.json", {**config, "additional_special_tokens": special})
-    return {*written, "added_tokens.json", "preprocessor_config.json"}
-
-
-def _write(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+    target.write_bytes("README.md", model_card(config, family, checkpoint, test).encode())
 
 
 def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test: dict[str, Any] | None) -> str:

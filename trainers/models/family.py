@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers.config.parts.model_part import ModelPart
+from trainers.data.frame_count import FrameCount
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
@@ -24,22 +25,44 @@ class Limits:
     Attributes:
         context_s: Its longest input. Seconds.
         label_tokens: The most tokens of a label, those before and behind the text included.
-        new_tokens: The most tokens that it generates.
+        prefix_tokens: Tokens before the text of each label, which are given and not generated.
+        new_tokens: The most tokens that it generates. None: it gives each of its frames a label instead.
+        frames: Its outputs of a clip, where it must have one for each token of a label. None: it need not.
+        whole_context: Whether clips are padded to the whole context, unless buckets are asked for.
+        sees_padding: Whether padding moves its outputs, so that clips are scored without.
     """
 
     context_s: float
     label_tokens: int
-    new_tokens: int
+    prefix_tokens: int
+    new_tokens: int | None
+    frames: FrameCount | None = None
+    whole_context: bool = True
+    sees_padding: bool = False
 
 
 class Family(Protocol):
     """A family of recognizers: models that are described, loaded and given labels in one way.
 
     Attributes:
-        name: `model_type` in the config.json of its models.
+        name: `model.family` in a config.
+        model_types: Each `model_type` in the config.json of its models.
+        foreign_fields: Fields of the config's model part that mean nothing to it.
     """
 
     name: str
+    model_types: tuple[str, ...]
+    foreign_fields: tuple[str, ...]
+
+    def context_s(self, model: ModelPart) -> float:
+        """The longest input of a model that need not be open, seconds."""
+
+    def learns_processor(self, model: ModelPart) -> bool:
+        """Whether the vocabulary is learned from the training text, so that the run folder keeps the processor.
+
+        Raises:
+            ConfigError: pretrained weights that say so cannot be opened.
+        """
 
     def new_processor(self, texts: Sequence[str], model: ModelPart) -> Any:
         """The processor of a new model, whose vocabulary is learned from `texts`."""
@@ -105,6 +128,16 @@ class Family(Protocol):
 
         Raises:
             ConfigError: the weights cannot be opened.
+        """
+
+    def write_for_all_readers(self, folder: Path) -> set[str]:
+        """Writes a processor as transformers before version 5, and converters made for it, read it; newer ones do, too.
+
+        Args:
+            folder: Holds a model and its processor.
+
+        Returns:
+            Names of the files.
         """
 
     def open_exported(self, folder: Path) -> Recognizer:

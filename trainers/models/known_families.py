@@ -6,25 +6,45 @@ from transformers import PretrainedConfig
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.family import Family
 from trainers.models.pretrained import open_pretrained
 from trainers.models.whisper.whisper_family import WhisperFamily
 
-# A model that is trained from scratch is of the first.
-FAMILIES: dict[str, Family] = {family.name: family for family in (WhisperFamily(),)}
+# A model that is trained from scratch is of the first, unless its config says otherwise.
+FAMILIES: dict[str, Family] = {family.name: family for family in (WhisperFamily(), CtcFamily())}
 
 
 def family_of(model: ModelPart) -> Family:
     """The family of the config's model: of new weights, or by the config.json of pretrained ones.
 
     Raises:
-        ConfigError: it cannot be opened, or is of no known family.
+        ConfigError: it cannot be opened, or is of no known family, or of another than `model.family`.
         StorageError: the Hub does not respond.
     """
     if model.init == "scratch":
-        return next(iter(FAMILIES.values()))
+        return FAMILIES[model.family] if model.family is not None else next(iter(FAMILIES.values()))
     name = open_pretrained(model, lambda: _model_type(str(model.name_or_path), model.revision or "main"))
-    return _known(name, f"model.name_or_path: {model.name_or_path}")
+    family = _known(name, f"model.name_or_path: {model.name_or_path}")
+    if model.family not in (None, family.name):
+        raise ConfigError(
+            f"model.family is {model.family}, but {model.name_or_path} is a {name} model, which is of the family "
+            f"{family.name}: set model.family: {family.name}, or name other weights"
+        )
+    return family
+
+
+def refuse_foreign_fields(model: ModelPart, family: Family) -> None:
+    """Refuses fields that mean nothing to the family of a model, and so would be ignored.
+
+    Raises:
+        ConfigError: names each.
+    """
+    defaults = ModelPart.model_fields
+    foreign = [name for name in family.foreign_fields if getattr(model, name) != defaults[name].default]
+    if foreign:
+        names = ", ".join(f"model.{name}" for name in foreign)
+        raise ConfigError(f"{names}: of no meaning to a model of the family {family.name}; remove it")
 
 
 def family_of_folder(folder: Path, origin: str | None = None) -> Family:
@@ -51,9 +71,11 @@ def _model_type(name_or_path: str, revision: str) -> str | None:
 
 
 def _known(name: str | None, origin: str) -> Family:
-    if name not in FAMILIES:
+    found = next((family for family in FAMILIES.values() if name in family.model_types), None)
+    if found is None:
+        types = ", ".join(each for family in FAMILIES.values() for each in family.model_types)
         raise ConfigError(
-            f"{origin}: its config.json has model_type {name!r}, and Rayscribe trains {', '.join(FAMILIES)}: "
+            f"{origin}: its config.json has model_type {name!r}, and Rayscribe trains {types}: "
             "name weights of one of these, or correct config.json where they are"
         )
-    return FAMILIES[name]
+    return found

@@ -46,6 +46,17 @@ class Labels:
         """Number of ids of each clip, shape (N,)."""
         return np.diff(self._offsets)
 
+    @property
+    def repeats(self) -> npt.NDArray[np.int64]:
+        """How many ids of each clip are equal to the one before, shape (N,)."""
+        equal = np.zeros(len(self._ids) + 1, np.int64)
+        equal[1 : len(self._ids)] = self._ids[1:] == self._ids[:-1]
+        # The first id of a clip follows none.
+        equal[self._offsets[:-1]] = 0
+        sums = np.concatenate([[0], np.cumsum(equal)])
+        repeats: npt.NDArray[np.int64] = sums[self._offsets[1:]] - sums[self._offsets[:-1]]
+        return repeats
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Labels, (self._path, len(self))
 

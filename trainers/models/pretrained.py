@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
@@ -39,6 +39,11 @@ def cannot_open(model: ModelPart, error: Exception) -> ConfigError:
         f"model.name_or_path: {model.name_or_path} cannot be opened: {reason}; give a folder with a model, "
         "or a Hub id that this machine can reach"
     )
+
+
+def attention(model: ModelPart) -> dict[str, Any]:
+    """What a model's loading is told of `attn_implementation`."""
+    return {"attn_implementation": model.attn_implementation} if model.attn_implementation is not None else {}
 
 
 def load_once_a_node(model: ModelPart, session: "Session", load: Callable[[ModelPart], T]) -> T:

@@ -30,7 +30,7 @@ def settle_processor(
         origin: The checkpoint that a new run begins with, and the folder above it.
     """
     written = folder.storage.exists(f"{PROCESSOR}/config.json")
-    if model.init == "pretrained" and origin is None and not written:
+    if origin is None and not written and not family.learns_processor(model):
         return family.open_processor(model, None)
     with tempfile.TemporaryDirectory(prefix="rayscribe-") as temporary:
         local = Path(temporary) / PROCESSOR

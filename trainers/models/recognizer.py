@@ -1,14 +1,14 @@
 """What training and scoring ask of a model, whatever its family."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from trainers.data.features import LogMel
+from trainers.data.features import Features
 from trainers.models.family import Family, Limits
 
 IGNORED_LABEL = -100
@@ -67,6 +67,20 @@ class Recognition:
     nbest: tuple[Alternative, ...] | None = None
 
 
+class Target(NamedTuple):
+    """What a forward pass is to give.
+
+    Attributes:
+        labels: int64 (B, L), -100 is ignored; a row of nothing else is of a filler, and costs nothing.
+        lengths: See `features.LENGTHS`. None: the model's input is of one length.
+        smoothing: Label smoothing, 0 for none.
+    """
+
+    labels: torch.Tensor
+    lengths: torch.Tensor | None = None
+    smoothing: float = 0.0
+
+
 @dataclass(frozen=True)
 class Recognizer(ABC):
     """A model with what stands before and behind it.
@@ -80,9 +94,6 @@ class Recognizer(ABC):
     model: Any
     processor: Any
     notes: tuple[str, ...] = ()
-
-    # Name of the model's input.
-    input_name = "input_features"
 
     @property
     @abstractmethod
@@ -99,39 +110,40 @@ class Recognizer(ABC):
         return self.family.encode_labels(self.processor, texts)
 
     @abstractmethod
-    def new_features(self) -> LogMel:
-        """Computes the model's input from samples."""
+    def new_features(self) -> Features:
+        """Computes the model's inputs from samples."""
 
     @property
     @abstractmethod
     def collate_labels(self) -> LabelCollator:
         """Pads labels; can be pickled, for it goes to the processes that read clips."""
 
-    @abstractmethod
-    def input_frames(self, frames: int) -> AbstractContextManager[None]:
-        """Within it, the model takes inputs of exactly `frames` frames."""
+    def fitted(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
+        """Within it, the model takes inputs of exactly the length of these, see `Features.inputs`."""
+        return nullcontext()
+
+    def counted(self, labels: torch.Tensor) -> torch.Tensor:
+        """What the loss of a global batch is divided by: the number of all but -100 in what this gives of labels."""
+        return labels
 
     @abstractmethod
-    def loss(
-        self, outputs: Any, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
-    ) -> torch.Tensor:
-        """The loss summed over labels, divided by the number of labels of the whole global batch.
+    def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
+        """The loss summed over utterances, divided by what is counted in the whole global batch.
 
         Args:
             outputs: What the model gave.
-            labels: int64 (B, L), -100 is ignored.
-            count: Labels of the global batch, over all ranks and forward passes. None: those of this batch.
-            smoothing: Label smoothing, 0 for none.
+            target: What it should have given.
+            count: See `counted`, over all ranks and forward passes. None: of this batch.
         """
 
     @abstractmethod
     def recognize(
-        self, features: torch.Tensor, labels: Sequence[Sequence[int]], decoding: Decoding
+        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
         """Generates a hypothesis for each utterance, without gradients.
 
         Args:
-            features: Input (B, …, frames) on the model's device, of the frames of `input_frames`.
+            inputs: Of `Features.inputs`, on the model's device.
             labels: Label ids of each utterance.
             decoding: How.
         """

@@ -13,7 +13,7 @@ from trainers.data.sources.fingerprint import changed_since, remember
 from trainers.data.sources.opening import Source
 from trainers.distributed.console import print_line
 from trainers.errors import ResumeError
-from trainers.models.known_families import family_of
+from trainers.models.known_families import family_of, refuse_foreign_fields
 from trainers.models.labels import labels_of
 from trainers.models.processor import settle_processor
 from trainers.pipeline.continuation import (
@@ -34,7 +34,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import named_checkpoint
 from trainers.storage import open_storage
-from trainers.training.planning import bounds_of, cut_references
+from trainers.training.planning import bounds_of, cut_references, label_sizes
 from trainers.training.rank import WorkOrder
 
 
@@ -88,9 +88,11 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     refuse_without_journal(state, request.folder)
     request.engine.check(config, trains=True)
     status.show(Phase.PREPARING_DATA, detail="opening the data")
-    if config.model.init == "pretrained":
+    family = family_of(config.model)
+    refuse_foreign_fields(config.model, family)
+    if not family.learns_processor(config.model):
         # Weights that cannot be opened, a language without a token.
-        family_of(config.model).open_processor(config.model, None)
+        family.open_processor(config.model, None)
     as_begun = settled(state, config)
     sources = open_config_sources(as_begun)
     try:
@@ -181,7 +183,8 @@ def _write_attempt(
     holder = state.processor or driver.attempt
     origin = None if state.processor is not None or state.checkpoints else continuation.began_from
     _check_utterances(request.config, driver, holder, sets, origin)
-    is_own = request.config.model.init == "scratch" or state.processor is not None or origin is not None
+    learns = family_of(request.config.model).learns_processor(request.config.model)
+    is_own = learns or state.processor is not None or origin is not None
     processor = holder if is_own else None
     driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": processor})
     publish(driver.folder, driver.journal)
@@ -222,17 +225,15 @@ def _check_utterances(
     for split, prepared in sets.items():
         index = prepared.index
         left_out += [{"split": split, **row} for row in prepared.quarantine]
-        lengths = labels_of(prepared, family, processor).lengths
+        labels = labels_of(prepared, family, processor)
         if split == "train":
-            chosen = select_training(index, lengths, config.data, bounds)
+            chosen = select_training(index, label_sizes(labels, bounds), config.data, bounds)
             left_out += [{"split": split, **row} for row in chosen.left_out]
             used[split] = len(chosen.selection.rows)
         else:
-            rows = select_scored(index, lengths, config.data, bounds, split)
+            rows = select_scored(index, labels.lengths, config.data, bounds, split)
             used[split] = len(rows)
-            # What stands before the text is not generated; the end token is.
-            before = len(family.encode_labels(processor, [""])[0]) - 1
-            cut = cut_references(config, limits, lengths[rows] - before)
+            cut = cut_references(config, limits, labels.lengths[rows])
             if cut is not None:
                 print_line(f"warning: {split}: {cut}")
     driver.own.write_jsonl(layout.QUARANTINE, left_out)

@@ -30,13 +30,14 @@ class ScoringOptions:
         batch_size: Utterances of one generate call. It never moves a score.
         decoding: How hypotheses are generated.
         normalizer: Name of what is done to both texts before they are compared, see `normalizers`.
-        edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`.
+        edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of one length are recognized
+            together, and none is padded.
     """
 
     batch_size: int
     decoding: Decoding
     normalizer: str
-    edges_s: tuple[float, ...]
+    edges_s: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -151,18 +152,23 @@ class Scorer:
             raise CutShortError
         return self._sum([item for part, _ in parts for item in part], options)
 
-    def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float]]:
+    def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float | None]]:
         """This rank's batches: each of one bucket, the costliest first, dealt out in turn."""
-        buckets = bucket_of(self._durations_s[self._rows], options.edges_s)
-        batches: list[tuple[np.ndarray, float]] = []
+        own = options.edges_s is None
+        edges_s = options.edges_s or tuple(np.unique(self._durations_s[self._rows]).tolist())
+        buckets = bucket_of(self._durations_s[self._rows], edges_s)
+        batches: list[tuple[np.ndarray, float | None]] = []
         for bucket in sorted(set(buckets.tolist()), reverse=True):
             members = self._rows[buckets == bucket]
             members = members[np.argsort(-self._durations_s[members], kind="stable")]
+            edge_s = None if own else edges_s[bucket]
             for start in range(0, len(members), options.batch_size):
-                batches.append((members[start : start + options.batch_size], options.edges_s[bucket]))
+                batches.append((members[start : start + options.batch_size], edge_s))
         return batches[self._session.rank :: self._session.world_size]
 
-    def _recognize_halving(self, positions: np.ndarray, edge_s: float, options: ScoringOptions) -> list[_Hypothesis]:
+    def _recognize_halving(
+        self, positions: np.ndarray, edge_s: float | None, options: ScoringOptions
+    ) -> list[_Hypothesis]:
         """Halves the batch where memory does not suffice; a single utterance that does not fit is an error."""
         try:
             return self._recognize(positions, edge_s, options)
@@ -178,12 +184,11 @@ class Scorer:
             *self._recognize_halving(positions[half:], edge_s, options),
         ]
 
-    def _recognize(self, positions: np.ndarray, edge_s: float, options: ScoringOptions) -> list[_Hypothesis]:
-        device, frames = self._recognizer.model.device, self._features.frames(edge_s)
+    def _recognize(self, positions: np.ndarray, edge_s: float | None, options: ScoringOptions) -> list[_Hypothesis]:
+        device = self._recognizer.model.device
         clips = [torch.from_numpy(self._reader.read(position)).to(device) for position in positions]
-        features = torch.stack([self._features(clip, frames) for clip in clips])
         labels = [self._labels[position] for position in positions]
-        recognized = self._recognizer.recognize(features, labels, options.decoding)
+        recognized = self._recognizer.recognize(self._features.inputs(clips, edge_s), labels, options.decoding)
         return [
             _Hypothesis(int(position), recognition, len(self._labels[position]))
             for position, recognition in zip(positions, recognized, strict=True)

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from transformers import set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
@@ -104,7 +105,7 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         accumulation=plan.shape.accumulation,
         on_gpu=config.scaling.use_gpu,
     )
-    options = scoring_options(config, recognizer.limits.context_s)
+    options = scoring_options(config, recognizer.limits)
     dropping = [DropFetched(session, start.local)] if start is not None else []
     schedule = Schedule(order.lengths, plan.steps_per_epoch)
     trainer = SpeechTrainer(
@@ -141,13 +142,17 @@ def train(loop: Loop) -> str | None:
 
 
 def _load_model(rank: Rank, weights: Start | None) -> Recognizer:
-    model, seed, processor = rank.config.model, rank.config.run.seed, rank.order.processor
-    if processor is None:
-        return load_once_a_node(model, rank.session, lambda part: family_of(part).load_recognizer(part, None, seed))
-    with TemporaryDirectory(prefix="rayscribe-processor-") as description:
-        rank.folder.storage.download_folder(processor, Path(description))
-        local = weights.local if weights is not None else None
-        return family_of(model).load_recognizer(model, Path(description), seed, weights=local)
+    config, processor = rank.config, rank.order.processor
+    local = weights.local if weights is not None else None
+    with TemporaryDirectory(prefix="rayscribe-processor-") as folder:
+        description = Path(folder) if processor is not None else None
+        if processor is not None:
+            rank.folder.storage.download_folder(processor, Path(folder))
+
+        def load(model: ModelPart) -> Recognizer:
+            return family_of(model).load_recognizer(model, description, config.run.seed, weights=local)
+
+        return load_once_a_node(config.model, rank.session, load)
 
 
 def _log_start(loop: Loop) -> None:
@@ -207,7 +212,7 @@ def _score_start(loop: Loop, start: Start) -> None:
     recognizer.model.to(rank.device)
     validation = scored_clips(rank.config, rank.order.sets[VALIDATION], recognizer, VALIDATION)
     scorer = Scorer(validation, recognizer, rank.session, cache_bytes=cache_bytes(rank.config))
-    result = scorer.score(scoring_options(rank.config, recognizer.limits.context_s))
+    result = scorer.score(scoring_options(rank.config, recognizer.limits))
     epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
     metrics = pass_on(result, checkpoint.step, rank.session, loop.keeper)
     loop.progress.validated(checkpoint.step, loop.last_step, epoch, metrics)

@@ -5,7 +5,7 @@ from trainers.data.batch_plan import BatchPlan, BatchShape, IntArray, bucket_edg
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds, select_scored, select_training
 from trainers.models.family import Limits
-from trainers.models.labels import labels_of
+from trainers.models.labels import Labels, labels_of
 from trainers.models.recognizer import Decoding, Recognizer
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.training.arguments import autocast_dtype
@@ -17,13 +17,14 @@ def plan_training(
 ) -> tuple[BatchPlan, Clips]:
     """The batch plan and the clips that its positions mean, the same on every rank."""
     part = config.training
-    bounds = bounds_of(config, recognizer.limits)
+    limits = recognizer.limits
+    bounds = bounds_of(config, limits)
     labels = labels_of(prepared, recognizer.family, recognizer.processor)
-    rows = select_training(prepared.index, labels.lengths, config.data, bounds)
+    rows = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds)
     plan = BatchPlan(
         rows.selection,
         batch_shape(config, workers),
-        edges_s=bucket_edges(bounds.context_s, bucketed=config.model.max_context_s is not None),
+        edges_s=bucket_edges(bounds.context_s, bucketed=is_bucketed(config, limits)),
         seed=config.run.seed,
         window_shards=part.shuffle_window_shards or None,
         full_context_fraction=part.full_context_fraction,
@@ -50,7 +51,22 @@ def context_of(config: TrainConfig, model_context_s: float) -> float:
 
 def bounds_of(config: TrainConfig, limits: Limits) -> Bounds:
     """What a config lets its model take."""
-    return Bounds(context_of(config, limits.context_s), limits.label_tokens)
+    return Bounds(context_of(config, limits.context_s), limits.label_tokens, limits.frames)
+
+
+def label_sizes(labels: Labels, bounds: Bounds) -> IntArray:
+    """What each clip's labels need of `Bounds.label_room`, shape (N,)."""
+    return labels.lengths + labels.repeats if bounds.frames is not None else labels.lengths
+
+
+def is_bucketed(config: TrainConfig, limits: Limits) -> bool:
+    """Whether each clip is padded to the edge of its own bucket only."""
+    return config.model.max_context_s is not None or not limits.whole_context
+
+
+def has_full_context(config: TrainConfig, limits: Limits) -> bool:
+    """Whether a model of buckets is one of the whole context, too, and is scored at it."""
+    return config.model.max_context_s is not None and limits.whole_context
 
 
 def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, split: str) -> ScoredClips:
@@ -60,14 +76,18 @@ def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recogni
     return ScoredClips(prepared, labels, rows)
 
 
-def cut_references(config: TrainConfig, limits: Limits, wanted: IntArray) -> str | None:
+def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray) -> str | None:
     """What is to be said where references are longer than a hypothesis may become; None where none is.
 
     Args:
         config: The config.
         limits: The model's.
-        wanted: Tokens of each reference that would be generated, the end token included.
+        label_lengths: Label tokens of each reference.
     """
+    if limits.new_tokens is None:
+        return None
+    # The end token is generated, too.
+    wanted = label_lengths - limits.prefix_tokens
     most = min(config.training.generation_max_length, limits.new_tokens)
     cut = int((wanted > most).sum())
     if not cut:
@@ -86,18 +106,18 @@ def cache_bytes(config: TrainConfig) -> int:
 
 
 def scoring_options(
-    config: TrainConfig, model_context_s: float, *, full_context: bool = False, nbest: int | None = None
+    config: TrainConfig, limits: Limits, *, full_context: bool = False, nbest: int | None = None
 ) -> ScoringOptions:
     """How a split is scored by a resolved config.
 
     Args:
         config: The config.
-        model_context_s: The model's whole context, seconds.
+        limits: The model's.
         full_context: Pad every clip to the whole context.
         nbest: See `Decoding`.
     """
-    bucketed = config.model.max_context_s is not None and not full_context
-    context_s = model_context_s if full_context else context_of(config, model_context_s)
+    bucketed = is_bucketed(config, limits) and not full_context
+    context_s = limits.context_s if full_context else context_of(config, limits.context_s)
     return ScoringOptions(
         batch_size=config.training.per_device_eval_batch_size,
         decoding=Decoding(
@@ -108,5 +128,5 @@ def scoring_options(
             as_written=config.data.normalizer_name == "none",
         ),
         normalizer=config.data.normalizer_name,
-        edges_s=bucket_edges(context_s, bucketed=bucketed),
+        edges_s=None if limits.sees_padding else bucket_edges(context_s, bucketed=bucketed),
     )

@@ -18,7 +18,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
-from trainers.training.planning import cache_bytes, cut_references, scored_clips, scoring_options
+from trainers.training.planning import cache_bytes, cut_references, has_full_context, scored_clips, scoring_options
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,18 @@ def score_split(
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
     clips = scored_clips(config, prepared, recognizer, split)
-    before = len(recognizer.encode_labels([""])[0]) - 1
-    cut = cut_references(config, recognizer.limits, clips.labels.lengths[clips.rows] - before)
+    limits = recognizer.limits
+    cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
     if cut is not None:
         session.print_from_main(f"warning: {split}: {cut}")
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
-    options = scoring_options(config, recognizer.limits.context_s, nbest=nbest)
+    options = scoring_options(config, limits, nbest=nbest)
     result = scorer.score(options, what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
-    if config.model.max_context_s is not None:
-        whole_options = scoring_options(config, recognizer.limits.context_s, full_context=True)
-        whole = scorer.score(whole_options, what=f"score {split} at {recognizer.limits.context_s:g} s")
-        totals["full_context"] = {"context_s": recognizer.limits.context_s, **whole.to_json_dict()}
+    if has_full_context(config, limits):
+        whole_options = scoring_options(config, limits, full_context=True)
+        whole = scorer.score(whole_options, what=f"score {split} at {limits.context_s:g} s")
+        totals["full_context"] = {"context_s": limits.context_s, **whole.to_json_dict()}
     if session.is_main_process:
         write_split(folder, split, totals, result)
     return totals

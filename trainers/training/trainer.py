@@ -14,10 +14,10 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallba
 from transformers.trainer_callback import PrinterCallback
 
 from trainers.data.batch_plan import BatchPlan
-from trainers.data.features import pad_samples
+from trainers.data.features import LENGTHS, pad_samples
 from trainers.data.prepared_set import ClipReader
 from trainers.models.labels import Labels
-from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer
+from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer, Target
 from trainers.training.schedule import Schedule, new_scheduler
 
 # How many steps ahead shards are fetched. A step of a set that is shuffled as a whole needs about as many shards as it
@@ -120,10 +120,10 @@ class Collator:
     collate_labels: LabelCollator
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Gives samples (B, T) int16, lengths (B,), edge_s, and what the model is given of labels (B, L)."""
-        samples, lengths = pad_samples([item["clip"] for item in items])
+        """Gives samples (B, T) int16, sizes (B,), edge_s, and what the model is given of labels (B, L)."""
+        samples, sizes = pad_samples([item["clip"] for item in items])
         labels = self.collate_labels([item["labels"] for item in items])
-        return {**labels, "samples": samples, "lengths": lengths, "edge_s": items[0]["edge_s"]}
+        return {**labels, "samples": samples, "sizes": sizes, "edge_s": items[0]["edge_s"]}
 
 
 class SpeechTrainer(Seq2SeqTrainer):
@@ -169,6 +169,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         self._clips = clips
         self._score = evaluate
         self._features = recognizer.new_features().to(arguments.device)
+        self._lengths: torch.Tensor | None = None
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The learning rate over the run's lengths; transformers' own where there is one length."""
@@ -193,18 +194,25 @@ class SpeechTrainer(Seq2SeqTrainer):
         moved: dict[str, Any] = super()._prepare_inputs(inputs)
         if "samples" not in moved:
             return moved
-        samples, lengths, edge_s = moved.pop("samples"), moved.pop("lengths"), moved.pop("edge_s")
-        frames = self._features.frames(edge_s)
-        features = [self._features(clip[:length], frames) for clip, length in zip(samples, lengths, strict=True)]
-        return {**moved, self._recognizer.input_name: torch.stack(features)}
+        samples, sizes, edge_s = moved.pop("samples"), moved.pop("sizes"), moved.pop("edge_s")
+        clips = [clip[:size] for clip, size in zip(samples, sizes, strict=True)]
+        return {**moved, **self._features.inputs(clips, edge_s)}
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """What the loss is divided by, over all forward passes and ranks of a step."""
+        counted = [{"labels": self._recognizer.counted(batch["labels"])} for batch in batch_samples]
+        return super()._get_num_items_in_batch(counted, device)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of one forward pass, at the length of its bucket."""
-        with self._recognizer.input_frames(inputs[self._recognizer.input_name].shape[-1]):
-            return super().compute_loss(model, inputs, *args, **kwargs)
+        given = dict(inputs)
+        self._lengths = given.pop(LENGTHS, None)
+        with self._recognizer.fitted(given):
+            return super().compute_loss(model, given, *args, **kwargs)
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        return self._recognizer.loss(outputs, labels, num_items_in_batch, self.args.label_smoothing_factor)
+        target = Target(labels, self._lengths, self.args.label_smoothing_factor)
+        return self._recognizer.loss(outputs, target, num_items_in_batch)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores the validation set over all ranks."""

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests.trainers.synthetic import config, speechlike
-from trainers.models.recognizer import Decoding, Recognizer
+from trainers.data.features import LogMel
+from trainers.models.recognizer import Decoding, Recognition
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import label_loss
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, label_loss
 
 TEXTS = ["one two three", "four", "здраво свете", "日本語"]
 FAMILY = WhisperFamily()
@@ -17,12 +18,13 @@ LIMIT = 5
 
 
 @pytest.fixture(scope="module")
-def recognizer(tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
+def recognizer(tmp_path_factory: pytest.TempPathFactory) -> WhisperRecognizer:
     """A model that has learned its four utterances half by heart, so that it ends some by itself and not others."""
     folder = tmp_path_factory.mktemp("description")
     model = config({"model.language": "Serbian", "model.d_model": 32}).model
     FAMILY.write_description(folder, TEXTS, model)
     recognizer = FAMILY.load_recognizer(model, folder, seed=1)
+    assert isinstance(recognizer, WhisperRecognizer)
     network, labels = recognizer.model, recognizer.encode_labels(TEXTS)
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3)
     network.train()
@@ -38,13 +40,17 @@ def recognizer(tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
     return recognizer
 
 
-def features_of(recognizer: Recognizer) -> torch.Tensor:
-    extractor = recognizer.new_features()
+def recognized(recognizer: WhisperRecognizer, features: torch.Tensor, *rest: Any) -> list[Recognition]:
+    return recognizer.recognize({"input_features": features}, *rest)
+
+
+def features_of(recognizer: WhisperRecognizer) -> torch.Tensor:
+    extractor = LogMel(recognizer.processor.feature_extractor)
     clips = [torch.from_numpy(speechlike(1.0 + seed / 4, seed)) for seed in range(len(TEXTS))]
     return torch.stack([extractor(clip, 300) for clip in clips])
 
 
-def greedy(recognizer: Recognizer, clip: torch.Tensor) -> tuple[list[int], float]:
+def greedy(recognizer: WhisperRecognizer, clip: torch.Tensor) -> tuple[list[int], float]:
     """A plain greedy search of one utterance, without a cache: its tokens, and their mean log-probability."""
     model, tokenizer = recognizer.model, recognizer.processor.tokenizer
     first_time = tokenizer.convert_tokens_to_ids("<|notimestamps|>") + 1
@@ -58,9 +64,9 @@ def greedy(recognizer: Recognizer, clip: torch.Tensor) -> tuple[list[int], float
     return ids[start:], sum(sums) / len(sums)
 
 
-def test_the_average_log_probability_is_that_of_the_tokens_one_by_one(recognizer: Recognizer) -> None:
+def test_the_average_log_probability_is_that_of_the_tokens_one_by_one(recognizer: WhisperRecognizer) -> None:
     features = features_of(recognizer)
-    found = recognizer.recognize(features, recognizer.encode_labels(TEXTS), Decoding(LIMIT, num_beams=1))
+    found = recognized(recognizer, features, recognizer.encode_labels(TEXTS), Decoding(LIMIT, num_beams=1))
     expected = [greedy(recognizer, clip) for clip in features]
     decode = recognizer.processor.tokenizer.decode
     assert [item.text for item in found] == [decode(ids, skip_special_tokens=True).strip() for ids, _ in expected]
@@ -69,9 +75,9 @@ def test_the_average_log_probability_is_that_of_the_tokens_one_by_one(recognizer
     assert [item.nbest for item in found] == [None] * len(TEXTS)
 
 
-def test_the_n_best_are_different_and_begin_with_the_hypothesis(recognizer: Recognizer) -> None:
+def test_the_n_best_are_different_and_begin_with_the_hypothesis(recognizer: WhisperRecognizer) -> None:
     features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
-    found = recognizer.recognize(features, labels, Decoding(LIMIT, num_beams=4, nbest=3))
+    found = recognized(recognizer, features, labels, Decoding(LIMIT, num_beams=4, nbest=3))
     for item in found:
         assert item.nbest is not None
         assert item.nbest[0].text == item.text
@@ -84,15 +90,16 @@ def test_the_n_best_are_different_and_begin_with_the_hypothesis(recognizer: Reco
 def test_published_weights_give_the_n_best_with_their_prompt_and_what_they_suppress(hub_whisper: Path) -> None:
     model = config({"model": {"name_or_path": str(hub_whisper), "language": "Serbian"}}).model
     recognizer = FAMILY.load_recognizer(model, None, seed=1)
+    assert isinstance(recognizer, WhisperRecognizer)
     features = torch.randn(2, 80, 300, generator=torch.Generator().manual_seed(0))
     labels = recognizer.encode_labels(TEXTS[:2])
-    for item in recognizer.recognize(features, labels, Decoding(LIMIT, num_beams=3, nbest=2)):
+    for item in recognized(recognizer, features, labels, Decoding(LIMIT, num_beams=3, nbest=2)):
         assert item.nbest is not None
         assert item.nbest[0].text == item.text != item.nbest[1].text
         assert item.nbest[0].avg_logprob == pytest.approx(item.avg_logprob, rel=1e-4)
 
 
-def test_the_decoder_is_given_one_encoded_clip_for_each_of_its_rows(recognizer: Recognizer) -> None:
+def test_the_decoder_is_given_one_encoded_clip_for_each_of_its_rows(recognizer: WhisperRecognizer) -> None:
     """A beam search repeats the clips that it is given in place; attention over copies gives the same, and is dear."""
     rows = []
 
@@ -101,27 +108,27 @@ def test_the_decoder_is_given_one_encoded_clip_for_each_of_its_rows(recognizer: 
 
     hook = recognizer.model.get_decoder().register_forward_pre_hook(look, with_kwargs=True)
     try:
-        recognizer.recognize(features_of(recognizer), recognizer.encode_labels(TEXTS), Decoding(LIMIT, 3, nbest=2))
+        recognized(recognizer, features_of(recognizer), recognizer.encode_labels(TEXTS), Decoding(LIMIT, 3, nbest=2))
     finally:
         hook.remove()
     assert {ids for ids, _ in rows} == {4, 8, 12}
     assert [ids for ids, _ in rows] == [clips for _, clips in rows]
 
 
-def test_asking_for_more_changes_no_hypothesis(recognizer: Recognizer) -> None:
+def test_asking_for_more_changes_no_hypothesis(recognizer: WhisperRecognizer) -> None:
     features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
-    one, all_four = (recognizer.recognize(features, labels, Decoding(LIMIT, 4, nbest=count)) for count in (None, 4))
+    one, all_four = (recognized(recognizer, features, labels, Decoding(LIMIT, 4, nbest=count)) for count in (None, 4))
     assert [(item.text, item.loss, item.avg_logprob) for item in one] == [
         (item.text, item.loss, item.avg_logprob) for item in all_four
     ]
 
 
-def test_an_utterance_s_numbers_do_not_depend_on_its_batch(recognizer: Recognizer) -> None:
+def test_an_utterance_s_numbers_do_not_depend_on_its_batch(recognizer: WhisperRecognizer) -> None:
     features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
     decoding = Decoding(LIMIT, num_beams=4, nbest=2)
-    together = recognizer.recognize(features, labels, decoding)
+    together = recognized(recognizer, features, labels, decoding)
     for index, item in enumerate(together):
-        alone = recognizer.recognize(features[index : index + 1], labels[index : index + 1], decoding)[0]
+        alone = recognized(recognizer, features[index : index + 1], labels[index : index + 1], decoding)[0]
         assert alone.nbest is not None and item.nbest is not None
         assert [other.text for other in alone.nbest] == [other.text for other in item.nbest]
         assert [other.avg_logprob for other in alone.nbest] == pytest.approx(

@@ -12,7 +12,7 @@ from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import label_loss, open_exported, pad_labels
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, label_loss, open_exported, pad_labels
 from trainers.models.whisper.whisper_scratch import LANGUAGES, START, language_code
 
 TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]
@@ -28,8 +28,10 @@ def description(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def recognizer(description: Path) -> Recognizer:
-    return FAMILY.load_recognizer(MODEL, description, seed=1)
+def recognizer(description: Path) -> WhisperRecognizer:
+    recognizer = FAMILY.load_recognizer(MODEL, description, seed=1)
+    assert isinstance(recognizer, WhisperRecognizer)
+    return recognizer
 
 
 class TestScratch:
@@ -181,12 +183,12 @@ class TestLoss:
 
 
 class TestInputFrames:
-    def test_within_it_a_shorter_input_is_taken(self, recognizer: Recognizer) -> None:
+    def test_within_it_a_shorter_input_is_taken(self, recognizer: WhisperRecognizer) -> None:
         model = recognizer.model.eval()
         with torch.no_grad(), recognizer.input_frames(100):
             assert model.get_encoder()(torch.zeros(1, 80, 100)).last_hidden_state.shape == (1, 50, 16)
 
-    def test_afterwards_all_is_as_before(self, recognizer: Recognizer) -> None:
+    def test_afterwards_all_is_as_before(self, recognizer: WhisperRecognizer) -> None:
         model = recognizer.model
         before = json.dumps(model.config.to_dict(), default=str), model.get_encoder().embed_positions.weight.clone()
         with pytest.raises(RuntimeError, match="inside"), recognizer.input_frames(100):
@@ -196,7 +198,7 @@ class TestInputFrames:
         assert torch.equal(positions.weight, before[1])
         assert positions.num_embeddings == positions.weight.shape[0] == 150
 
-    def test_the_whole_length_changes_nothing(self, recognizer: Recognizer) -> None:
+    def test_the_whole_length_changes_nothing(self, recognizer: WhisperRecognizer) -> None:
         model = recognizer.model.eval()
         features = torch.randn(1, 80, 300, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():

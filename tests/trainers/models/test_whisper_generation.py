@@ -110,7 +110,9 @@ class TestAsTheHubShipsIt:
         features = torch.randn(1, 80, 3000, generator=torch.Generator().manual_seed(0))
         labels = recognizer.encode_labels(['"'])
         said = {
-            as_written: recognizer.recognize(features, labels, Decoding(4, 1, as_written=as_written))
+            as_written: recognizer.recognize(
+                {"input_features": features}, labels, Decoding(4, 1, as_written=as_written)
+            )
             for as_written in (False, True)
         }
         assert '"' in str(said[True]) and '"' not in str(said[False])

@@ -5,7 +5,7 @@ from tests.trainers.synthetic import config
 from trainers.models.family import Limits
 from trainers.training.planning import cut_references
 
-LIMITS = Limits(context_s=30.0, label_tokens=448, new_tokens=444)
+LIMITS = Limits(context_s=30.0, label_tokens=448, prefix_tokens=0, new_tokens=444)
 
 
 @pytest.mark.parametrize(

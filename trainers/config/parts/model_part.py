@@ -2,11 +2,34 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainers.config.parts.part import Location, Part, Positive, trains
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
+CtcArchitecture = Literal["wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2vec-audio"]
+# Seconds of the longest input of any Whisper.
+WHISPER_CONTEXT_S = 30
+# Fields that mean something to CTC models alone.
+CTC_FIELDS = (
+    "vocabulary",
+    "vocabulary_file",
+    "word_delimiter_token",
+    "unk_token",
+    "pad_token",
+    "architecture",
+    "hidden_dropout",
+    "feat_proj_dropout",
+    "final_dropout",
+    "layerdrop",
+    "freeze_feature_encoder",
+    "feature_encoder_dim",
+    "feat_extract_norm",
+    "ctc_loss_reduction",
+    "ctc_zero_infinity",
+)
+# Fields that mean something to models with a decoder alone.
+DECODER_FIELDS = ("decoder_layers", "max_label_tokens", "dropout", "num_mel_bins")
 
 
 class ModelPart(Part):
@@ -14,19 +37,39 @@ class ModelPart(Part):
 
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
     name_or_path: Location | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")
+    family: Literal["whisper", "ctc"] | None = Field(
+        None, description="Family of the model. null: that of the weights; whisper for scratch."
+    )
     revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
     language: str | None = Field(
-        None, description="Language of the speech, in Whisper's words (english). null: an English-only model."
+        None,
+        description="Language of the speech, in Whisper's words (english). null: an English-only Whisper; a CTC model "
+        "needs none.",
     )
     task: Literal["transcribe", "translate"] = Field("transcribe", description="What the transcripts are.")
     max_context_s: Positive | None = Field(
         None,
-        le=30,
+        le=120,
         description="Longest input in whole seconds; clips are padded to the edge of their own length bucket. "
-        "null: every clip is padded to the model's full 30 s, as the reference does. "
-        "Opt-in for pretrained weights: they must be adapted to short input before it helps.",
+        "null: Whisper's clips are padded to the model's full 30 s, as the reference does; CTC models, which always "
+        "have buckets, take up to 120 s. Opt-in for a pretrained Whisper: it must be adapted to short input before it "
+        "helps.",
     )
-    vocab_size: Positive = Field(1000, ge=300, description="scratch: most byte-level BPE tokens learned from the text.")
+    vocabulary: Literal["own", "characters", "bpe"] | None = Field(
+        None,
+        description="CTC: own: the pretrained tokenizer. characters, bpe: learned from the training text, with a new "
+        "output layer. null: the pretrained tokenizer of weights that have an output layer for it, else characters.",
+    )
+    vocabulary_file: Location | None = Field(
+        None, description="CTC: a vocab.json of characters and their ids, instead of learning them. null: none."
+    )
+    word_delimiter_token: str = Field("|", min_length=1, description="CTC: stands for the space between words.")
+    unk_token: str = Field("[UNK]", min_length=1, description="CTC: stands for characters outside the vocabulary.")
+    pad_token: str = Field("[PAD]", min_length=1, description="CTC: the blank.")
+    architecture: CtcArchitecture = Field("wav2vec2-bert", description="scratch, CTC: model_type of the new model.")
+    vocab_size: Positive = Field(
+        1000, ge=300, description="scratch, and CTC's bpe: most byte-level BPE tokens learned from the text."
+    )
     d_model: Positive = Field(128, description="scratch: width.")
     encoder_layers: Positive = Field(2, description="scratch: encoder layers.")
     decoder_layers: Positive = Field(1, description="scratch: decoder layers.")
@@ -39,9 +82,50 @@ class ModelPart(Part):
     activation_dropout: Dropout | None = Field(
         None, description="Dropout in feed-forward layers. null: the model's own."
     )
+    hidden_dropout: Dropout | None = Field(None, description="CTC: dropout of layers. null: the model's own.")
+    feat_proj_dropout: Dropout | None = Field(
+        None, description="CTC: dropout of the feature projection. null: the model's own."
+    )
+    final_dropout: Dropout | None = Field(
+        None, description="CTC: dropout before the output layer. null: the model's own."
+    )
+    layerdrop: Dropout | None = Field(
+        None, description="CTC: how often a layer is skipped in training. null: 0, as ranks must agree on it."
+    )
     apply_spec_augment: bool = Field(False, description="Mask stretches of frames and of mel bins in training.")
     mask_time_prob: Dropout = Field(0.05, description="SpecAugment: about this fraction of frames is masked.")
+    mask_time_length: Positive = Field(10, description="SpecAugment: frames of a mask.")
     mask_feature_prob: Dropout = Field(0.0, description="SpecAugment: about this fraction of mel bins is masked.")
+    mask_feature_length: Positive = Field(10, description="SpecAugment: mel bins, or hidden dimensions, of a mask.")
+    freeze_feature_encoder: bool | None = Field(
+        None,
+        description="CTC: do not train the convolutions over samples. null: not those of pretrained weights.",
+    )
+    feature_encoder_dim: Positive = Field(64, description="scratch, CTC: channels of the convolutions over samples.")
+    feat_extract_norm: Literal["group", "layer"] = Field(
+        "layer",
+        description="scratch, CTC: norm of these convolutions; a group norm sees padding, and is scored without.",
+    )
+    ctc_loss_reduction: Literal["mean", "sum"] = Field(
+        "mean",
+        description="CTC: the loss of a global batch. mean: each utterance's loss by its number of labels, averaged. "
+        "sum: the sum of utterances' losses, by the number of all labels.",
+    )
+    ctc_zero_infinity: bool = Field(
+        False, description="CTC: a loss that is infinite counts as 0. Such clips are left out of training anyway."
+    )
+    attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] | None = Field(
+        None, description="How attention is computed, a transformers name. null: the library's choice."
+    )
+
+    @field_validator("max_context_s")
+    @classmethod
+    def _a_whisper_hears_30_s(cls, max_context_s: int | None, info: ValidationInfo) -> int | None:
+        if info.data.get("family") != "ctc" and (max_context_s or 0) > WHISPER_CONTEXT_S:
+            raise ValueError(
+                f"is more than the {WHISPER_CONTEXT_S} s of a Whisper; for a CTC model set model.family: ctc"
+            )
+        return max_context_s
 
     @model_validator(mode="after")
     def _init_fits(self, info: ValidationInfo) -> Self:
@@ -49,8 +133,10 @@ class ModelPart(Part):
             raise ValueError("name_or_path is missing: name a Hub id or folder, or set model.init: scratch")
         if self.init == "scratch" and self.name_or_path is not None:
             raise ValueError(f"name_or_path is {self.name_or_path} but init is scratch: set model.init: pretrained")
-        if self.init == "scratch" and self.language is None and trains(info):
+        if self.init == "scratch" and self.family != "ctc" and self.language is None and trains(info):
             raise ValueError("language is missing: a scratch model needs one, e.g. model.language: English")
+        if self.init == "scratch" and self.vocabulary == "own":
+            raise ValueError("vocabulary is own but init is scratch: a new model learns one (characters, bpe)")
         if self.d_model % self.attention_heads:
             raise ValueError(f"d_model {self.d_model} must be a multiple of attention_heads {self.attention_heads}")
         return self

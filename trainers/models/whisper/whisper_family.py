@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import GenerationConfig, WhisperConfig, WhisperProcessor
 
-from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.model_part import CTC_FIELDS, ModelPart
 from trainers.errors import ConfigError
 from trainers.models.family import Limits
 from trainers.models.pretrained import open_pretrained
+from trainers.models.whisper.whisper_export import write_processor
 from trainers.models.whisper.whisper_generation import language_of, read_generation_config, settle_generation
 from trainers.models.whisper.whisper_scratch import (
+    FULL_CONTEXT_S,
     LANGUAGES,
     START,
     language_code,
@@ -52,6 +54,16 @@ class WhisperFamily:
     """See `family.Family`; its processor is a WhisperProcessor."""
 
     name = "whisper"
+    model_types: tuple[str, ...] = ("whisper",)
+    foreign_fields: tuple[str, ...] = CTC_FIELDS
+
+    def context_s(self, model: ModelPart) -> float:
+        """See `Family`; of a new one what it is made for."""
+        return float(model.max_context_s or FULL_CONTEXT_S)
+
+    def learns_processor(self, model: ModelPart) -> bool:
+        """See `Family`."""
+        return model.init == "scratch"
 
     def new_processor(self, texts: Sequence[str], model: ModelPart) -> WhisperProcessor:
         """See `Family`."""
@@ -93,8 +105,15 @@ class WhisperFamily:
     def limits(self, model: ModelPart, processor: Any) -> Limits:
         """See `Family`."""
         if model.init == "scratch":
-            return limits_of(processor, model.max_label_tokens)
-        return limits_of(processor, int(_read_config(model).max_target_positions))
+            return self.limits_of(processor, model.max_label_tokens)
+        return self.limits_of(processor, int(_read_config(model).max_target_positions))
+
+    def limits_of(self, processor: Any, max_target_positions: int) -> Limits:
+        """The limits of a processor's context and a decoder's positions."""
+        # The end token, which is generated, is the last of an empty label.
+        prefix = len(self.encode_labels(processor, [""])[0]) - 1
+        context_s = float(processor.feature_extractor.chunk_length)
+        return Limits(context_s, max_target_positions, prefix, max(1, max_target_positions - PROMPT_TOKENS))
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Label ids of each text: language, task and no-timestamps tokens, the text, the end token.
@@ -131,6 +150,10 @@ class WhisperFamily:
 
         return load(model, description, self.open_processor(model, description), seed, weights)
 
+    def write_for_all_readers(self, folder: Path) -> set[str]:
+        """See `Family`."""
+        return write_processor(folder)
+
     def open_exported(self, folder: Path) -> Recognizer:
         """See `Family`."""
         from trainers.models.whisper.whisper_recognizer import open_exported  # noqa: PLC0415
@@ -138,18 +161,13 @@ class WhisperFamily:
         return open_exported(folder)
 
 
-def limits_of(processor: Any, max_target_positions: int) -> Limits:
-    """The limits of a processor's context and a decoder's positions."""
-    context_s = float(processor.feature_extractor.chunk_length)
-    return Limits(context_s, max_target_positions, max(1, max_target_positions - PROMPT_TOKENS))
-
-
 def regularization(model: ModelPart) -> dict[str, Any]:
     """What the config changes of a model's own config: dropout where it is given, and SpecAugment."""
     changes = {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
     changes["apply_spec_augment"] = model.apply_spec_augment
     if model.apply_spec_augment:
-        changes |= {name: getattr(model, name) for name in ("mask_time_prob", "mask_feature_prob")}
+        names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
+        changes |= {name: getattr(model, name) for name in names}
     return changes
 
 

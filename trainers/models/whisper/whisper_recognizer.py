@@ -1,7 +1,7 @@
 """A Whisper model as Rayscribe trains and scores it: padded labels, loss, and input of any even length."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,17 @@ from transformers.modeling_outputs import BaseModelOutput
 from trainers.config.parts.model_part import ModelPart
 from trainers.data.features import LogMel
 from trainers.models.family import Limits
-from trainers.models.pretrained import open_pretrained
-from trainers.models.recognizer import IGNORED_LABEL, Alternative, Decoding, LabelCollator, Recognition, Recognizer
-from trainers.models.whisper.whisper_family import WhisperFamily, limits_of, regularization
+from trainers.models.pretrained import attention, open_pretrained
+from trainers.models.recognizer import (
+    IGNORED_LABEL,
+    Alternative,
+    Decoding,
+    LabelCollator,
+    Recognition,
+    Recognizer,
+    Target,
+)
+from trainers.models.whisper.whisper_family import WhisperFamily, regularization
 from trainers.models.whisper.whisper_generation import allowing_text, language_of, settle_generation
 
 
@@ -46,7 +54,7 @@ class WhisperRecognizer(Recognizer):
     @property
     def limits(self) -> Limits:
         """See `Recognizer`."""
-        return limits_of(self.processor, int(self.model.config.max_target_positions))
+        return self.family.limits_of(self.processor, int(self.model.config.max_target_positions))
 
     @property
     def family(self) -> WhisperFamily:
@@ -63,9 +71,13 @@ class WhisperRecognizer(Recognizer):
         config = self.model.config
         return partial(pad_labels, start_id=config.decoder_start_token_id, pad_id=config.pad_token_id)
 
+    def fitted(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
+        """See `Recognizer`."""
+        return self.input_frames(inputs["input_features"].shape[-1])
+
     @contextmanager
     def input_frames(self, frames: int) -> Iterator[None]:
-        """See `Recognizer`; generation follows.
+        """Within it, the model takes inputs of exactly `frames` frames; generation follows.
 
         The encoder asks its config for the length and its position table for the number of rows; both are told for
         the moment, and no weight is touched, so that nothing of it can be saved.
@@ -78,15 +90,13 @@ class WhisperRecognizer(Recognizer):
         finally:
             config.max_source_positions = positions.num_embeddings = whole
 
-    def loss(
-        self, outputs: Any, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
-    ) -> torch.Tensor:
+    def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
         """See `Recognizer`: cross-entropy."""
-        return label_loss(outputs.logits, labels, count, smoothing)
+        return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @torch.no_grad()
     def recognize(
-        self, features: torch.Tensor, labels: Sequence[Sequence[int]], decoding: Decoding
+        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
         """See `Recognizer`."""
         model, prompt = self.model, PromptRecorder()
@@ -96,12 +106,14 @@ class WhisperRecognizer(Recognizer):
         text = (
             allowing_text(model.generation_config, self.processor.tokenizer) if decoding.as_written else nullcontext()
         )
-        with self.input_frames(features.shape[-1]), precision, text:
+        most = self.limits.new_tokens
+        assert most is not None, "it generates"
+        with self.fitted(inputs), precision, text:
             # Once, for the loss and for the hypothesis: the encoder is most of the work.
-            encoded = model.get_encoder()(features)
+            encoded = model.get_encoder()(inputs["input_features"])
             losses = self._losses(encoded, labels)
             options: dict[str, Any] = {
-                "max_new_tokens": max(1, min(decoding.max_length, self.limits.new_tokens)),
+                "max_new_tokens": max(1, min(decoding.max_length, most)),
                 "num_beams": decoding.num_beams,
                 "do_sample": False,
                 "logits_processor": [self._no_timestamps(), prompt],
@@ -176,7 +188,7 @@ def load(
     """See `Family.load_recognizer`."""
     if description is not None:
         set_seed(seed)
-        config = WhisperConfig.from_pretrained(description)
+        config = WhisperConfig.from_pretrained(description, **attention(model))
         network = WhisperForConditionalGeneration(config)
         if weights is not None:
             # Into a new network: from_pretrained forgets that the encoder's positions are not trained.
@@ -188,7 +200,7 @@ def load(
     network = open_pretrained(
         model,
         lambda: WhisperForConditionalGeneration.from_pretrained(
-            name, revision=revision, dtype=torch.float32, **regularization(model)
+            name, revision=revision, dtype=torch.float32, **regularization(model), **attention(model)
         ),
     )
     generation = network.generation_config

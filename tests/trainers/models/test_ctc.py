@@ -1,0 +1,260 @@
+"""CTC models of every architecture: lengths, padding, loss, vocabulary, and folders that others open."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCTC, AutoProcessor, pipeline
+
+from tests.trainers.synthetic import config, speechlike
+from trainers.config.parts.model_part import CtcArchitecture, ModelPart
+from trainers.data.features import LENGTHS
+from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_family import CtcFamily
+from trainers.models.ctc.ctc_recognizer import CtcRecognizer, pad_labels
+from trainers.models.known_families import family_of, family_of_folder, refuse_foreign_fields
+from trainers.models.recognizer import IGNORED_LABEL, Decoding, Target
+
+FAMILY = CtcFamily()
+TEXTS = ["one two", "three", "four four"]
+RATE_HZ = 16_000
+KINDS = [(architecture, "layer") for architecture in get_args(CtcArchitecture)] + [("wav2vec2", "group")]
+
+
+def part(**changes: Any) -> ModelPart:
+    """The model part of a tiny new CTC model."""
+    small = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
+    return config({"model": {**small, "feature_encoder_dim": 8, **changes}}).model
+
+
+def build(folder: Path, model: ModelPart) -> CtcRecognizer:
+    """A tiny new model."""
+    FAMILY.write_description(folder, TEXTS, model)
+    recognizer = FAMILY.load_recognizer(model, folder, seed=1)
+    assert isinstance(recognizer, CtcRecognizer)
+    recognizer.model.eval()
+    return recognizer
+
+
+@pytest.fixture(params=KINDS, ids=" ".join)
+def recognizer(request: pytest.FixtureRequest, tmp_path: Path) -> CtcRecognizer:
+    architecture, norm = request.param
+    return build(tmp_path / "description", part(architecture=architecture, feat_extract_norm=norm))
+
+
+def clip(duration_s: float, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(speechlike(duration_s, seed))
+
+
+def given(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in inputs.items() if name != LENGTHS}
+
+
+class TestLengths:
+    def test_outputs_are_counted_as_the_model_gives_them(self, recognizer: CtcRecognizer) -> None:
+        frames = recognizer.limits.frames
+        assert frames is not None
+        for samples in (4000, 4159, 4160, 5000, 8000, 16_001):
+            one = torch.from_numpy(speechlike(1.1)[:samples])
+            inputs = recognizer.new_features().inputs([one], None)
+            with torch.no_grad():
+                outputs = recognizer.model(**given(inputs)).logits.shape[1]
+            assert int(frames([samples])[0]) == int(recognizer._frames(inputs[LENGTHS])[0]) == outputs, samples
+
+    def test_a_clip_too_short_for_one_output_has_none(self, recognizer: CtcRecognizer) -> None:
+        frames = recognizer.limits.frames
+        assert frames is not None and frames(np.array([0, 100])).tolist() == [0, 0]
+
+
+class TestPadding:
+    def test_it_moves_the_outputs_of_those_models_alone_that_see_it(self, recognizer: CtcRecognizer) -> None:
+        features, one = recognizer.new_features(), clip(0.62)
+        alone, padded = features.inputs([one], None), features.inputs([one, clip(1.4, 1)], 2.0)
+        with torch.no_grad():
+            expected = recognizer.model(**given(alone)).logits[0]
+            found = recognizer.model(**given(padded)).logits[0, : len(expected)]
+        assert ((found - expected).abs().max() > 1e-4) == recognizer.limits.sees_padding
+
+    def test_the_input_is_what_the_extractor_gives_of_each_clip_alone(self, recognizer: CtcRecognizer) -> None:
+        clips = [clip(0.62), clip(1.4, 1)]
+        inputs = recognizer.new_features().inputs(clips, 2.0)
+        extractor = recognizer.processor.feature_extractor
+        name = extractor.model_input_names[0]
+        for row, one, length in zip(inputs[name], clips, inputs[LENGTHS].tolist(), strict=True):
+            alone = extractor(one.numpy().astype(np.float32) / 32768, sampling_rate=RATE_HZ, return_tensors="pt")
+            assert torch.equal(row[:length], alone[name][0, :length])
+            assert bool((row[length:] == extractor.padding_value).all())
+
+    def test_it_is_as_long_as_the_edge_says_whatever_else_is_in_the_batch(self, recognizer: CtcRecognizer) -> None:
+        features = recognizer.new_features()
+        name = recognizer.processor.feature_extractor.model_input_names[0]
+        widths = {features.inputs([clip(seconds)], 2.0)[name].shape[1] for seconds in (0.5, 1.1, 2.0)}
+        assert len(widths) == 1
+
+
+class TestLoss:
+    def batch(self, recognizer: CtcRecognizer) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        clips = [clip(0.5 + number / 4, number) for number in range(len(TEXTS))]
+        labels = pad_labels(recognizer.encode_labels(TEXTS))["labels"]
+        return recognizer.new_features().inputs(clips, 1.5), labels
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum"])
+    def test_it_is_the_reference_s_of_each_clip_alone(self, tmp_path: Path, reduction: str) -> None:
+        recognizer = build(tmp_path, part(architecture="wav2vec2", ctc_loss_reduction=reduction))
+        inputs, labels = self.batch(recognizer)
+        with torch.no_grad():
+            outputs = recognizer.model(**given(inputs))
+            found = recognizer.loss(outputs, Target(labels, inputs[LENGTHS]), None)
+            alone = [
+                recognizer.model(
+                    **given(recognizer.new_features().inputs([clip(0.5 + row / 4, row)], None)), labels=ids
+                )
+                for row, ids in enumerate(labels[:, None])
+            ]
+        sizes = labels.ne(IGNORED_LABEL).sum(dim=-1)
+        each = torch.stack([output.loss for output in alone])
+        expected = each.mean() if reduction == "mean" else each.sum() / sizes.sum()
+        torch.testing.assert_close(found, expected)
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum"])
+    def test_parts_of_a_global_batch_add_up_and_fillers_cost_nothing(self, tmp_path: Path, reduction: str) -> None:
+        recognizer = build(tmp_path, part(architecture="wav2vec2", ctc_loss_reduction=reduction))
+        inputs, labels = self.batch(recognizer)
+        outputs = recognizer.model(**given(inputs))
+        whole = recognizer.loss(outputs, Target(labels, inputs[LENGTHS]), None)
+        count = recognizer.counted(labels).ne(IGNORED_LABEL).sum()
+        filler = torch.full_like(labels[:1], IGNORED_LABEL)
+        rows = [(slice(0, 1), labels[:1]), (slice(1, 3), labels[1:3]), (slice(0, 1), filler)]
+        total = torch.zeros(())
+        for index, wanted in rows:
+            logits = type(outputs)(logits=outputs.logits[index])
+            total = total + recognizer.loss(logits, Target(wanted, inputs[LENGTHS][index]), count)
+        torch.testing.assert_close(total, whole)
+        assert int(recognizer.counted(filler).ne(IGNORED_LABEL).sum()) == 0
+
+
+class TestVocabulary:
+    def test_it_is_of_the_training_text_s_characters(self, tmp_path: Path) -> None:
+        processor = FAMILY.new_processor(["aba", "a c"], part())
+        assert processor.tokenizer.get_vocab() == {"|": 0, "a": 1, "b": 2, "c": 3, "[UNK]": 4, "[PAD]": 5}
+        assert FAMILY.encode_labels(processor, ["ab x", ""]) == [[1, 2, 0, 4], []]
+
+    @pytest.mark.parametrize("vocabulary", ["characters", "bpe"])
+    def test_texts_come_back_from_their_labels(self, tmp_path: Path, vocabulary: str) -> None:
+        texts = ["први ђак", "hello  all".replace("  ", " "), "šum – 3,5 €"]
+        processor = FAMILY.new_processor(texts, part(vocabulary=vocabulary, vocab_size=300))
+        blank = processor.tokenizer.pad_token_id
+        for text, ids in zip(texts, FAMILY.encode_labels(processor, texts), strict=True):
+            path = [each for label in ids for each in (label, label, blank)]
+            assert processor.tokenizer.decode(path) == text
+
+    def test_a_given_one_is_taken_as_it_is(self, tmp_path: Path) -> None:
+        vocabulary = {"[PAD]": 0, "[UNK]": 1, "|": 2, "z": 3, "a": 4}
+        file = tmp_path / "vocab.json"
+        file.write_text(json.dumps(vocabulary))
+        processor = FAMILY.new_processor(["b"], part(vocabulary_file=str(file)))
+        assert processor.tokenizer.get_vocab() == vocabulary
+
+    @pytest.mark.parametrize(
+        ("content", "wanted"),
+        [("{", "cannot be read"), ('{"a": 1}', "not a JSON object"), ('{"a": 0, "|": 1}', r"has no model.unk_token")],
+    )
+    def test_a_given_one_that_cannot_serve_is_refused(self, tmp_path: Path, content: str, wanted: str) -> None:
+        file = tmp_path / "vocab.json"
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=wanted):
+            FAMILY.new_processor(["b"], part(vocabulary_file=str(file)))
+
+    def test_a_delimiter_that_is_a_character_of_the_text_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"model\.word_delimiter_token is \|"):
+            FAMILY.new_processor(["a|b"], part())
+
+    def test_another_vocabulary_has_labels_of_its_own(self) -> None:
+        processors = [FAMILY.new_processor([text], part()) for text in ("ab", "ab", "abc")]
+        first, same, other = map(FAMILY.labels_fingerprint, processors)
+        assert first == same != other
+
+
+class TestFolders:
+    @pytest.mark.parametrize("vocabulary", ["characters", "bpe"])
+    @pytest.mark.parametrize("architecture", ["wav2vec2", "wav2vec2-bert"])
+    def test_plain_classes_and_a_pipeline_open_what_was_saved(
+        self, tmp_path: Path, architecture: str, vocabulary: str
+    ) -> None:
+        recognizer = build(tmp_path / "one", part(architecture=architecture, vocabulary=vocabulary, vocab_size=300))
+        saved = tmp_path / "model"
+        recognizer.model.save_pretrained(saved)
+        recognizer.processor.save_pretrained(saved)
+        FAMILY.write_for_all_readers(saved)
+        again = family_of_folder(saved).open_exported(saved)
+        assert isinstance(again, CtcRecognizer)
+        inputs = recognizer.new_features().inputs([clip(0.8)], None)
+        labels = recognizer.encode_labels(TEXTS[:1])
+        ours = recognizer.recognize(inputs, labels, Decoding(10, 1))
+        assert again.recognize(inputs, labels, Decoding(10, 1)) == ours
+        assert AutoModelForCTC.from_pretrained(saved).config.vocab_size == len(recognizer.processor.tokenizer)
+        assert AutoProcessor.from_pretrained(saved).tokenizer.get_vocab() == recognizer.processor.tokenizer.get_vocab()
+        said = pipeline("automatic-speech-recognition", model=str(saved))(clip(0.8).numpy().astype(np.float32) / 32768)
+        assert said["text"].strip() == ours[0].text
+
+    def test_pretrained_weights_without_an_output_layer_learn_a_vocabulary_and_a_new_one(self, tmp_path: Path) -> None:
+        base = build(tmp_path / "base", part(architecture="wav2vec2"))
+        saved = tmp_path / "encoder"
+        getattr(base.model, base.model.base_model_prefix).save_pretrained(saved)
+        base.processor.feature_extractor.save_pretrained(saved)
+        model = config({"model": {"name_or_path": str(saved)}}).model
+        family = family_of(model)
+        assert family.name == "ctc" and family.learns_processor(model)
+        family.write_description(tmp_path / "description", ["xyz"], model)
+        built = [family.load_recognizer(model, tmp_path / "description", seed=seed).model for seed in (1, 1, 2)]
+        heads = [network.lm_head.weight for network in built]
+        assert heads[0].shape[0] == len("xyz|") + 2
+        assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+        name = "wav2vec2.feature_projection.projection.weight"
+        assert torch.equal(built[0].state_dict()[name], base.model.state_dict()[name])
+        frozen = {name for name, weight in built[0].named_parameters() if not weight.requires_grad}
+        assert frozen and all("feature_extractor" in name for name in frozen)
+
+    def test_weights_with_an_output_layer_keep_it_and_their_vocabulary(self, tmp_path: Path) -> None:
+        base = build(tmp_path / "base", part(architecture="wav2vec2"))
+        saved = tmp_path / "model"
+        base.model.save_pretrained(saved)
+        base.processor.save_pretrained(saved)
+        FAMILY.write_for_all_readers(saved)
+        model = config({"model": {"name_or_path": str(saved), "freeze_feature_encoder": False}}).model
+        assert not family_of(model).learns_processor(model)
+        network = family_of(model).load_recognizer(model, None, seed=9).model
+        assert torch.equal(network.lm_head.weight, base.model.lm_head.weight)
+        assert all(weight.requires_grad for weight in network.parameters())
+        again = model.model_copy(update={"vocabulary": "characters"})
+        assert family_of(again).learns_processor(again)
+
+    def test_weights_of_a_checkpoint_with_other_sizes_are_refused(self, tmp_path: Path) -> None:
+        recognizer = build(tmp_path / "one", part(architecture="wav2vec2"))
+        saved = tmp_path / "checkpoint"
+        recognizer.model.save_pretrained(saved)
+        recognizer.processor.save_pretrained(saved)
+        FAMILY.adopt_description(saved, tmp_path / "same", part(architecture="wav2vec2"))
+        adopted = FAMILY.load_recognizer(part(architecture="wav2vec2"), tmp_path / "same", seed=5, weights=saved)
+        for name, weight in recognizer.model.state_dict().items():
+            assert torch.equal(adopted.model.state_dict()[name], weight), name
+        with pytest.raises(ConfigError, match="hidden_size 16, not 32"):
+            FAMILY.adopt_description(saved, tmp_path / "other", part(architecture="wav2vec2", d_model=32))
+
+
+def test_fields_of_other_families_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"model\.dropout: of no meaning to a model of the family ctc"):
+        refuse_foreign_fields(part(dropout=0.1), FAMILY)
+    whisper = config({"model.ctc_zero_infinity": True}).model
+    with pytest.raises(ConfigError, match=r"model\.ctc_zero_infinity: of no meaning .* whisper"):
+        refuse_foreign_fields(whisper, family_of(whisper))
+
+
+def test_a_family_that_the_weights_are_not_of_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "wav2vec2"}))
+    with pytest.raises(ConfigError, match=r"model\.family is whisper, but .* is a wav2vec2 model"):
+        family_of(config({"model": {"name_or_path": str(tmp_path), "language": "en", "family": "whisper"}}).model)

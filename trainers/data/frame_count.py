@@ -1,0 +1,43 @@
+"""How many outputs a convolutional encoder gives for a clip. Pure, so that lengths are checked without a model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One layer along time.
+
+    Attributes:
+        kernel: Width of its window.
+        stride: Elements from one window to the next.
+        padding: Zeros before and behind.
+    """
+
+    kernel: int
+    stride: int
+    padding: int = 0
+
+
+@dataclass(frozen=True)
+class FrameCount:
+    """Counts outputs over a stack of layers.
+
+    Attributes:
+        layers: From the samples on, each fed by the one before.
+    """
+
+    layers: tuple[Convolution, ...]
+
+    def __call__(self, samples: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Outputs of clips of so many samples; at least 0.
+
+        Args:
+            samples: Samples of each clip, shape (N,).
+        """
+        lengths = np.asarray(samples, dtype=np.int64)
+        for layer in self.layers:
+            lengths = (lengths + 2 * layer.padding - layer.kernel) // layer.stride + 1
+        return np.maximum(lengths, 0)

@@ -1,0 +1,1 @@
+"""The CTC family: encoders with an output for every frame."""

@@ -1,0 +1,178 @@
+"""The CTC family: processors with a vocabulary of the training text or of pretrained weights, labels and limits."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
+
+from trainers.config.parts.model_part import DECODER_FIELDS, ModelPart
+from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_frames import frame_count, sees_padding
+from trainers.models.ctc.ctc_scratch import (
+    check_rate,
+    for_tokenizer,
+    new_config,
+    new_extractor,
+    new_tokenizer,
+    processor_of,
+    regularization,
+)
+from trainers.models.family import Limits
+from trainers.models.pretrained import open_pretrained
+from trainers.models.whisper.whisper_scratch import language_code
+
+if TYPE_CHECKING:
+    from trainers.models.recognizer import Recognizer
+
+# Attention over 6,000 frames of 20 ms.
+CONTEXT_S = 120.0
+SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_dim")
+
+
+class CtcFamily:
+    """See `family.Family`; its processor is a Wav2Vec2Processor, or a Wav2Vec2BertProcessor."""
+
+    name = "ctc"
+    model_types: tuple[str, ...] = (
+        "wav2vec2",
+        "hubert",
+        "wavlm",
+        "wav2vec2-bert",
+        "data2vec-audio",
+        "unispeech",
+        "unispeech-sat",
+        "wav2vec2-conformer",
+    )
+    foreign_fields: tuple[str, ...] = DECODER_FIELDS
+
+    def context_s(self, model: ModelPart) -> float:
+        """See `Family`."""
+        return float(model.max_context_s or CONTEXT_S)
+
+    def learns_processor(self, model: ModelPart) -> bool:
+        """See `Family`; pretrained weights keep their own vocabulary only where they have an output layer for it."""
+        if model.vocabulary_file is not None or model.vocabulary in ("characters", "bpe"):
+            return True
+        if model.init == "scratch":
+            return True
+        if model.vocabulary == "own":
+            return False
+        architectures = _read_config(model).architectures or []
+        return not any(name.endswith("ForCTC") for name in architectures)
+
+    def new_processor(self, texts: Sequence[str], model: ModelPart) -> Any:
+        """See `Family`; the feature extractor is the pretrained weights' own, where there are any."""
+        extractor = new_extractor(model) if model.init == "scratch" else _open_extractor(model)
+        return processor_of(extractor, new_tokenizer(texts, model))
+
+    def write_description(self, folder: Path, texts: Sequence[str], model: ModelPart) -> None:
+        """See `Family`."""
+        processor = self.new_processor(texts, model)
+        config = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
+        config.update({**for_tokenizer(processor.tokenizer), **regularization(model)})
+        processor.save_pretrained(folder)
+        config.save_pretrained(folder)
+
+    def adopt_description(self, source: Path, folder: Path, model: ModelPart) -> None:
+        """See `Family`."""
+        processor, config = _open_processor_of(source), AutoConfig.from_pretrained(source)
+        wanted = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
+        sizes = {name: (getattr(config, name, None), getattr(wanted, name, None)) for name in SIZES}
+        other = ", ".join(f"{name} {size}, not {asked}" for name, (size, asked) in sizes.items() if size != asked)
+        if other:
+            raise ConfigError(
+                f"run.resume: the checkpoint's model is another than the config's: {other}: "
+                "set model to what the checkpoint was trained with"
+            )
+        config.update(regularization(model))
+        processor.save_pretrained(folder)
+        config.save_pretrained(folder)
+
+    def open_processor(self, model: ModelPart, description: Path | None) -> Any:
+        """See `Family`."""
+        if description is not None:
+            return _open_processor_of(description)
+        name, revision = str(model.name_or_path), model.revision or "main"
+        tokenizer = open_pretrained(model, lambda: AutoTokenizer.from_pretrained(name, revision=revision))
+        return processor_of(_open_extractor(model), tokenizer)
+
+    def limits(self, model: ModelPart, processor: Any) -> Limits:
+        """See `Family`."""
+        config = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
+        return self.limits_of(config)
+
+    def limits_of(self, config: Any) -> Limits:
+        """The limits of a model of this config."""
+        return Limits(
+            context_s=CONTEXT_S,
+            label_tokens=sys.maxsize,
+            prefix_tokens=0,
+            new_tokens=None,
+            frames=frame_count(config),
+            whole_context=False,
+            sees_padding=sees_padding(config),
+        )
+
+    def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
+        """See `Family`."""
+        ids: list[list[int]] = processor.tokenizer(list(texts), add_special_tokens=False).input_ids
+        return ids
+
+    def labels_fingerprint(self, processor: Any) -> str:
+        """See `Family`: what the tokenizer saves."""
+        content = hashlib.sha256(f"{version('transformers')} {version('tokenizers')}".encode())
+        with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
+            processor.tokenizer.save_pretrained(folder)
+            for file in sorted(Path(folder).iterdir()):
+                content.update(file.name.encode() + file.read_bytes())
+        return content.hexdigest()[:16]
+
+    def language_code(self, language: str) -> str:
+        """See `Family`; of a language that Whisper does not know, what the config says."""
+        try:
+            return language_code(language)
+        except ConfigError:
+            return language.lower()
+
+    def load_recognizer(
+        self, model: ModelPart, description: Path | None, seed: int, *, weights: Path | None = None
+    ) -> Recognizer:
+        """See `Family`."""
+        # Only now: it takes torch.
+        from trainers.models.ctc.ctc_recognizer import load  # noqa: PLC0415
+
+        return load(model, description, self.open_processor(model, description), seed, weights)
+
+    def write_for_all_readers(self, folder: Path) -> set[str]:
+        """See `Family`."""
+        AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
+        return {"preprocessor_config.json"}
+
+    def open_exported(self, folder: Path) -> Recognizer:
+        """See `Family`."""
+        from trainers.models.ctc.ctc_recognizer import open_exported  # noqa: PLC0415
+
+        return open_exported(folder, _open_processor_of(folder))
+
+
+def _read_config(model: ModelPart) -> Any:
+    name, revision = str(model.name_or_path), model.revision or "main"
+    return open_pretrained(model, lambda: AutoConfig.from_pretrained(name, revision=revision))
+
+
+def _open_extractor(model: ModelPart) -> Any:
+    name, revision = str(model.name_or_path), model.revision or "main"
+    extractor = open_pretrained(model, lambda: AutoFeatureExtractor.from_pretrained(name, revision=revision))
+    check_rate(extractor, f"model.name_or_path: {name}")
+    return extractor
+
+
+def _open_processor_of(folder: Path) -> Any:
+    return processor_of(AutoFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder))

@@ -1,0 +1,187 @@
+"""What of a CTC model is not weights: vocabulary, feature extractor and config, made of the training text and sizes."""
+
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoConfig,
+    PreTrainedTokenizerFast,
+    SeamlessM4TFeatureExtractor,
+    Wav2Vec2BertProcessor,
+    Wav2Vec2CTCTokenizer,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2Processor,
+)
+
+from trainers.config.parts.model_part import ModelPart
+from trainers.data.audio import SAMPLING_RATE_HZ
+from trainers.errors import ConfigError
+
+# Of the first layers, as in the released models: one output in 320 samples.
+CONV_KERNELS, CONV_STRIDES = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
+# Frames around each that tell it its place: of a new model, whose utterances are short, fewer than the released 128.
+POSITION_KERNEL, POSITION_GROUPS = 32, 4
+# data2vec-audio has several such layers.
+POSITION_LAYERS = 5
+
+
+def new_tokenizer(texts: Iterable[str], model: ModelPart) -> Any:
+    """The tokenizer of a config: its vocabulary given, or learned from the training text.
+
+    Args:
+        texts: Transcripts of the training set, and of nothing else.
+        model: Says what is learned, and the special tokens.
+
+    Raises:
+        ConfigError: a given vocabulary cannot be read, or lacks a special token; the word delimiter is in the text.
+    """
+    if model.vocabulary == "bpe":
+        return _learn_bpe(texts, model)
+    vocabulary = _given(model) if model.vocabulary_file is not None else _characters(texts, model)
+    with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
+        file = Path(folder) / "vocab.json"
+        file.write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
+        return Wav2Vec2CTCTokenizer(
+            str(file),
+            bos_token=None,
+            eos_token=None,
+            unk_token=model.unk_token,
+            pad_token=model.pad_token,
+            word_delimiter_token=model.word_delimiter_token,
+        )
+
+
+def _characters(texts: Iterable[str], model: ModelPart) -> dict[str, int]:
+    found = set().union(*texts)
+    if model.word_delimiter_token in found:
+        raise ConfigError(
+            f"model.word_delimiter_token is {model.word_delimiter_token}, which the training text has as a character: "
+            "take another, or remove it from the text (data.chars_to_ignore)"
+        )
+    tokens = [model.word_delimiter_token, *sorted(found - {" "}), model.unk_token, model.pad_token]
+    return {token: number for number, token in enumerate(tokens)}
+
+
+def _given(model: ModelPart) -> dict[str, int]:
+    where = f"model.vocabulary_file: {model.vocabulary_file}"
+    try:
+        vocabulary = json.loads(Path(str(model.vocabulary_file)).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where} cannot be read: {error}; give a JSON object of tokens and their ids") from error
+    if not isinstance(vocabulary, dict) or sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise ConfigError(f"{where}: not a JSON object of tokens and their ids, which are 0, 1, 2, …")
+    special = {name: getattr(model, name) for name in ("word_delimiter_token", "unk_token", "pad_token")}
+    missing = [f"model.{name} {token}" for name, token in special.items() if token not in vocabulary]
+    if missing:
+        raise ConfigError(f"{where} has no {', '.join(missing)}: add it there, or name the file's own token")
+    return vocabulary
+
+
+def _learn_bpe(texts: Iterable[str], model: ModelPart) -> PreTrainedTokenizerFast:
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner.decoder = decoders.Sequence(
+        [decoders.CTC(pad_token=model.pad_token, word_delimiter_token=" ", cleanup=False), decoders.ByteLevel()]
+    )
+    learner.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=model.vocab_size,
+            special_tokens=[model.pad_token, model.unk_token],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=learner, pad_token=model.pad_token, unk_token=model.unk_token)
+
+
+def new_extractor(model: ModelPart) -> Any:
+    """The feature extractor of a new model: normalized samples, or the log-mel features of wav2vec2-bert."""
+    if model.architecture == "wav2vec2-bert":
+        return SeamlessM4TFeatureExtractor()
+    masked = model.architecture == "data2vec-audio" or model.feat_extract_norm == "layer"
+    return Wav2Vec2FeatureExtractor(do_normalize=True, return_attention_mask=masked)
+
+
+def processor_of(extractor: Any, tokenizer: Any) -> Any:
+    """The two as one."""
+    kind = Wav2Vec2BertProcessor if isinstance(extractor, SeamlessM4TFeatureExtractor) else Wav2Vec2Processor
+    return kind(feature_extractor=extractor, tokenizer=tokenizer)
+
+
+def new_config(model: ModelPart, tokenizer: Any) -> Any:
+    """The config of a new model, from sizes."""
+    sizes = {
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.encoder_layers,
+        "num_attention_heads": model.attention_heads,
+        "intermediate_size": model.ffn_dim or 4 * model.d_model,
+        **for_tokenizer(tokenizer),
+        **regularization(model),
+    }
+    if model.architecture == "wav2vec2-bert":
+        sizes |= {"position_embeddings_type": "relative_key", "conv_depthwise_kernel_size": 15}
+    else:
+        sizes |= {
+            "conv_dim": [model.feature_encoder_dim] * len(CONV_KERNELS),
+            "conv_kernel": CONV_KERNELS,
+            "conv_stride": CONV_STRIDES,
+            "conv_bias": True,
+            "num_conv_pos_embeddings": POSITION_KERNEL,
+            "num_conv_pos_embedding_groups": POSITION_GROUPS,
+        }
+        if model.architecture == "data2vec-audio":
+            sizes |= {"num_conv_pos_embeddings": POSITION_LAYERS}
+        else:
+            sizes |= {"feat_extract_norm": model.feat_extract_norm}
+            sizes |= {"do_stable_layer_norm": model.feat_extract_norm == "layer"}
+    return AutoConfig.for_model(model.architecture, **sizes)
+
+
+def for_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """What a model's config says of its tokenizer."""
+    return {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+
+
+DROPOUTS = (
+    "hidden_dropout",
+    "activation_dropout",
+    "attention_dropout",
+    "feat_proj_dropout",
+    "final_dropout",
+)
+
+
+def regularization(model: ModelPart) -> dict[str, Any]:
+    """What the config's model part changes of a model's own config."""
+    open_value = 0.0 if model.init == "scratch" else None
+    given = {name: getattr(model, name) for name in DROPOUTS}
+    chosen = {name: value if value is not None else open_value for name, value in given.items()}
+    changes: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    changes |= {"layerdrop": model.layerdrop or 0.0, "apply_spec_augment": model.apply_spec_augment}
+    names = ["ctc_loss_reduction", "ctc_zero_infinity"]
+    if model.apply_spec_augment:
+        names += ["mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length"]
+    return changes | {name: getattr(model, name) for name in names}
+
+
+def check_rate(extractor: Any, origin: str) -> None:
+    """Refuses an extractor of another sampling rate than that of stored clips.
+
+    Raises:
+        ConfigError: it has one.
+    """
+    if extractor.sampling_rate != SAMPLING_RATE_HZ:
+        raise ConfigError(
+            f"{origin}: its feature extractor takes {extractor.sampling_rate} Hz, and Rayscribe stores clips at "
+            f"{SAMPLING_RATE_HZ} Hz: take a model of that rate"
+        )
