@@ -35,13 +35,15 @@ def family_of(model: ModelPart) -> Family:
 
 
 def refuse_foreign_fields(model: ModelPart, family: Family) -> None:
-    """Refuses fields that mean nothing to the family of a model, and so would be ignored.
+    """Refuses fields that mean nothing to the family of a model, and so would be ignored; false asks for nothing.
 
     Raises:
         ConfigError: names each.
     """
-    defaults = ModelPart.model_fields
-    foreign = [name for name in family.foreign_fields if getattr(model, name) != defaults[name].default]
+    values = {name: getattr(model, name) for name in family.foreign_fields}
+    foreign = [
+        name for name, value in values.items() if value is not False and value != ModelPart.model_fields[name].default
+    ]
     if foreign:
         names = ", ".join(f"model.{name}" for name in foreign)
         raise ConfigError(f"{names}: of no meaning to a model of the family {family.name}; remove it")

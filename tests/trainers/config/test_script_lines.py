@@ -144,6 +144,26 @@ def test_a_line_of_the_whisper_example_means_what_it_means_there(tmp_path: Path)
     assert (training.fp16, training.gradient_checkpointing, training.gradient_accumulation_steps) == (True, True, 2)
 
 
+def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
+    config = built(
+        """--dataset_name=common_voice --model_name_or_path=facebook/wav2vec2-large-xlsr-53 --dataset_config_name=tr
+        --num_train_epochs=15 --per_device_train_batch_size=16 --gradient_accumulation_steps=2 --learning_rate=3e-4
+        --warmup_steps=500 --eval_strategy=steps --text_column_name=sentence --length_column_name=input_length
+        --save_steps=400 --eval_steps=100 --layerdrop=0.0 --save_total_limit=3 --freeze_feature_encoder
+        --gradient_checkpointing --group_by_length --do_train --do_eval"""
+    )
+    assert config.run.name == "wav2vec2-large-xlsr-53-tr"
+    assert (config.model.layerdrop, config.model.freeze_feature_encoder) == (0.0, True)
+    training = config.training
+    assert (training.num_train_epochs, training.max_steps, training.save_steps, training.eval_steps) == (
+        15,
+        None,
+        400,
+        100,
+    )
+    assert config.checkpoint.num_to_keep == 3
+
+
 @pytest.mark.parametrize(
     ("flags", "field", "value"),
     [
@@ -164,6 +184,9 @@ def test_a_line_of_the_whisper_example_means_what_it_means_there(tmp_path: Path)
         ("--num_train_epochs 3", "training.warmup_steps", 0),
         ("--per_gpu_train_batch_size 3", "training.per_device_train_batch_size", 3),
         ("--no_cuda", "scaling.use_gpu", False),
+        ("--freeze_feature_encoder", "model.freeze_feature_encoder", True),
+        ("--layerdrop=0.1", "model.layerdrop", 0.1),
+        ("--ctc_zero_infinity True", "model.ctc_zero_infinity", True),
         ("--adafactor", "training.training_args.optim", "adafactor"),
         ("--resume_from_checkpoint True", "run.resume", "auto"),
         ("--resume_from_checkpoint=False", "run.resume", "never"),
@@ -185,7 +208,7 @@ def test_a_flag_is_short_for_a_field(flags: str, field: str, value: Any) -> None
         "--overwrite_output_dir=False --push_to_hub False --load_best_model_at_end",
         "--predict_with_generate --group_by_length --length_column_name input_length",
         "--preprocessing_num_workers 16 --overwrite_cache=False --preprocessing_only False",
-        "--freeze_feature_encoder=False --freeze_encoder False",
+        "--freeze_encoder False --add_adapter False",
         "--eval_metrics wer cer",
         "--half_precision_backend auto --local_rank=-1 --ddp_timeout 1800",
         "--use_habana=False --use_lazy_mode False --distribution_strategy ddp",

@@ -6,7 +6,7 @@ import pytest
 from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
-from trainers.models.known_families import FAMILIES, family_of, family_of_folder
+from trainers.models.known_families import FAMILIES, family_of, family_of_folder, refuse_foreign_fields
 from trainers.models.whisper.whisper_family import WhisperFamily
 
 
@@ -30,6 +30,10 @@ def test_pretrained_weights_are_of_the_family_that_their_config_names(tmp_path: 
     model = pretrained(tmp_path / "model", json.dumps({"model_type": "whisper"}))
     assert isinstance(family_of(model), WhisperFamily)
     assert isinstance(family_of_folder(tmp_path / "model"), WhisperFamily)
+
+
+def test_what_a_family_does_not_have_may_be_turned_off() -> None:
+    refuse_foreign_fields(config({"model.freeze_feature_encoder": False}).model, WhisperFamily())
 
 
 @pytest.mark.parametrize("content", [{"model_type": "bark"}, {"torch_dtype": "float32"}])

@@ -18,7 +18,6 @@ SCORE_ALONE = "--verb evaluate --model MODEL scores a model"
 _ONE_SOURCE = "weights, config, tokenizer and feature extractor come from one place, model.name_or_path"
 _TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
 _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or give a shorter manifest, data.{0}"
-_CTC_ONLY = "only a CTC model has it, and none can be trained yet"
 _ADAPTERS = "adapters for a language are not trained: all weights of model.name_or_path are"
 
 
@@ -52,22 +51,22 @@ MODEL = (
     Flag("model_revision", TEXT, "model.revision", help="git revision of the weights"),
     Flag("language", TEXT, "model.language", help="language of the speech, e.g. Serbian"),
     Flag("task", TEXT, "model.task", help="transcribe or translate"),
-    Flag("freeze_feature_encoder", SWITCH, always=(False,), reason=_CTC_ONLY),
+    Flag("freeze_feature_encoder", SWITCH, "model.freeze_feature_encoder"),
     Flag("freeze_encoder", SWITCH, always=(False,), reason="every weight is trained; none can be frozen yet"),
     Flag("apply_spec_augment", SWITCH, "model.apply_spec_augment"),
     Flag("attention_dropout", NUMBER, "model.attention_dropout"),
     Flag("activation_dropout", NUMBER, "model.activation_dropout"),
     Flag("mask_time_prob", NUMBER, "model.mask_time_prob"),
     Flag("mask_feature_prob", NUMBER, "model.mask_feature_prob"),
-    Flag("hidden_dropout", NUMBER, reason=f"{_CTC_ONLY}; model.dropout is a Whisper model's"),
-    Flag("feat_proj_dropout", NUMBER, reason=_CTC_ONLY),
-    Flag("final_dropout", NUMBER, reason=_CTC_ONLY),
-    Flag("layerdrop", NUMBER, reason=_CTC_ONLY),
-    Flag("mask_time_length", WHOLE, reason=_CTC_ONLY),
-    Flag("mask_feature_length", WHOLE, reason=_CTC_ONLY),
-    Flag("ctc_loss_reduction", TEXT, reason=_CTC_ONLY),
-    Flag("ctc_zero_infinity", SWITCH, always=(False,), reason=_CTC_ONLY),
-    Flag("attn_implementation", TEXT, reason="transformers chooses it for the device; it cannot be set yet"),
+    Flag("hidden_dropout", NUMBER, "model.hidden_dropout"),
+    Flag("feat_proj_dropout", NUMBER, "model.feat_proj_dropout"),
+    Flag("final_dropout", NUMBER, "model.final_dropout"),
+    Flag("layerdrop", NUMBER, "model.layerdrop"),
+    Flag("mask_time_length", WHOLE, "model.mask_time_length"),
+    Flag("mask_feature_length", WHOLE, "model.mask_feature_length"),
+    Flag("ctc_loss_reduction", TEXT, "model.ctc_loss_reduction"),
+    Flag("ctc_zero_infinity", SWITCH, "model.ctc_zero_infinity"),
+    Flag("attn_implementation", TEXT, "model.attn_implementation"),
     Flag("add_adapter", SWITCH, always=(False,), reason=_ADAPTERS),
     Flag("adapter_attn_dim", WHOLE, reason=_ADAPTERS),
     Flag("target_language", TEXT, reason=f"{_ADAPTERS}; model.language is the language of the speech"),
@@ -77,9 +76,9 @@ MODEL = (
     Flag("tokenizer_name_or_path", TEXT, reason=_ONE_SOURCE),
     Flag("feature_extractor_name", TEXT, reason=_ONE_SOURCE),
     Flag("use_fast_tokenizer", SWITCH, always=(True,), reason="a tokenizer is the fast one where there is one"),
-    Flag("unk_token", TEXT, reason=_CTC_ONLY),
-    Flag("pad_token", TEXT, reason=_CTC_ONLY),
-    Flag("word_delimiter_token", TEXT, reason=_CTC_ONLY),
+    Flag("unk_token", TEXT, "model.unk_token"),
+    Flag("pad_token", TEXT, "model.pad_token"),
+    Flag("word_delimiter_token", TEXT, "model.word_delimiter_token"),
     Flag("phoneme_language", TEXT, reason="phonemes are not supported: transcripts are text"),
     Flag("forced_decoder_ids", WORDS, reason="model.language and model.task say how a hypothesis begins"),
     Flag("suppress_tokens", WORDS, reason="the generation config of the weights says it, and is kept"),

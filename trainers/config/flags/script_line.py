@@ -15,6 +15,8 @@ from trainers.errors import ConfigError
 # Of the widely used recipe for Whisper; with fewer steps, a tenth of them warm up.
 DEFAULT_MAX_STEPS, DEFAULT_WARMUP_STEPS = 5000, 500
 STORAGE_VARIABLE = "BUCKET_URI"
+# How the names of weights begin that are no Whisper's.
+CTC_NAMES = ("wav2vec2", "w2v", "hubert", "wavlm", "data2vec", "mms")
 SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "model": MODEL,
     "data": DATA,
@@ -105,8 +107,9 @@ def base_of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
     if name == DEFAULT_DATASET:
         columns["text_column_name"] = "raw_transcription"
     weights = values.get("model_size") or Path(str(values.get("model_name_or_path"))).name.removeprefix("whisper-")
+    family = None if str(weights).lower().startswith(CTC_NAMES) else "whisper"
     language = values.get("name") or values.get("dataset_config_name")
-    words = "-".join(str(part).lower() for part in ("whisper", weights, language) if part)
+    words = "-".join(str(part).lower() for part in (family, weights, language) if part)
     return {
         "run": {"name": re.sub(r"[^a-z0-9._-]+", "-", words).strip("-")},
         "data": {"dataset": dataset, **columns},
