@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.settings import examples
 from trainers.data.batch_plan import BUCKET_EDGES_S, BatchPlan, BatchShape, Selection, bucket_edges, bucket_of
 
-EDGES_S = bucket_edges(120.0, bucketed=True)
+EDGES_S = bucket_edges(30.0, bucketed=True)
 
 
 # Seven clips in three shards, two a step, seed 42: rows and edge of each step of two epochs.
@@ -35,7 +35,7 @@ def order_of(plan: BatchPlan, epoch: int = 0) -> list[tuple[list[int], float]]:
 
 selections = st.builds(
     selection_of,
-    st.lists(st.one_of(st.floats(0.01, 120.0), st.sampled_from(BUCKET_EDGES_S)), min_size=1, max_size=150),
+    st.lists(st.one_of(st.floats(0.01, 30.0), st.sampled_from(EDGES_S)), min_size=1, max_size=150),
     st.integers(1, 20),
 )
 fixed_shapes = st.builds(
