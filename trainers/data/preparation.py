@@ -82,6 +82,7 @@ class PrepareOptions:
 
     do_lower_case: bool
     do_remove_punctuation: bool
+    chars_to_ignore: tuple[str, ...] = ()
     sampling_rate_hz: int = SAMPLING_RATE_HZ
     version: int = FORMAT_VERSION
     rows_per_shard: int = ROWS_PER_SHARD
@@ -89,7 +90,12 @@ class PrepareOptions:
     @classmethod
     def of(cls, data: DataPart) -> "PrepareOptions":
         """The options that a config asks for."""
-        return cls(do_lower_case=data.do_lower_case, do_remove_punctuation=data.do_remove_punctuation)
+        return cls(data.do_lower_case, data.do_remove_punctuation, data.chars_to_ignore)
+
+    @property
+    def hashed(self) -> dict[str, Any]:
+        """What is hashed of them; what came later counts only where it is used."""
+        return {name: value for name, value in asdict(self).items() if name != "chars_to_ignore" or value}
 
 
 @dataclass(frozen=True)
@@ -218,7 +224,7 @@ def _with_secrets(task: ShardTask, block: pa.Table) -> pa.Table:
 def prepared_key(source: Source, data: DataPart) -> str:
     """Hash of everything that decides which bytes preparing a split writes: 32 hexadecimal digits."""
     options = PrepareOptions.of(data)
-    return hashlib.sha256(json.dumps([source.fingerprint, asdict(options)]).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([source.fingerprint, options.hashed]).encode()).hexdigest()[:32]
 
 
 def prepare(

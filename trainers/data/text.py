@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Protocol
 
 # Invisible, and often left in text that was copied from a page: soft hyphen, zero-width space, direction
@@ -27,12 +28,15 @@ class TextRules(Protocol):
     Attributes:
         do_lower_case: Lower the case, as Unicode does for any script.
         do_remove_punctuation: Remove punctuation as `normalize` says.
+        chars_to_ignore: Remove these, and leave no space.
     """
 
     @property
     def do_lower_case(self) -> bool: ...  # noqa: D102
     @property
     def do_remove_punctuation(self) -> bool: ...  # noqa: D102
+    @property
+    def chars_to_ignore(self) -> Sequence[str]: ...  # noqa: D102
 
 
 def normalize(text: str, rules: TextRules) -> str:
@@ -54,6 +58,8 @@ def normalize(text: str, rules: TextRules) -> str:
     if rules.do_lower_case:
         text = text.lower()
     text = unicodedata.normalize("NFC", text)
+    for ignored in rules.chars_to_ignore:
+        text = text.replace(unicodedata.normalize("NFC", ignored), "")
     if rules.do_remove_punctuation:
         text = _without_punctuation(text)
     return collapse_whitespace(text)

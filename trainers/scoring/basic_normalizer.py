@@ -50,6 +50,7 @@ class _Rules:
 
     do_lower_case: bool = True
     do_remove_punctuation: bool = True
+    chars_to_ignore: tuple[str, ...] = ()
 
 
 def normalize_basic(text: str) -> str:

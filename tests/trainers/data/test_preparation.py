@@ -220,7 +220,9 @@ class TestReuse:
         again = cache.prepare(manifest, runner=never)
         assert (again.url, again.key) == (first.url, first.key)
 
-    @pytest.mark.parametrize("options", [{"do_lower_case": True}, {"do_remove_punctuation": True}])
+    @pytest.mark.parametrize(
+        "options", [{"do_lower_case": True}, {"do_remove_punctuation": True}, {"chars_to_ignore": ("o",)}]
+    )
     def test_other_options_are_another_set(self, folder: Cache, manifest: Path, options: dict[str, Any]) -> None:
         assert folder.prepare(manifest, **options).key != folder.prepare(manifest).key
 

@@ -79,3 +79,10 @@ def test_the_modules_do_not_bring_torch_in() -> None:
     modules = "trainers.data.text, trainers.data.audio, trainers.data.sources.manifest"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_ignored_characters_go_whole_and_leave_no_space() -> None:
+    ignoring = DataPart(
+        train="train.csv", validation="valid.csv", chars_to_ignore=("'", "…", "e\N{COMBINING ACUTE ACCENT}")
+    )
+    assert normalize("d'accord… caf\N{LATIN SMALL LETTER E WITH ACUTE} (oui)", ignoring) == "daccord caf (oui)"

@@ -36,6 +36,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "data.text_column_name": (Outcome.REFUSED, ("sentence",)),
     "data.do_lower_case": (Outcome.REFUSED, (True,)),
     "data.do_remove_punctuation": (Outcome.REFUSED, (True,)),
+    "data.chars_to_ignore": (Outcome.REFUSED, (("?", "!"),)),
     "data.do_normalize_eval": (Outcome.REFUSED, (False,)),
     "data.normalizer": (Outcome.REFUSED, ("none", "whisper_basic", "whisper_english")),
     "data.fingerprint": (Outcome.REFUSED, ("content", "metadata", "manifest")),

@@ -101,7 +101,7 @@ def _check(first: TrainConfig, second: SecondStart) -> None:
 
 def _hashed(name: str) -> str:
     """What a refusal names where a field is part of a hash, or of what fields come to together."""
-    of_data = {"audio_column_name", "text_column_name", "do_lower_case", "do_remove_punctuation"}
+    of_data = {"audio_column_name", "text_column_name", "do_lower_case", "do_remove_punctuation", "chars_to_ignore"}
     part, field = name.split(".", 1)
     if part == "data" and field in of_data:
         return "data.train"

@@ -13,7 +13,7 @@ import torch
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession
-from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.known_families import family_of
 from trainers.training.arguments import silence_libraries, training_arguments
 from trainers.training.planning import plan_training
 from trainers.training.schedule import Length, Schedule
@@ -59,7 +59,7 @@ def one_step(rank: int, job: Job) -> None:
         meeting = f"file://{job.folder}/meeting"
         torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
     session = LocalSession.of_this_process()
-    recognizer = WhisperFamily().load_recognizer(job.config.model, job.description, seed=1)
+    recognizer = family_of(job.config.model).load_recognizer(job.config.model, job.description, seed=1)
     plan, clips = plan_training(job.config, job.prepared, recognizer, workers)
     arguments = training_arguments(
         job.config,

@@ -1,8 +1,10 @@
 """One global batch has one gradient, however it is shared out over workers and forward passes."""
 
 import multiprocessing
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.multiprocessing.spawn import start_processes
@@ -13,13 +15,22 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.sources.opening import open_sources
-from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.known_families import family_of
 
 # Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.
 TEXTS = ["a", "one two three four five six seven", "no", "the quick brown fox jumps over the lazy dog", "x y"] * 2 + [
     ""
 ]
 SPLITS = [(1, 4), (2, 1), (2, 2), (3, 1)]
+CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
+MODELS: Mapping[str, dict[str, Any]] = {
+    "whisper": {},
+    "ctc layer norm": {"model": {**CTC, "architecture": "wav2vec2", "feature_encoder_dim": 8}},
+    "ctc group norm": {
+        "model": {**CTC, "architecture": "wav2vec2", "feature_encoder_dim": 8, "feat_extract_norm": "group"}
+    },
+    "ctc sum": {"model": {**CTC, "ctc_loss_reduction": "sum"}},
+}
 GLOBAL_BATCH = 10
 
 
@@ -28,6 +39,7 @@ class Bench:
     """A prepared set and a model, shared by all splits."""
 
     job: Job
+    model: Mapping[str, Any]
     root: Path
 
     def norm(self, workers: int, accumulation: int, *, plain_mean: bool = False) -> float:
@@ -35,6 +47,7 @@ class Bench:
         folder = self.root / f"{workers}x{accumulation}-{plain_mean}"
         folder.mkdir()
         changes = {
+            **self.model,
             "training.max_steps": 1,
             "training.global_batch_size": GLOBAL_BATCH,
             "training.gradient_accumulation_steps": accumulation,
@@ -50,8 +63,8 @@ class Bench:
         return norms.pop()
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+@pytest.fixture(scope="module", params=MODELS)
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     # Ten processes: what takes long to import is imported once.
     multiprocessing.set_forkserver_preload(["tests.trainers.training.gradient_process"])
     root = tmp_path_factory.mktemp("gradients")
@@ -66,8 +79,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         runner=run_here,
         log=lambda line: None,
     )
-    WhisperFamily().write_description(root / "description", TEXTS, config().model)
-    return Bench(Job(config(), prepared, root / "description", root), root)
+    model = config(MODELS[request.param]).model
+    family_of(model).write_description(root / "description", TEXTS, model)
+    return Bench(Job(config(), prepared, root / "description", root), MODELS[request.param], root)
 
 
 @pytest.fixture(scope="module")

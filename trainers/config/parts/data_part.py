@@ -57,6 +57,7 @@ class DataPart(Part):
     text_column_name: str = Field("text", description="Column with the transcript.")
     do_lower_case: bool = Field(False, description="Lower-case the transcripts that are trained on and scored.")
     do_remove_punctuation: bool = Field(False, description="Remove punctuation from the transcripts.")
+    chars_to_ignore: tuple[str, ...] = Field((), description="Remove these characters from the transcripts.")
     normalizer: Normalizer | None = Field(
         None,
         description="How reference and hypothesis are normalized before they are compared. none: not at all. basic: no "

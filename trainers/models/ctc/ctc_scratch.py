@@ -125,6 +125,7 @@ def new_config(model: ModelPart, tokenizer: Any) -> Any:
     }
     if model.architecture == "wav2vec2-bert":
         sizes |= {"position_embeddings_type": "relative_key", "conv_depthwise_kernel_size": 15}
+        sizes |= {"conformer_conv_dropout": sizes["hidden_dropout"]}
     else:
         sizes |= {
             "conv_dim": [model.feature_encoder_dim] * len(CONV_KERNELS),
