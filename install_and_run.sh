@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=fe80f39263bd9ae9
+key=ee8f7ce2c7751a43
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -109,6 +109,7 @@ opentelemetry-sdk==1.45.2
 opentelemetry-semantic-conventions==0.66b2
 packaging==26.3
 pandas==3.1.1
+peft==0.21.2
 pillow==13.0.0
 platformdirs==4.14.5
 prometheus-client==0.26.0

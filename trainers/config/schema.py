@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.model_part import ModelPart
@@ -23,6 +24,7 @@ class TrainConfig(Part):
     run: RunPart = RunPart()
     data: DataPart
     model: ModelPart
+    adapt: AdaptPart = AdaptPart()
     training: TrainingPart
     scaling: ScalingPart = ScalingPart()
     checkpoint: CheckpointPart = CheckpointPart()

@@ -81,7 +81,8 @@ class Subject:
     @property
     def needs_torch(self) -> bool:
         """Whether a check needs torch itself, not only configs, tokenizers and the installed version."""
-        return self.sets_arguments or (self.config.scaling.use_gpu and not self.elsewhere)
+        adapts = self.config.adapt.method != "full"
+        return self.sets_arguments or adapts or (self.config.scaling.use_gpu and not self.elsewhere)
 
     def unreachable(self, text: str) -> Finding:
         """The finding for something that is not there, or cannot be read."""

@@ -29,7 +29,8 @@ def export_model(
         test: Totals of the test split, None where there is none.
     """
     target, family = folder.storage.sub(MODEL), family_of_folder(local)
-    for name in sorted({*checkpoint.files, *family.write_for_all_readers(local)} - NOT_EXPORTED):
+    stored = {str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()}
+    for name in sorted((stored | family.write_for_all_readers(local)) - NOT_EXPORTED):
         target.upload_file(local / name, name)
     target.write_bytes("README.md", model_card(config, family, checkpoint, test).encode())
 

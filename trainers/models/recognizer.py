@@ -1,15 +1,21 @@
 """What training and scoring ask of a model, whatever its family."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from trainers.data.features import Features
 from trainers.models.family import Family, Limits
+
+if TYPE_CHECKING:
+    # It loads peft.
+    from trainers.models.adaptation.lora import Adapter
 
 IGNORED_LABEL = -100
 # From label ids of each utterance, -100 among them kept: `labels`, -100 behind each, and what else the model is given.
@@ -89,11 +95,13 @@ class Recognizer(ABC):
         model: A transformers model, not wrapped.
         processor: Its processor.
         notes: What was changed of the weights' own settings and matters to the result, a line each.
+        adapter: What is trained inside the model in place of its weights. None: they are themselves.
     """
 
     model: Any
     processor: Any
     notes: tuple[str, ...] = ()
+    adapter: Adapter | None = None
 
     @property
     @abstractmethod

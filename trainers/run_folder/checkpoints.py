@@ -28,7 +28,13 @@ MANIFEST = "MANIFEST.json"
 DAMAGED = "DAMAGED.json"
 # What training needs to go on, and nobody else; the optimizer's is twice the model.
 TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json"}
-_WEIGHTS = re.compile(r"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin")
+# In an adapter's checkpoint: the weights that it was trained on. Its `folder` names a run's own, which are a folder
+# beside the checkpoints.
+BASE = "base.json"
+# Written last.
+_BASE_COMPLETE = "config.json"
+_BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
+_WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
 
@@ -170,6 +176,28 @@ def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
         storage.download_file(key, local / file)
         if sha256_of(local / file) != entry["sha256"]:
             raise DamagedError(f"{storage.url(key)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
+    fetch_base(storage, local)
+
+
+def fetch_base(storage: Storage, local: Path) -> None:
+    """Copies the run's own weights that an adapter was trained on beside its checkpoint here; nothing for any other.
+
+    Args:
+        storage: The folder above the checkpoint.
+        local: The checkpoint's files here.
+
+    Raises:
+        DamagedError: they are missing. Whether they are the right ones is seen when they are opened.
+        StorageError: the storage is not available.
+    """
+    base = local / BASE
+    name = json.loads(base.read_bytes())["folder"] if base.is_file() else None
+    if name is None:
+        return
+    if not _BASE_FOLDER.fullmatch(name) or not storage.exists(f"{name}/{_BASE_COMPLETE}"):
+        raise DamagedError(f"{storage.url(name)}: is missing, and the adapter was trained on it; put it back there")
+    if not (local.parent / name).exists():
+        storage.download_folder(name, local.parent / name)
 
 
 def quarantine(writer: GroupWriter, name: str) -> None:

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.config.parts.checkpoint_part import BYTES_PER_WEIGHT
+from trainers.config.parts.checkpoint_part import BYTES_PER_NUMBER
 
 # On the node's own disk: one checkpoint is uploaded while the next is written.
 STAGED_CHECKPOINTS = 2
@@ -21,6 +21,8 @@ class DiskEstimate:
         kept: Most checkpoints that the run keeps, the one included that is on its way. None: all.
         storage: Folder of runs. None: a bucket.
         storage_free_bytes: Free there, the run's own checkpoints counted as free, since they are replaced.
+        models_bytes: Whole models that a run with an adapter writes on either disk beside its checkpoints: the merged
+            one, and where it has weights of its own, those.
     """
 
     checkpoint_bytes: int
@@ -29,33 +31,36 @@ class DiskEstimate:
     kept: int | None
     storage: str | None = None
     storage_free_bytes: int = 0
+    models_bytes: int = 0
 
     @classmethod
     def of(
         cls,
-        weights: int,
+        checkpoint_bytes: int,
         staging: Path,
         num_to_keep: int | None,
         storage: str | None,
         *,
         existing_bytes: int,
         fetched_bytes: int,
+        models_bytes: int = 0,
     ) -> "DiskEstimate":
         """Asks the disks.
 
         Args:
-            weights: Number of weights.
+            checkpoint_bytes: A checkpoint.
             staging: Folder on this node in which checkpoints are written.
             num_to_keep: Best checkpoints that are kept, beside the newest. None: all.
             storage: Local folder of runs. None: a bucket.
             existing_bytes: Of checkpoints that the run has, which later ones replace unless all are kept.
             fetched_bytes: Of the checkpoint on this node that goes once it is loaded.
+            models_bytes: See the attribute.
         """
         kept = num_to_keep + 2 if num_to_keep is not None else None
         replaced = existing_bytes if kept is not None else 0
         stored_free = shutil.disk_usage(storage).free + replaced if storage is not None else 0
         staging_free = shutil.disk_usage(staging).free + fetched_bytes
-        return cls(weights * BYTES_PER_WEIGHT, str(staging), staging_free, kept, storage, stored_free)
+        return cls(checkpoint_bytes, str(staging), staging_free, kept, storage, stored_free, models_bytes)
 
     @property
     def line(self) -> str:
@@ -66,30 +71,44 @@ class DiskEstimate:
         ]
         if self.storage is not None:
             parts.append(f"{self._count} in {self.storage} ({_gb(self.storage_free_bytes)} free)")
-        return "disk: " + " · ".join(parts)
+        return "disk: " + " · ".join(parts) + self._models
 
     @property
     def problem(self) -> str | None:
         """Which disk cannot hold what training will write: the folder, the need, what is free, and the fix."""
-        staged = STAGED_CHECKPOINTS * self.checkpoint_bytes
+        staged = STAGED_CHECKPOINTS * self.checkpoint_bytes + self.models_bytes
         if self.staging_free_bytes < staged:
             return (
                 f"{self.staging}: {_gb(self.staging_free_bytes)} are free, and {STAGED_CHECKPOINTS} checkpoints "
-                f"of about {_gb(self.checkpoint_bytes)} are written there: free {_gb(staged)}, or name "
+                f"of about {_gb(self.checkpoint_bytes)} are written there{self._models}: free {_gb(staged)}, or name "
                 "a larger disk (TMPDIR)"
             )
-        stored = (self.kept or 1) * self.checkpoint_bytes
+        stored = (self.kept or 1) * self.checkpoint_bytes + self.models_bytes
         if self.storage is not None and self.storage_free_bytes < stored:
             return (
                 f"{self.storage}: {_gb(self.storage_free_bytes)} are free, and the run keeps {self._count} of its "
-                f"checkpoints, of about {_gb(self.checkpoint_bytes)} each: free {_gb(stored)}, lower "
+                f"checkpoints, of about {_gb(self.checkpoint_bytes)} each{self._models}: free {_gb(stored)}, lower "
                 "checkpoint.num_to_keep, or take another run.storage_path"
             )
         return None
 
     @property
+    def _models(self) -> str:
+        return f", and {_gb(self.models_bytes)} of whole models" if self.models_bytes else ""
+
+    @property
     def _count(self) -> str:
         return f"up to {self.kept}" if self.kept is not None else "all"
+
+
+def checkpoint_bytes(stored: int, trained: int) -> int:
+    """Of a checkpoint.
+
+    Args:
+        stored: Weights that are stored in it.
+        trained: Weights that are trained, of which AdamW keeps two moments.
+    """
+    return BYTES_PER_NUMBER * (stored + 2 * trained)
 
 
 def _gb(size_bytes: int) -> str:

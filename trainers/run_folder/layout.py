@@ -2,6 +2,7 @@
 
 journal/00000001.json …       what happened, in one order; what it does not name does not exist, see `journal`
 checkpoints/<name>/           of all attempts; one exists once the journal names it, see `checkpoints`
+checkpoints/base-<hash>/      what an adapter is trained on, where it is the run's own, see `checkpoints.BASE`
 attempts/<k>/                 what only attempt k writes: TensorBoard events, and
     ray/<run>-a<k>/               Ray Train's own folder, with <checkpoint>/pointer.json for each that Ray keeps
     attempt.json                  when and where it began
@@ -12,7 +13,7 @@ attempts/<k>/                 what only attempt k writes: TensorBoard events, an
 
 At the root for people, as copies of what the journal names (hard links on a disk), see `publish`:
 config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
-model/                        the best model, ready for from_pretrained
+model/                        the best model, ready for from_pretrained; model/adapter/ where one is merged into it
 evaluation/<split>.json .jsonl
 metrics.jsonl                 all lines that count, over all attempts; with the others at the run's end
 result.json                   last
@@ -58,6 +59,7 @@ REPORTED_PACKAGES = (
     "transformers",
     "datasets",
     "accelerate",
+    "peft",
     "soundfile",
     "soxr",
     "jiwer",

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,13 +15,16 @@ from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.errors import StorageError
+from trainers.models.adaptation.base_weights import Base, store_own
+from trainers.models.adaptation.lora import Adapter, merge_once_a_node
+from trainers.models.adaptation.trained_weights import count, train_only
 from trainers.models.known_families import family_of, family_of_folder
 from trainers.models.pretrained import load_once_a_node
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase
 from trainers.run_folder.checkpoints import Uploader
-from trainers.run_folder.disk_space import DiskEstimate
+from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import training_arguments
@@ -72,15 +75,15 @@ class Loop:
         return self.start.checkpoint.step if self.start is not None else 0
 
     @property
-    def weight_count(self) -> int:
-        """Weights of the model."""
-        return sum(weight.numel() for weight in self.recognizer.model.parameters())
+    def weight_counts(self) -> tuple[int, int]:
+        """Weights that are trained, and weights of the model, an adapter's among them."""
+        return count(self.recognizer.model)
 
 
 def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
     """Loads the model, plans the batches, and ties the Trainer to both. Every rank calls it."""
     config, session, order = rank.config, rank.session, rank.order
-    recognizer = _load_model(rank, weights)
+    recognizer = _load_model(rank, start, weights)
     plan, clips = plan_training(config, order.sets["train"], recognizer, session.world_size)
     reports = CheckpointReports(session, rank.writer, config.checkpoint.score_attribute)
 
@@ -141,18 +144,49 @@ def train(loop: Loop) -> str | None:
     return _describe_stop(loop)
 
 
-def _load_model(rank: Rank, weights: Start | None) -> Recognizer:
-    config, processor = rank.config, rank.order.processor
-    local = weights.local if weights is not None else None
+def _load_model(rank: Rank, start: Start | None, weights: Start | None) -> Recognizer:
+    """The model with what is trained of it; an adapter's weights come with the checkpoint."""
+    part, seed = rank.config.adapt, rank.config.run.seed
+    if part.method != "lora":
+        recognizer = _load_weights(rank, rank.config.model, weights.local if weights is not None else None)
+        train_only(recognizer.model, part)
+        return recognizer
+    if start is None:
+        recognizer = _load_weights(rank, rank.config.model, weights.local if weights is not None else None)
+        base = _new_base(rank, recognizer, is_own=rank.config.model.init == "scratch" or weights is not None)
+    else:
+        base = Base.of_checkpoint(start.local)
+        own = start.local.parent / base.folder if base.folder is not None else None
+        recognizer = _load_weights(rank, base.applied_to(rank.config.model), own)
+        base.check(recognizer.model)
+    return replace(recognizer, adapter=Adapter.added(recognizer.model, part, seed, base))
+
+
+def _new_base(rank: Rank, recognizer: Recognizer, *, is_own: bool) -> Base:
+    """What an adapter is trained on from now on; a run's own weights are stored for its checkpoints."""
+    network = recognizer.model
+    if not is_own:
+        return Base.pretrained(network, rank.config.model)
+    base = Base.own(network)
+    checkpoints = rank.folder.storage.sub(layout.CHECKPOINTS)
+    rank.session.broadcast(
+        lambda: store_own(base, network, checkpoints, rank.staging.folder),
+        "storing the weights that the run begins with",
+    )
+    return base
+
+
+def _load_weights(rank: Rank, model: ModelPart, weights: Path | None) -> Recognizer:
+    processor = rank.order.processor
     with TemporaryDirectory(prefix="rayscribe-processor-") as folder:
         description = Path(folder) if processor is not None else None
         if processor is not None:
             rank.folder.storage.download_folder(processor, Path(folder))
 
-        def load(model: ModelPart) -> Recognizer:
-            return family_of(model).load_recognizer(model, description, config.run.seed, weights=local)
+        def load(part: ModelPart) -> Recognizer:
+            return family_of(part).load_recognizer(part, description, rank.config.run.seed, weights=weights)
 
-        return load_once_a_node(config.model, rank.session, load)
+        return load_once_a_node(model, rank.session, load)
 
 
 def _log_start(loop: Loop) -> None:
@@ -161,7 +195,7 @@ def _log_start(loop: Loop) -> None:
         return
     for note in loop.recognizer.notes:
         session.print_from_main(f"model: {note}")
-    millions = loop.weight_count / 1e6
+    trained, weights = loop.weight_counts
     begin = "from scratch" if loop.rank.config.model.init == "scratch" else "from pretrained weights"
     if loop.start is not None:
         begin = f"resuming from {loop.start.checkpoint.name}, step {loop.start.checkpoint.step}"
@@ -170,7 +204,7 @@ def _log_start(loop: Loop) -> None:
     size = shape.global_batch_size
     batch = f"{size} utterances" if size else f"{shape.max_batch_duration_s:g} padded s × {shape.slots}"
     session.print_from_main(
-        f"train: {millions:.1f} M weights · {session.world_size} workers · {batch} per step · "
+        f"train: {trained:,} of {weights:,} weights · {session.world_size} workers · {batch} per step · "
         f"{loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
     )
 
@@ -183,13 +217,18 @@ def _check_disks(loop: Loop) -> None:
     fetched = _size_bytes([loop.start.checkpoint]) if loop.start is not None else 0
     local = None if is_url(rank.folder.url) else rank.folder.url
     existing = _size_bytes(rank.writer.check().checkpoints)
+    trained, weights = loop.weight_counts
+    adapter = loop.recognizer.adapter
+    # The model that an adapter is merged into, and the weights that it is trained on where only the run has them.
+    models = 0 if adapter is None else 2 if adapter.has_own_base else 1
     disk = DiskEstimate.of(
-        loop.weight_count,
+        checkpoint_bytes(weights if adapter is None else trained, trained),
         rank.staging.folder,
         rank.keeping.num_to_keep,
         local,
         existing_bytes=existing,
         fetched_bytes=fetched,
+        models_bytes=models * checkpoint_bytes(weights, 0),
     )
     rank.session.print_from_main(disk.line)
     problems = [text for text in rank.session.gather(disk.problem, "checking the disks") if text is not None]
@@ -208,7 +247,8 @@ def _score_start(loop: Loop, start: Start) -> None:
     if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
         return
     loop.progress.scoring()
-    recognizer = family_of_folder(local).open_exported(local)
+    folder = merge_once_a_node(local, rank.session)
+    recognizer = family_of_folder(folder).open_exported(folder)
     recognizer.model.to(rank.device)
     validation = scored_clips(rank.config, rank.order.sets[VALIDATION], recognizer, VALIDATION)
     scorer = Scorer(validation, recognizer, rank.session, cache_bytes=cache_bytes(rank.config))

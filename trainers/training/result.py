@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.errors import FencedError, RayscribeError
+from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.export import export_model
 from trainers.models.known_families import family_of_folder
 from trainers.run_folder import layout
@@ -33,7 +34,8 @@ def _fetch_best(rank: Rank) -> tuple[Checkpoint, Path]:
     found = fetch_best(rank.staging, rank.writer, rank.keeping, rank.session)
     if found is None:
         raise RayscribeError(f"{rank.folder.url}: training ended without a checkpoint; this is a bug, please report it")
-    return found
+    best, local = found
+    return best, merge_once_a_node(local, rank.session)
 
 
 def _score_test(rank: Rank, outputs: RunFolder, local: Path) -> dict[str, Any] | None:

@@ -11,9 +11,11 @@ from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession, Session
 from trainers.errors import ConfigError
+from trainers.models.adaptation.lora import merge_folder
 from trainers.models.known_families import family_of
 from trainers.models.pretrained import load_once_a_node
 from trainers.models.recognizer import Recognizer
+from trainers.run_folder.checkpoints import fetch_base
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.storage import open_storage
@@ -66,9 +68,12 @@ def _open_model(order: EvaluateOrder, session: Session) -> Recognizer:
         revision = part.revision if order.model == part.name_or_path else None
         return _load(order.config, order.model, revision, session)
     parent, _, name = order.model.rpartition("/")
-    with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as local:
-        open_storage(parent, order.config.run.storage_options).download_folder(name, Path(local))
+    with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as folder:
+        storage, local = open_storage(parent, order.config.run.storage_options), f"{folder}/model"
+        storage.download_folder(name, Path(local))
         try:
+            fetch_base(storage, Path(local))
+            local = str(merge_folder(Path(local)))
             return _load(order.config, local, None, session)
         except ConfigError as error:
             raise ConfigError(f"--model {order.model}: {str(error).replace(local, 'it')}") from error

@@ -229,12 +229,21 @@ class SpeechTrainer(Seq2SeqTrainer):
         return 0
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
+        folder, adapter = Path(str(output_dir or self.args.output_dir)), self._recognizer.adapter
+        if adapter is None:
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            adapter.save(folder)
         if self.args.should_save:
-            folder = Path(str(output_dir or self.args.output_dir))
             # A pickle, and nothing that config.yaml does not say.
             (folder / "training_args.bin").unlink(missing_ok=True)
             self._recognizer.processor.save_pretrained(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self._recognizer.adapter is None:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            self._recognizer.adapter.load(Path(resume_from_checkpoint))
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Nothing: `Reseed` makes the state of each step from the step's number."""

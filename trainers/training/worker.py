@@ -8,6 +8,7 @@ import torch
 
 from trainers.distributed.session import LocalSession, Session
 from trainers.errors import FencedError, StoppedError
+from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder
@@ -81,4 +82,6 @@ def begin_from(rank: Rank) -> Start | None:
     """Fetches the checkpoint whose weights the run begins with; None: it begins with the model's own."""
     if rank.order.weights is None:
         return None
-    return Start(*fetch_weights(rank.order.weights, rank.config.run.storage_options, rank.staging, rank.session))
+    options = rank.config.run.storage_options
+    checkpoint, local = fetch_weights(rank.order.weights, options, rank.staging, rank.session)
+    return Start(checkpoint, merge_once_a_node(local, rank.session))

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.inspection import opened_model
 from trainers.inspection.findings import Finding
-from trainers.inspection.model_checks import CHECKS, check_arguments, check_labels, check_model
+from trainers.inspection.model_checks import CHECKS, check_adaptation, check_arguments, check_labels, check_model
 from trainers.inspection.opened_model import open_model
 from trainers.inspection.subject import Subject
 from trainers.inspection.whisper_checks import check_generation, check_start_token, check_tokens
@@ -62,6 +63,29 @@ def test_a_sound_model_is_found_sound(check: Any, tampered: Tampered) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_a_new_model_is_found_sound(check: Any, tmp_path: Path) -> None:
     assert levels(check.run, subject_of(tmp_path)) == {"ok"}
+
+
+class TestAdaptation:
+    @pytest.mark.parametrize(
+        ("fields", "words"),
+        [
+            ({"adapt.method": "freeze_encoder"}, "freeze_encoder; [0-9,]+ of [0-9,]+ weights are trained"),
+            ({"adapt.method": "last_n_layers", "adapt.n": 1}, "last_n_layers; [0-9,]+ of [0-9,]+ weights are trained"),
+            ({"adapt.method": "lora"}, "lora; adapters beside q_proj, k_proj, v_proj, out_proj"),
+            ({"adapt.method": "lora", "adapt.target_modules": ["fc1"]}, "lora; adapters beside fc1"),
+        ],
+    )
+    def test_what_is_trained_is_said(self, tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+        assert re.search(words, the_one(check_adaptation, subject_of(tmp_path, fields), "ok"))
+
+    def test_more_layers_than_the_model_has(self, tampered: Tampered) -> None:
+        subject = tampered(**{"adapt.method": "last_n_layers", "adapt.n": 40})
+        assert "adapt.n is 40, but model.encoder.layers has 1" in the_one(check_adaptation, subject, "error")
+        assert subject.needs_torch
+
+    def test_a_layer_that_is_not_there(self, tampered: Tampered) -> None:
+        subject = tampered(**{"adapt.method": "lora", "adapt.target_modules": ["q_prj"]})
+        assert "q_prj is the end of no linear layer's name" in the_one(check_adaptation, subject, "error")
 
 
 class TestModel:

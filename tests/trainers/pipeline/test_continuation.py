@@ -67,6 +67,41 @@ class TestAnyChange:
         _check(config(FIRST), second_start(random.Random(seed), FIRST, sorted(FIELDS)))
 
 
+LORA = {"adapt.method": "lora"}
+LAST = {"adapt.method": "last_n_layers", "adapt.n": 1}
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (LORA, {**LORA, "adapt.r": 8}),
+        (LORA, {**LORA, "adapt.alpha": 16}),
+        (LORA, {**LORA, "adapt.dropout": 0.1}),
+        (LORA, {**LORA, "adapt.target_modules": ["q_proj"]}),
+        (LORA, {}),
+        (LAST, {**LAST, "adapt.n": 2}),
+    ],
+)
+def test_what_is_trained_is_part_of_the_experiment(before: dict[str, Any], now: dict[str, Any]) -> None:
+    first, second = config({**FIRST, **before}), config({**FIRST, **now})
+    (name,) = {key for key in {**before, **now} if before.get(key) != now.get(key)}
+    with pytest.raises(ResumeError, match=rf"holds another experiment(.|\n)*{name}: "):
+        again(started(first), first, second)
+
+
+def test_a_run_of_a_version_without_adaptation_trained_all_weights() -> None:
+    first = config(FIRST)
+    state = started(first)
+    assert state.experiment is not None
+    known = state.experiment["experiment"]
+    older = {name: value for name, value in known.items() if not name.startswith("adapt.")}
+    assert len(older) < len(known)
+    before = replace(state, experiment={**state.experiment, "experiment": older})
+    assert again(before, first, first).exact
+    with pytest.raises(ResumeError, match=r"adapt\.method: 'full' → 'lora'"):
+        again(before, first, config({**FIRST, **LORA}))
+
+
 def _valid(changes: dict[str, Any]) -> TrainConfig | None:
     try:
         return config(changes)

@@ -6,8 +6,10 @@ from pydantic import Field
 
 from trainers.config.parts.part import Part, Positive
 
-# Of a weight in a checkpoint: itself and AdamW's two moments, in float32.
-BYTES_PER_WEIGHT = 3 * 4
+# float32.
+BYTES_PER_NUMBER = 4
+# Of a weight in a checkpoint that is trained: itself and AdamW's two moments.
+BYTES_PER_WEIGHT = 3 * BYTES_PER_NUMBER
 
 
 class CheckpointPart(Part):

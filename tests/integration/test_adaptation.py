@@ -1,0 +1,260 @@
+"""Whole runs that train some of the weights, or an adapter beside them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import WhisperForConditionalGeneration, pipeline
+
+from tests.integration.test_second_starts import first, run_folder, stop_after
+from tests.trainers.synthetic import config, speechlike
+from trainers.config.schema import TrainConfig
+from trainers.errors import ResumeError
+from trainers.models.adaptation.trained_weights import trained_names
+from trainers.models.known_families import family_of
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.evaluate import evaluate
+from trainers.pipeline.fit import fit
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
+
+LORA = {"adapt.method": "lora", "adapt.r": 4, "adapt.alpha": 8, "adapt.dropout": 0.2, "training.learning_rate": 1e-2}
+PROCESSOR = {"processor_config.json", "tokenizer.json", "tokenizer_config.json"}
+TRAINING = {"optimizer.pt", "scheduler.pt", "trainer_state.json"}
+SCORES = {"validation.json", "validation.jsonl"}
+
+
+def small(tones: Path, folder: Path, changes: Mapping[str, Any]) -> TrainConfig:
+    """Eight steps of a very small model with two layers on each side."""
+    layers = {"model.encoder_layers": 2, "model.decoder_layers": 2, "model.dropout": 0.1, "model.d_model": 32}
+    return config(first(tones, folder) | layers | {"training.learning_rate": 1e-2} | dict(changes))
+
+
+def begun_with(wanted: TrainConfig) -> Any:
+    """The network that a run from scratch began with."""
+    processor = run_folder(wanted) / "attempts" / "1" / "processor"
+    return family_of(wanted.model).load_recognizer(wanted.model, processor, wanted.run.seed).model
+
+
+def newest(wanted: TrainConfig) -> Path:
+    """Its newest checkpoint."""
+    name = Journal(RunFolder.of(wanted)).read().checkpoints[-1].name
+    return run_folder(wanted) / "checkpoints" / name
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def differing(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> set[str]:
+    """Names of the tensors that are not equal bit for bit."""
+    assert set(one) == set(other)
+    return {name for name in one if not torch.equal(one[name], other[name])}
+
+
+def moments(checkpoint: Path) -> int:
+    """Numbers in the first moments of a checkpoint's optimizer."""
+    states = torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"].values()
+    return sum(state["exp_avg"].numel() for state in states)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"adapt.method": "freeze_encoder"},
+        {"adapt.method": "decoder_only"},
+        {"adapt.method": "last_n_layers", "adapt.n": 1},
+        {"adapt.method": "freeze_encoder", "training.gradient_checkpointing": True},
+    ],
+    ids=lambda changes: "-".join(str(value) for value in changes.values()),
+)
+def test_what_is_not_trained_is_untouched_in_the_exported_model(
+    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
+) -> None:
+    wanted = small(tones, tmp_path, changes)
+    fit(wanted, LocalEngine())
+    network = begun_with(wanted)
+    trained = trained_names(network, wanted.adapt)
+    before = {name: weight.detach() for name, weight in network.named_parameters()}
+    after = load_file(run_folder(wanted) / "model" / "model.safetensors")
+    moved = differing({name: before[name] for name in after}, after)
+    assert moved == trained
+    count = sum(before[name].numel() for name in trained)
+    assert moments(newest(wanted)) == count, "the optimizer has states for what is trained only"
+    assert (
+        f"train: {count:,} of {sum(weight.numel() for weight in before.values()):,} weights" in capsys.readouterr().out
+    )
+
+
+@pytest.fixture(scope="module")
+def with_adapter(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """The config of a finished run with an adapter beside new weights."""
+    wanted = small(tones, tmp_path_factory.mktemp("lora"), LORA)
+    fit(wanted, LocalEngine())
+    return wanted
+
+
+def test_an_adapter_s_checkpoint_holds_nothing_of_the_base(with_adapter: TrainConfig) -> None:
+    checkpoint = newest(with_adapter)
+    adapter = {"adapter_config.json", "adapter_model.safetensors", "base.json", "config.json", "generation_config.json"}
+    assert files(checkpoint) == adapter | PROCESSOR | TRAINING | SCORES | {"MANIFEST.json"}
+    weights = load_file(checkpoint / "adapter_model.safetensors")
+    assert all("lora_" in name for name in weights)
+    assert moments(checkpoint) == sum(weight.numel() for weight in weights.values())
+    own = json.loads((checkpoint / "base.json").read_text())["folder"]
+    assert [path.name for path in checkpoint.parent.glob("base-*")] == [own], "stored once for all checkpoints"
+    stored, new = load_file(checkpoint.parent / own / "model.safetensors"), begun_with(with_adapter).state_dict()
+    assert not differing(stored, {name: new[name] for name in stored})
+
+
+def test_a_merged_model_is_the_base_with_the_adapter_added(with_adapter: TrainConfig) -> None:
+    model = run_folder(with_adapter) / "model"
+    assert {"adapter/adapter_config.json", "adapter/adapter_model.safetensors", "adapter/base.json"} < files(model)
+    assert not {"adapter_config.json", "base.json"} & files(model), "transformers would load the adapter once more"
+    merged, base = load_file(model / "model.safetensors"), begun_with(with_adapter).state_dict()
+    moved = differing(merged, {name: base[name] for name in merged})
+    adapter = load_file(model / "adapter" / "adapter_model.safetensors")
+    ends = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in adapter}
+    assert moved == {f"{name}.weight" for name in ends}
+    for name in ends:
+        low, high = (adapter[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
+        wanted = base[f"{name}.weight"] + high @ low * (8 / 4)
+        assert torch.allclose(merged[f"{name}.weight"], wanted, atol=1e-6)
+
+
+def test_a_merged_model_and_a_checkpoint_score_the_same(with_adapter: TrainConfig, tmp_path: Path) -> None:
+    elsewhere = with_adapter.model_copy(
+        update={"run": with_adapter.run.model_copy(update={"storage_path": str(tmp_path)})}
+    )
+    folder, best = run_folder(with_adapter), json.loads((run_folder(with_adapter) / "result.json").read_text())
+    models = [folder, folder / "model", folder / "checkpoints" / best["best_checkpoint"]]
+    results = [evaluate(elsewhere, LocalEngine(), model=str(model), split="test") for model in models]
+    assert [result.totals for result in results] == [results[0].totals] * 3
+    assert results[0].totals == {**best["test"], "split": "test"}
+    validation = evaluate(elsewhere, LocalEngine(), model=str(folder), split="validation").totals
+    assert validation["wer"] == best["validation"]["eval_wer"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"training.gradient_checkpointing": True}], ids=["plain", "checkpointing"])
+def test_a_killed_run_with_an_adapter_ends_with_the_same_weights(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    calm, killed = (small(tones, tmp_path / name, LORA | changes) for name in ("calm", "killed"))
+    fit(calm, LocalEngine())
+    stop_after(killed, 4, monkeypatch)
+    fit(killed, LocalEngine())
+    for name in ("adapter_model.safetensors", "optimizer.pt", "validation.jsonl"):
+        assert (newest(calm) / name).read_bytes() == (newest(killed) / name).read_bytes(), name
+    models = [run_folder(wanted) / "model" / "model.safetensors" for wanted in (calm, killed)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_gradient_checkpointing_changes_no_gradient_of_an_adapter(tones: Path, tmp_path: Path) -> None:
+    plain, saving = (
+        small(tones, tmp_path / str(on), LORA | {"training.gradient_checkpointing": on}) for on in (False, True)
+    )
+    for wanted in (plain, saving):
+        fit(wanted, LocalEngine())
+    one, other = (load_file(newest(wanted) / "adapter_model.safetensors") for wanted in (plain, saving))
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-5
+
+
+@pytest.mark.parametrize("changes", [LORA, {"adapt.method": "full"}], ids=["lora", "full"])
+def test_a_run_begins_with_an_adapter_s_checkpoint(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_adapter: TrainConfig, changes: dict[str, Any]
+) -> None:
+    best = json.loads((run_folder(with_adapter) / "result.json").read_text())["best_checkpoint"]
+    source = run_folder(with_adapter) / "checkpoints" / best
+    later = small(tones, tmp_path, {**changes, "run.resume": f"from:{source}", "training.learning_rate": 1e-9})
+    stop_after(later, 4, monkeypatch)
+    fit(later, LocalEngine())
+    model = load_file(run_folder(later) / "model" / "model.safetensors")
+    merged = load_file(run_folder(with_adapter) / "model" / "model.safetensors")
+    assert max(float((model[name] - merged[name]).abs().max()) for name in model) < 1e-6
+
+
+def test_an_adapter_whose_base_has_changed_is_not_continued(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = small(tones, tmp_path, LORA)
+    stop_after(wanted, 4, monkeypatch)
+    (base,) = newest(wanted).parent.glob("base-*/model.safetensors")
+    content = bytearray(base.read_bytes())
+    content[-1] ^= 1
+    base.write_bytes(content)
+    with pytest.raises(ResumeError, match="holds other weights than the adapter was trained on"):
+        fit(wanted, LocalEngine())
+
+
+def test_another_method_is_another_experiment(tones: Path, with_adapter: TrainConfig) -> None:
+    for changes in ({"adapt.r": 8}, {"adapt.target_modules": ["q_proj"]}):
+        other = with_adapter.model_copy(
+            update={"adapt": with_adapter.adapt.model_copy(update={k.partition(".")[2]: v for k, v in changes.items()})}
+        )
+        with pytest.raises(ResumeError, match=next(iter(changes))):
+            fit(other, LocalEngine())
+
+
+@pytest.fixture(scope="module")
+def tuned(tones: Path, hub_whisper: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """The config of a finished run with an adapter beside pretrained weights."""
+    pretrained = {
+        "run.name": "small",
+        "run.storage_path": str(tmp_path_factory.mktemp("tuned")),
+        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "model": {"name_or_path": str(hub_whisper), "language": "Serbian", "max_context_s": 2},
+        "training.max_steps": 2,
+        "training.save_steps": 1,
+        "training.per_device_train_batch_size": 2,
+        "training.generation_max_length": 4,
+        **LORA,
+    }
+    wanted = config(pretrained)
+    fit(wanted, LocalEngine())
+    return wanted
+
+
+class TestPretrained:
+    def test_the_checkpoint_names_its_base_and_stores_nothing_of_it(
+        self, tuned: TrainConfig, hub_whisper: Path
+    ) -> None:
+        checkpoint = newest(tuned)
+        base = json.loads((checkpoint / "base.json").read_text())
+        assert (base["name_or_path"], base["folder"]) == (str(hub_whisper), None)
+        assert json.loads((checkpoint / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
+            hub_whisper
+        )
+        assert not list(checkpoint.parent.glob("base-*"))
+        assert not list(checkpoint.glob("model*.safetensors"))
+
+    def test_the_merged_model_opens_with_pipeline(self, tuned: TrainConfig) -> None:
+        model = run_folder(tuned) / "model"
+        WhisperForConditionalGeneration.from_pretrained(model)
+        recognize: Any = pipeline("automatic-speech-recognition", model=str(model))
+        samples = speechlike(0.8).astype(np.float32) / 32768
+        heard = recognize({"raw": samples, "sampling_rate": 16_000}, generate_kwargs={"max_new_tokens": 4})
+        assert isinstance(heard["text"], str)
+
+    def test_the_merged_model_and_a_checkpoint_open_with_evaluate(self, tuned: TrainConfig, tmp_path: Path) -> None:
+        elsewhere = tuned.model_copy(update={"run": tuned.run.model_copy(update={"storage_path": str(tmp_path)})})
+        best = json.loads((run_folder(tuned) / "result.json").read_text())
+        checkpoint = run_folder(tuned) / "checkpoints" / best["best_checkpoint"]
+        for model in (run_folder(tuned) / "model", checkpoint):
+            assert (
+                evaluate(elsewhere, LocalEngine(), model=str(model), split="test").totals["wer"] == best["test"]["wer"]
+            )
+
+    def test_peft_opens_the_adapter_on_its_base(self, tuned: TrainConfig) -> None:
+        model = run_folder(tuned) / "model"
+        base = WhisperForConditionalGeneration.from_pretrained(
+            json.loads((model / "adapter" / "adapter_config.json").read_text())["base_model_name_or_path"]
+        )
+        merged = PeftModel.from_pretrained(base, str(model / "adapter")).merge_and_unload().state_dict()
+        stored = load_file(model / "model.safetensors")
+        assert not differing(stored, {name: merged[name] for name in stored})

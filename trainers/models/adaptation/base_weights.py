@@ -1,0 +1,121 @@
+"""The weights that an adapter is trained on: a pretrained model's by its name, or a run's own, stored once.
+
+A run's own are new ones, or those of a checkpoint that it begins with. They are the folder `base-<hash>` beside the
+checkpoints, written before the first of them, and never again.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig
+
+from trainers.config.parts.model_part import ModelPart
+from trainers.errors import DamagedError
+from trainers.models.adaptation.skeletons import auto_class
+from trainers.models.adaptation.trained_weights import heads
+from trainers.models.pretrained import open_pretrained
+from trainers.run_folder.checkpoints import BASE
+from trainers.storage import Storage
+
+
+@dataclass(frozen=True)
+class Base:
+    """Which weights an adapter is trained on.
+
+    Attributes:
+        sha256: Hash of the weights, see `fingerprint`.
+        name_or_path: Hub id or folder of a pretrained model. None: the run's own weights.
+        revision: Git revision on the Hub.
+        folder: Folder of the run's own weights, beside the checkpoints. None: pretrained ones.
+    """
+
+    sha256: str
+    name_or_path: str | None = None
+    revision: str | None = None
+    folder: str | None = None
+
+    @classmethod
+    def pretrained(cls, network: Any, model: ModelPart) -> "Base":
+        """The weights of the config's model, at the revision that was opened."""
+        revision = getattr(network.config, "_commit_hash", None) or model.revision
+        return cls(fingerprint(network), model.name_or_path, revision)
+
+    @classmethod
+    def own(cls, network: Any) -> "Base":
+        """Weights that only this run has."""
+        sha256 = fingerprint(network)
+        return cls(sha256, folder=f"base-{sha256[:16]}")
+
+    @classmethod
+    def of_checkpoint(cls, folder: Path) -> "Base":
+        """What an adapter's checkpoint was trained on."""
+        return cls(**json.loads((folder / BASE).read_text()))
+
+    def write(self, folder: Path) -> None:
+        """Writes it into an adapter's checkpoint."""
+        (folder / BASE).write_text(json.dumps(asdict(self), indent=1))
+
+    def applied_to(self, model: ModelPart) -> ModelPart:
+        """The config's model with these pretrained weights, whatever its revision has become since."""
+        return model.model_copy(update={"revision": self.revision}) if self.folder is None else model
+
+    def check(self, network: Any) -> None:
+        """Refuses other weights than the adapter was trained on.
+
+        Raises:
+            DamagedError: they have changed.
+        """
+        if fingerprint(network) != self.sha256:
+            raise DamagedError(
+                f"{self.name_or_path or self.folder}: holds other weights than the adapter was trained on: put those "
+                "back where they were, or name another run (--set run.name=…)"
+            )
+
+    def open(self, config: PretrainedConfig, beside: Path) -> Any:
+        """Opens the weights as a network of this config.
+
+        Args:
+            config: A checkpoint's.
+            beside: Folder of that checkpoint here.
+
+        Raises:
+            ConfigError: they cannot be opened.
+            DamagedError: they have changed.
+        """
+        name = self.name_or_path or str(beside.parent / str(self.folder))
+        part = ModelPart(name_or_path=name, revision=self.revision)
+        # A head for another vocabulary comes with the adapter.
+        options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}
+        revision = self.revision or "main"
+        network = open_pretrained(part, lambda: auto_class(config).from_pretrained(name, revision=revision, **options))
+        self.check(network)
+        return network
+
+
+def store_own(base: Base, network: Any, checkpoints: Storage, staging: Path) -> None:
+    """Writes the run's own weights beside the checkpoints, unless they are there already.
+
+    Args:
+        base: What they are.
+        network: The network, before it has an adapter.
+        checkpoints: The folder of the checkpoints.
+        staging: A folder on this node, where checkpoints that are fetched look for them too.
+    """
+    assert base.folder is not None
+    network.save_pretrained(staging / base.folder)
+    if not checkpoints.exists(f"{base.folder}/config.json"):
+        checkpoints.upload_folder(staging / base.folder, base.folder, last="config.json")
+
+
+def fingerprint(network: Any) -> str:
+    """SHA-256 of names, shapes and content of a network's weights, without the heads that a run makes anew."""
+    digest, skipped = hashlib.sha256(), tuple(f"{name}." for name in heads(network))
+    for name, weight in sorted(network.named_parameters()):
+        if not name.startswith(skipped):
+            digest.update(f"{name} {tuple(weight.shape)}".encode())
+            digest.update(weight.detach().contiguous().numpy().data)
+    return digest.hexdigest()

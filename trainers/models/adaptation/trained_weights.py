@@ -1,0 +1,135 @@
+"""Which weights of a network a method trains, found by the network's structure, not by its family.
+
+A model with a decoder has `get_encoder()` and `get_decoder()`. Any other is a CTC model: a base model, and a head that
+maps its output to labels.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from trainers.config.parts.adapt_part import AdaptPart
+from trainers.errors import ConfigError
+
+# What decoders name the modules of their cross-attention, their norms included.
+_CROSS_ATTENTION = re.compile(r"(encoder_attn|crossattention|cross_attn)")
+# What encoders and decoders name their list of layers.
+_LAYERS = ("layers", "layer", "h", "block")
+
+
+def train_only(network: Any, part: AdaptPart) -> None:
+    """Freezes every weight of a network that the method does not train; one that is frozen already stays so.
+
+    Args:
+        network: A transformers model.
+        part: The config's adapt part.
+
+    Raises:
+        ConfigError: the network has no such weights.
+    """
+    names = trained_names(network, part)
+    for name, weight in network.named_parameters():
+        weight.requires_grad_(weight.requires_grad and name in names)
+
+
+def trained_names(network: Any, part: AdaptPart) -> frozenset[str]:
+    """Names of the weights that a method trains, as in `network.named_parameters()`; none for lora.
+
+    Raises:
+        ConfigError: the network has no such weights.
+    """
+    if part.method == "full":
+        chosen = [""]
+    elif part.method == "freeze_encoder":
+        chosen = [name for name, _ in network.named_parameters() if not _is_below(name, _encoder(network))]
+    elif part.method == "decoder_only":
+        chosen = _decoder_without_cross_attention(network)
+    elif part.method == "last_n_layers":
+        chosen = [*_last_layers(network, part.n or 0), *heads(network)]
+    else:
+        chosen = []
+    return frozenset(
+        name for name, _ in network.named_parameters() if any(_is_below(name, module) for module in chosen)
+    )
+
+
+def count(network: Any) -> tuple[int, int]:
+    """How many weights of a network are trained, and how many it has."""
+    weights = list(network.parameters())
+    return sum(item.numel() for item in weights if item.requires_grad), sum(item.numel() for item in weights)
+
+
+def heads(network: Any) -> list[str]:
+    """Names of the modules behind a CTC model's base model; none for a model with a decoder.
+
+    They are new where the vocabulary is, and trained by every method.
+    """
+    if network.config.is_encoder_decoder:
+        return []
+    children = [name for name, child in network.named_children() if next(child.parameters(), None) is not None]
+    return [name for name in children if name != network.base_model_prefix]
+
+
+def _encoder(network: Any) -> str:
+    if network.config.is_encoder_decoder:
+        return _name_of(network, network.get_encoder())
+    return str(network.base_model_prefix)
+
+
+def _decoder_without_cross_attention(network: Any) -> list[str]:
+    if not network.config.is_encoder_decoder:
+        raise ConfigError(
+            f"adapt.method decoder_only: a CTC model ({network.config.model_type}) has no decoder; "
+            "freeze_encoder trains its head alone"
+        )
+    decoder = _name_of(network, network.get_decoder())
+    names = [name for name, _ in network.named_parameters() if _is_below(name, decoder)]
+    chosen = [name for name in names if not _CROSS_ATTENTION.search(name)]
+    if len(chosen) == len(names):
+        raise ConfigError(
+            f"adapt.method decoder_only: no cross-attention is found in the decoder of {network.config.model_type}; "
+            "take freeze_encoder, which trains the whole decoder"
+        )
+    return chosen
+
+
+def _last_layers(network: Any, n: int) -> list[str]:
+    sides = [_encoder(network)]
+    if network.config.is_encoder_decoder:
+        sides.append(_name_of(network, network.get_decoder()))
+    stacks = [_layers(network, side) for side in sides]
+    if too_short := [f"{name} has {length}" for name, length in stacks if length < n]:
+        raise ConfigError(f"adapt.n is {n}, but {' and '.join(too_short)} layers: lower it")
+    return [f"{name}.{index}" for name, length in stacks for index in range(length - n, length)]
+
+
+def _layers(network: Any, side: str) -> tuple[str, int]:
+    """Name and length of the list of layers of an encoder or a decoder."""
+    stacks = [
+        (name, module)
+        for name, module in network.named_modules()
+        if isinstance(module, torch.nn.ModuleList)
+        and _is_below(name, side)
+        and name.rpartition(".")[2] in _LAYERS
+        # Within layers there are lists, too.
+        and not any(step.isdigit() for step in name.split("."))
+    ]
+    if not stacks:
+        raise ConfigError(f"adapt.method last_n_layers: no list of layers is found in {side}; take another method")
+    name, module = max(stacks, key=lambda stack: sum(weight.numel() for weight in stack[1].parameters()))
+    return name, len(module)
+
+
+def _name_of(network: Any, wanted: Any) -> str:
+    return next(str(name) for name, module in network.named_modules() if module is wanted)
+
+
+def _is_below(name: str, module: str) -> bool:
+    return not module or name == module or name.startswith(f"{module}.")
+
+
+def linear_layers(network: Any) -> Iterator[str]:
+    """Names of the network's linear layers."""
+    return (name for name, module in network.named_modules() if isinstance(module, torch.nn.Linear))
