@@ -109,6 +109,26 @@ def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_w
     check_repeats(run.steps(), restarts=len(KILLS))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_workers_that_train_an_adapter_killed_thrice_end_with_the_same_weights(
+    ray_head: RayHead, recipe: Path, tmp_path: Path
+) -> None:
+    sets = ["scaling.num_workers=2", "adapt.method=lora", "adapt.dropout=0.2"]
+    run = Run(ray_head, "adapted-killed", str(tmp_path / "runs"), recipe, sets, tmp_path / "killed.log")
+    calm = replace(run, name="adapted-calm", log=tmp_path / "calm.log")
+    calm.start()
+    calm.finish()
+    run.start()
+    kills = KILLS[1:4]
+    for step, victim in kills:
+        run.wait_for(partial(run.reached, step), f"step {step}")
+        kill(run, victim)
+    run.finish()
+    check_same(run, calm, "adapter_model.safetensors")
+    check_repeats(run.steps(), restarts=len(kills))
+
+
 def kill(run: Run, victim: str) -> None:
     """Kills a worker, the driver, or both; starts a new driver where there is none."""
     if victim in (WORKER, BOTH):
@@ -131,11 +151,11 @@ def uploading(run: Run, proxy: FaultProxy, step: int) -> bool:
     return any("MANIFEST.json" not in files for files in late)
 
 
-def check_same(run: Run, calm: Run) -> None:
+def check_same(run: Run, calm: Run, weights: str = "model.safetensors") -> None:
     """Weights, optimizer and scores of the last checkpoints are equal to the last bit."""
     mine, theirs = run.checkpoints()[-1], calm.checkpoints()[-1]
     assert (mine.step, theirs.step) == (MAX_STEPS, MAX_STEPS)
-    assert mine.files["model.safetensors"]["sha256"] == theirs.files["model.safetensors"]["sha256"]
+    assert mine.files[weights]["sha256"] == theirs.files[weights]["sha256"]
     assert mine.metrics == theirs.metrics
     ours, others = (
         torch.load(io.BytesIO(item.folder.read_bytes(f"{CHECKPOINTS}/{last.name}/optimizer.pt")), weights_only=True)

@@ -185,6 +185,7 @@ def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
         ("--per_gpu_train_batch_size 3", "training.per_device_train_batch_size", 3),
         ("--no_cuda", "scaling.use_gpu", False),
         ("--freeze_feature_encoder", "model.freeze_feature_encoder", True),
+        ("--freeze_encoder", "adapt.method", "freeze_encoder"),
         ("--layerdrop=0.1", "model.layerdrop", 0.1),
         ("--ctc_zero_infinity True", "model.ctc_zero_infinity", True),
         ("--adafactor", "training.training_args.optim", "adafactor"),

@@ -18,7 +18,7 @@ SCORE_ALONE = "--verb evaluate --model MODEL scores a model"
 _ONE_SOURCE = "weights, config, tokenizer and feature extractor come from one place, model.name_or_path"
 _TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
 _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or give a shorter manifest, data.{0}"
-_ADAPTERS = "adapters for a language are not trained: all weights of model.name_or_path are"
+_ADAPTERS = "adapters for a language are not trained; adapt.method: lora trains low-rank ones"
 
 
 def _model_of_size(size: str) -> Mapping[str, Any]:
@@ -52,7 +52,7 @@ MODEL = (
     Flag("language", TEXT, "model.language", help="language of the speech, e.g. Serbian"),
     Flag("task", TEXT, "model.task", help="transcribe or translate"),
     Flag("freeze_feature_encoder", SWITCH, "model.freeze_feature_encoder"),
-    Flag("freeze_encoder", SWITCH, always=(False,), reason="every weight is trained; none can be frozen yet"),
+    Flag("freeze_encoder", SWITCH, "adapt.method", always=(False,), meanings={True: "freeze_encoder"}),
     Flag("apply_spec_augment", SWITCH, "model.apply_spec_augment"),
     Flag("attention_dropout", NUMBER, "model.attention_dropout"),
     Flag("activation_dropout", NUMBER, "model.activation_dropout"),

@@ -72,6 +72,30 @@ def test_the_head_of_a_ctc_model_is_trained_with_its_adapter(kind: str, tmp_path
     assert fingerprint(network(kind)) == fingerprint(_with_another_head(kind)), "a head is not what it is trained on"
 
 
+INPUTS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "whisper": ("input_features", (1, 80, 3000)),
+    "speech_to_text": ("input_features", (1, 40, 80)),
+    "moonshine": ("input_values", (1, 8000)),
+    "wav2vec2": ("input_values", (1, 8000)),
+    "wavlm": ("input_values", (1, 8000)),
+    "wav2vec2-bert": ("input_features", (1, 40, 160)),
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_adapter_of_the_default_learns(kind: str) -> None:
+    model = network(kind)
+    Adapter.added(model, PART, 0, Base.own(model))
+    name, shape = INPUTS[kind]
+    inputs = {name: torch.randn(shape)}
+    if kind in SEQ2SEQ:
+        inputs["decoder_input_ids"] = torch.tensor([[2, 5, 7]])
+    model.eval()(**inputs).logits.square().sum().backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if "lora_B" in name}
+    assert gradients
+    assert [name for name, gradient in gradients.items() if gradient is None or not gradient.any()] == []
+
+
 def _with_another_head(kind: str) -> Any:
     model = network(kind)
     torch.nn.init.normal_(model.lm_head.weight)
