@@ -26,6 +26,7 @@ from trainers.pipeline import demo_run
 EXAMPLES = """examples:
   python task.py    (the demo recipe, on this node)
   python task.py --config jobs/specs/whisper_micro.yaml --set scaling.num_workers=2
+  python task.py --config my.yaml --debug    (two batches through every stage, nothing is kept)
   python task.py --config my.yaml --set data.train=my/train.csv --set run.storage_path=s3://bucket/runs
   python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 --num-workers 3 --use-gpu
 The flags of transformers' speech recognition scripts and of its Trainer are all known; docs/flags.md says what each
@@ -50,6 +51,7 @@ class TaskArguments:
         nbest: evaluate: hypotheses that are given of each utterance. None: only the best.
         address: Address of a Ray cluster. None: RAY_ADDRESS, or a Ray that is started here.
         no_ray: Run in this process.
+        debug: train: take two batches through every stage, and keep nothing.
         attempt: train: number of the attempt where a service counts. None: the next one.
         only: check: some of the groups.
         elsewhere: check: the job runs on other machines than this.
@@ -67,6 +69,7 @@ class TaskArguments:
     nbest: int | None = None
     address: str | None = None
     no_ray: bool = False
+    debug: bool = False
     attempt: int | None = None
     only: str | None = None
     elsewhere: bool = False
@@ -85,7 +88,8 @@ def parse(arguments: Sequence[str]) -> TaskArguments:
         known.error(_unknown(unknown, [option for action in known._actions for option in action.option_strings]))
     values = vars(parsed)
     given = {flag.key: values.pop(flag.key) for flag in script_line.FLAGS}
-    return TaskArguments(sets=values.pop("set"), flags=given, demo=demo, **values)
+    debug = given["debug"] is True
+    return TaskArguments(sets=values.pop("set"), flags=given, demo=demo, debug=debug, **values)
 
 
 def _unknown(arguments: Sequence[str], options: Sequence[str]) -> str:
@@ -221,6 +225,12 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
         RayscribeError: what stopped it.
     """
     # Only now: a problem in the config is reported in a second, and torch, transformers and Ray take several to load.
+    if given.debug:
+        if given.verb != "train":
+            raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
+        from trainers.pipeline.debug_run import debug  # noqa: PLC0415
+
+        return debug(config)
     if given.verb == "check":
         from trainers.inspection.check_command import check  # noqa: PLC0415
         from trainers.inspection.subject import Subject  # noqa: PLC0415

@@ -19,14 +19,23 @@ Address = Annotated[
 WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Run in this process, without Ray.")]
 
 
-def train(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
+def train(
+    spec: Spec,
+    overrides: Overrides = [],  # noqa: B006
+    address: Address = None,
+    no_ray: WithoutRay = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Take two batches through every stage, in this process, and keep nothing."),
+    ] = False,
+) -> None:
     """Prepare, train, evaluate and export, without a queue.
 
     Run the same command again to continue an interrupted run.
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    _run(TaskArguments(spec, overrides, verb="train", address=address, no_ray=no_ray))
+    _run(TaskArguments(spec, overrides, verb="train", address=address, no_ray=no_ray, debug=debug))
 
 
 def prepare(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006

@@ -1,7 +1,7 @@
 """What every training worker runs: resume → build → train → finish. The same with and without Ray."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,7 +15,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import fetch_weights, starting_point, take_over
 from trainers.run_folder.staging import Staging
 from trainers.training.arguments import silence_libraries
-from trainers.training.loop import build, train
+from trainers.training.loop import Loop, build, train
 from trainers.training.rank import Rank, Start, WorkOrder
 from trainers.training.result import finish
 
@@ -25,8 +25,13 @@ def work_here(order: WorkOrder) -> None:
     work(order, LocalSession.of_this_process())
 
 
-def work(order: WorkOrder, session: Session) -> None:
+def work(order: WorkOrder, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:
     """Trains, scores and exports one run. Every rank calls it.
+
+    Args:
+        order: What the workers are told.
+        session: The ranks.
+        watch: Called with what training is built of, before it begins.
 
     Raises:
         FencedError: another attempt has taken the run over.
@@ -37,11 +42,16 @@ def work(order: WorkOrder, session: Session) -> None:
         start = resume(rank)
         weights = begin_from(rank) if start is None else None
         with session.stoppable():
-            stopped = train(build(rank, start, weights))
+            stopped = _train(build(rank, start, weights), watch)
             if stopped is not None:
                 raise StoppedError(stopped)
         free_memory()
         finish(rank)
+
+
+def _train(loop: Loop, watch: Callable[[Loop], None]) -> str | None:
+    watch(loop)
+    return train(loop)
 
 
 @contextmanager

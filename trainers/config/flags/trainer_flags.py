@@ -196,6 +196,13 @@ DECIDED = (
     _off("include_inputs_for_metrics", "metrics are error rates of transcripts, see docs/scoring.md"),
     _off("include_tokens_per_second", "clips, not tokens, are counted per second"),
     Flag("generation_config", TEXT, reason="the weights' own is used; training.generation_max_length and _num_beams"),
+    Flag(
+        "debug",
+        SWITCH_OR_TEXT,
+        "training.training_args.debug",
+        always=(True, False, ""),
+        reason="the flag alone takes two batches through every stage, and keeps nothing; a text is the Trainer's",
+    ),
     Flag("ray_scope", TEXT, always=("last",), reason="hyperparameters are not searched: each run is one config"),
     _off("push_to_hub", _NOTHING_PUSHED),
     *(
@@ -219,7 +226,7 @@ _AS_IT_IS = {
     NUMBER: ("adam_beta1", "adam_beta2", "adam_epsilon", "label_smoothing_factor", "neftune_noise_alpha"),
     TEXT: (
         *("optim", "optim_args", "torch_compile_backend", "torch_compile_mode", "log_level", "log_level_replica"),
-        *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "debug"),
+        *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     ),
     SWITCH_OR_TEXT: ("include_num_input_tokens_seen",),
     WORDS: ("optim_target_modules",),

@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCTC, Speech2TextConfig, Speech2TextForConditionalGeneration
+
+from tests.trainers.synthetic import config
+from trainers.config.parts.model_part import ModelPart
+from trainers.models.known_families import FAMILIES
+from trainers.models.stand_in import LARGE, stand_in
+
+
+def published(folder: Path, model_type: str) -> ModelPart:
+    """The description of a model of the sizes that its kind has by default, without its weights."""
+    described = AutoConfig.for_model(model_type, vocab_size=40)
+    described.save_pretrained(folder)
+    (folder / "vocab.json").write_text("{}")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    return config({"model": {"name_or_path": str(folder), "language": "English"}}).model
+
+
+@pytest.mark.parametrize("model_type", FAMILIES["ctc"].model_types)
+def test_a_stand_in_is_a_small_model_of_the_same_kind(model_type: str, tmp_path: Path) -> None:
+    part, line = stand_in(published(tmp_path / "large", model_type), tmp_path / "small", seed=1)
+    assert part.name_or_path == str(tmp_path / "small")
+    assert "random weights stand in" in line
+    model = AutoModelForCTC.from_pretrained(tmp_path / "small")
+    assert (model.config.model_type, model.config.vocab_size) == (model_type, 40)
+    assert sum(weight.numel() for weight in model.parameters()) < LARGE
+    with torch.no_grad():
+        bert = model_type == "wav2vec2-bert"
+        inputs = {"input_features": torch.zeros(1, 50, 160)} if bert else {"input_values": torch.zeros(1, 16_000)}
+        assert model(**inputs).logits.shape[-1] == 40
+    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "vocab.json",
+    ]
+
+
+def test_another_speech_model_has_a_stand_in_too(tmp_path: Path) -> None:
+    Speech2TextConfig(architectures=["Speech2TextForConditionalGeneration"]).save_pretrained(tmp_path / "large")
+    model = config({"model": {"name_or_path": str(tmp_path / "large"), "language": "English"}}).model
+    stand_in(model, tmp_path / "small", seed=1)
+    small = Speech2TextForConditionalGeneration.from_pretrained(tmp_path / "small")
+    assert (small.config.d_model, small.config.encoder_layers, small.config.vocab_size) == (32, 2, 10_000)
+
+
+def test_small_weights_stand_for_themselves(tmp_path: Path) -> None:
+    published(tmp_path, "wav2vec2")
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "conv_dim": [32] * 7,
+    }
+    AutoConfig.for_model("wav2vec2", **sizes).save_pretrained(tmp_path)
+    model = config({"model": {"name_or_path": str(tmp_path), "language": "English"}}).model
+    assert stand_in(model, tmp_path / "small", seed=1)[0] == model
+    assert not (tmp_path / "small").exists()
+
+
+def test_sizes_of_a_new_model_are_small_and_fit_each_other(tmp_path: Path) -> None:
+    model = config({"model.d_model": 600, "model.attention_heads": 12, "model.encoder_layers": 24}).model
+    small, _ = stand_in(model, tmp_path, seed=1)
+    assert (small.d_model, small.encoder_layers, small.decoder_layers) == (64, 2, model.decoder_layers)
+    assert small.d_model % small.attention_heads == 0
+    again, line = stand_in(small, tmp_path, seed=1)
+    assert (again, line) == (small, "as it is")

@@ -1,0 +1,64 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainers.synthetic import config, write_corpus
+from trainers.data.sources.opening import open_sources
+from trainers.pipeline.debug_run import small_config
+
+GPU = {"training.fp16": True, "training.training_args": {"tf32": True, "adam_beta1": 0.8}, "scaling.use_gpu": True}
+
+
+def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        **GPU,
+        "data": {"demo": {}},
+        "training.max_steps": None,
+        "training.num_train_epochs": 3,
+        "training.warmup_steps": 500,
+        "training.learning_rate": 0.3,
+        "training.report_to": ["wandb", "tensorboard"],
+        "run.resume": "from:/runs/a/checkpoints/b",
+        "scaling.resources_per_worker": {"GPU": 1},
+    }
+    small = small_config(config(changes), tmp_path)
+    training = small.training
+    assert (training.max_steps, training.save_steps, training.scoring_steps, training.warmup_steps) == (2, 1, 1, 0)
+    assert (training.fp16, training.learning_rate, training.report_to) == (False, 0.3, ["tensorboard"])
+    assert training.training_args == {"adam_beta1": 0.8}
+    assert (small.scaling.num_workers, small.scaling.use_gpu, small.scaling.worker_resources) == (1, False, {"CPU": 1})
+    assert (small.run.resume, small.run.storage_path, small.data.cache_dir) == ("auto", str(tmp_path / "runs"), None)
+    assert small.data.demo is not None
+    assert small.data.demo.train_utterances == 16
+
+
+def test_manifests_are_cut_with_what_they_say_of_each_clip(tmp_path: Path) -> None:
+    for name, count in (("train", 20), ("validation", 3)):
+        write_corpus(tmp_path, ["čaj, da"] * count, durations_s=[0.2] * count, name=name)
+    data = {split: str(tmp_path / f"{split}.csv") for split in ("train", "validation")}
+    whole = config({"data": data})
+    (tmp_path / "few").mkdir()
+    small = small_config(whole, tmp_path / "few")
+    options = whole.run.storage_options
+    before, after = (open_sources(each.data, storage_options=options) for each in (whole, small))
+    assert [len(source.table) for source in after] == [16, 3]
+    for long, short in zip(before, after, strict=True):
+        assert short.table.to_pylist() == long.table.slice(0, len(short.table)).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("train", "train[:16]"),
+        ("train+validation", "train[:16]+validation[:16]"),
+        ("train[10%:20%]", "train[:16]"),
+        ("train.clean.100(pct1_dropremainder)", "train.clean.100[:16]"),
+    ],
+)
+def test_splits_of_a_data_set_are_cut(name: str, cut: str, tmp_path: Path) -> None:
+    data = {"dataset": {"name": "a/b", "train_split": name, "test_split": None}}
+    small = small_config(config({"data": data}), tmp_path)
+    assert small.data.dataset is not None
+    assert (small.data.dataset.train_split, small.data.dataset.test_split) == (cut, None)
+    assert small.data.dataset.validation_split == "validation[:4]"

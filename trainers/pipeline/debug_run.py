@@ -1,0 +1,231 @@
+"""`--debug`: two batches through every stage of a recipe, in one process and in a folder that is thrown away."""
+
+import json
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from trainers.config.overrides import apply_overrides
+from trainers.config.parts.data_part import DataPart
+from trainers.config.schema import TrainConfig
+from trainers.data.sources.opening import open_sources
+from trainers.distributed.session import LocalSession
+from trainers.distributed.signals import STOP_SIGNAL
+from trainers.errors import RayscribeError, ResumeError, StoppedError
+from trainers.models.known_families import family_of
+from trainers.models.stand_in import stand_in
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.evaluate import evaluate
+from trainers.pipeline.fit import fit
+from trainers.pipeline.root_cause import converting_memory_errors
+from trainers.pipeline.splits import prepare_all
+from trainers.run_folder.layout import RunFolder
+from trainers.training.arguments import silence_libraries
+from trainers.training.loop import Loop
+from trainers.training.rank import WorkOrder
+from trainers.training.worker import work
+
+BATCH, STEPS = 2, 2
+# Clips of each split: two batches of two forward passes each, and some that may be too long or too short.
+CLIPS = {"train": 16, "validation": 4, "test": 4}
+# Random weights seldom end a hypothesis.
+MAX_TOKENS = 100
+# What one CPU does not have, or would take a minute for.
+LEFT_OUT = ("tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel")
+
+
+class Stages:
+    """Prints a line for each stage that has ended, with its time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        """No stage has begun."""
+        self._clock = clock
+        self._first = self._since = clock()
+        self._name = self._note = ""
+
+    def begin(self, name: str, note: str = "") -> None:
+        """Ends the stage before."""
+        self.end()
+        self._name, self._note, self._since = name, note, self._clock()
+
+    def end(self, note: str = "") -> None:
+        """Ends the stage."""
+        if self._name:
+            self._print(f"{self._name:<9}{self._clock() - self._since:5.1f} s · {note or self._note}")
+        self._name = ""
+
+    def succeeded(self) -> int:
+        """Prints that all stages work; returns the exit code."""
+        self.end()
+        self._print(f"all stages work, in {self._clock() - self._first:.1f} s; nothing of them is kept")
+        return 0
+
+    def failed(self, error: Exception, exit_code: int) -> int:
+        """Prints which stage failed; returns the exit code."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"debug: {self._name} failed with exit code {exit_code}: {text}", file=sys.stderr, flush=True)
+        return exit_code
+
+    @staticmethod
+    def _print(text: str) -> None:
+        print(f"debug: {text}", flush=True)
+
+
+def debug(config: TrainConfig) -> int:
+    """Runs a recipe small, from preparing to scoring what was exported; returns the exit code."""
+    silence_libraries()
+    stages = Stages()
+    with _throw_away_folder() as folder:
+        try:
+            _run(config, folder, stages)
+        except StoppedError:
+            raise
+        except RayscribeError as error:
+            return stages.failed(error, error.exit_code)
+        except Exception as error:
+            # Whatever it is: a debug run is to find it, and to say where.
+            traceback.print_exc()
+            return stages.failed(error, RayscribeError.exit_code)
+    return stages.succeeded()
+
+
+@contextmanager
+def _throw_away_folder() -> Iterator[Path]:
+    """A folder for everything that is written, temporary files too."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="rayscribe-debug-") as folder:
+        tempfile.tempdir = folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = before
+
+
+def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
+    stages.begin("model")
+    family_of(config.model)
+    model, line = stand_in(config.model, folder / "model", config.run.seed)
+    stages.end(line)
+    stages.begin("prepare")
+    small = small_config(config.model_copy(update={"model": model}), folder)
+    sets = prepare_all(small, LocalEngine())
+    stages.end(" · ".join(f"{split} {len(item.index)} clips" for split, item in sets.items()))
+    stages.begin("train", "a step")
+    try:
+        fit(small, _StagedEngine(stages, stop_at=1))
+    except StoppedError:
+        if STOP_SIGNAL.received:
+            raise
+    stages.begin("resume", "another step, from the checkpoint")
+    result = fit(small, _StagedEngine(stages, resumed_from=1))
+    stages.begin("score", "the exported model, opened again")
+    evaluate(small, LocalEngine(), model=result.folder, split=result.split)
+
+
+class _StagedEngine(LocalEngine):
+    """This process, watched: says when a stage begins, and may stop training after a step, as a request would."""
+
+    def __init__(self, stages: Stages, *, stop_at: int | None = None, resumed_from: int = 0):
+        self._stages, self._stop_at, self._resumed_from = stages, stop_at, resumed_from
+
+    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+        """See `LocalEngine`."""
+        with converting_memory_errors():
+            work(order, LocalSession.of_this_process(), self._watch)
+
+    def _watch(self, loop: Loop) -> None:
+        if loop.first_step != self._resumed_from:
+            raise ResumeError(f"training goes on from step {loop.first_step}, not from step {self._resumed_from}")
+        loop.trainer.add_callback(_Watch(self._stages, loop, self._stop_at))
+
+
+class _Watch(TrainerCallback):
+    def __init__(self, stages: Stages, loop: Loop, stop_at: int | None):
+        self._stages, self._loop, self._stop_at = stages, loop, stop_at
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self._stop_at:
+            self._stages.begin("evaluate", "the validation set")
+            self._loop.stop.end_at(state.global_step)
+            control.should_training_stop = True
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self._stop_at:
+            self._stages.begin("save", "a checkpoint, staged and uploaded")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._stop_at is None:
+            self._stages.begin("export", "the best checkpoint, scored")
+
+
+def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
+    """The recipe with few clips of each split and two steps, for one CPU, below a folder."""
+    training = config.training
+    arguments = {name: value for name, value in training.training_args.items() if name not in LEFT_OUT}
+    if "dataloader_num_workers" in arguments:
+        arguments["dataloader_num_workers"] = min(arguments["dataloader_num_workers"], 1)
+    changes: dict[str, Any] = {
+        "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},
+        "data": {**_few_clips(config, folder).model_dump(), "cache_dir": None, "max_bad_fraction": 0.5},
+        "scaling": {},
+        "training.max_steps": STEPS,
+        "training.num_train_epochs": None,
+        "training.extend": None,
+        "training.warmup_steps": 0,
+        "training.save_steps": 1,
+        "training.eval_steps": None,
+        "training.logging_steps": 1,
+        "training.per_device_train_batch_size": min(training.per_device_train_batch_size, BATCH),
+        "training.per_device_eval_batch_size": min(training.per_device_eval_batch_size, BATCH),
+        "training.gradient_accumulation_steps": min(training.gradient_accumulation_steps, 2),
+        "training.global_batch_size": None,
+        "training.generation_max_length": min(training.generation_max_length, MAX_TOKENS),
+        "training.fp16": False,
+        "training.report_to": [name for name in training.report_to if name == "tensorboard"],
+        "training.training_args": arguments,
+    }
+    overrides = [(tuple(name.split(".")), value) for name, value in changes.items()]
+    return TrainConfig.model_validate(apply_overrides(config.model_dump(), overrides))
+
+
+def _few_clips(config: TrainConfig, folder: Path) -> DataPart:
+    """The data source with its first clips alone."""
+    data = config.data
+    if data.demo is not None:
+        counts = {f"{split}_utterances": count for split, count in CLIPS.items()}
+        few = {name: min(getattr(data.demo, name), count) for name, count in counts.items()}
+        return data.model_copy(update={"demo": data.demo.model_copy(update=few)})
+    if data.dataset is not None:
+        names = {f"{split}_split": getattr(data.dataset, f"{split}_split") for split in CLIPS}
+        cut = {key: _first_of(name, CLIPS[key.removesuffix("_split")]) for key, name in names.items() if name}
+        return data.model_copy(update={"dataset": data.dataset.model_copy(update=cut)})
+    # Their recordings are looked at when they are prepared.
+    plain = data.model_copy(update={"fingerprint": "manifest"})
+    manifests: dict[str, Any] = {}
+    for source in open_sources(plain, storage_options=config.run.storage_options):
+        manifests[source.split] = str(folder / f"{source.split}.jsonl")
+        lines = [
+            {
+                **{name: row[name] for name in ("id", "speaker", "language") if row[name] is not None},
+                data.audio_column_name: row["audio"],
+                data.text_column_name: row["text"],
+            }
+            for row in source.table.slice(0, CLIPS[source.split]).to_pylist()
+        ]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        Path(manifests[source.split]).write_text(text, encoding="utf-8")
+    return data.model_copy(update=manifests)
+
+
+def _first_of(name: str, count: int) -> str:
+    """The first clips of each part of a split: `train[10%:]+validation` → `train[:16]+validation[:16]`."""
+    parts = (re.split(r"[\[(]", part)[0].strip() for part in name.split("+"))
+    return "+".join(f"{part}[:{count}]" for part in parts)
