@@ -17,7 +17,7 @@ from tests.trainers.synthetic import config, speechlike
 from trainers.config.loader import build_config, read_yaml
 from trainers.config.overrides import apply_overrides
 from trainers.config.schema import TrainConfig
-from trainers.errors import ResumeError
+from trainers.errors import ConfigError, ResumeError
 from trainers.models.adaptation.trained_weights import trained_names
 from trainers.models.known_families import family_of
 from trainers.pipeline.engine import LocalEngine
@@ -180,6 +180,36 @@ def test_a_run_begins_with_an_adapter_s_checkpoint(
     model = load_file(run_folder(later) / "model" / "model.safetensors")
     merged = load_file(run_folder(with_adapter) / "model" / "model.safetensors")
     assert max(float((model[name] - merged[name]).abs().max()) for name in model) < 1e-6
+
+
+def test_what_the_model_does_not_have_is_refused_before_preparing(
+    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for changes, words in (
+        ({**LORA, "adapt.target_modules": ["q_prj"]}, "q_prj is the end of no linear layer's name"),
+        ({"adapt.method": "last_n_layers", "adapt.n": 3}, r"adapt\.n is 3, but model\.encoder\.layers has 2"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            fit(small(tones, tmp_path, changes), LocalEngine())
+    assert "prepare" not in capsys.readouterr().out
+
+
+def test_a_run_in_a_bucket_keeps_and_finds_its_base_there(
+    tones: Path, tmp_path: Path, s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    wanted = small(tones, tmp_path, LORA | {"run.storage_path": f"{s3_bucket}/lora"})
+    stop_after(wanted, 4, monkeypatch)
+    fit(wanted, LocalEngine())
+    folder = RunFolder.of(wanted)
+    (base,) = (name for name in folder.storage.list_folders("checkpoints") if "/base-" in name)
+    assert folder.storage.exists(f"{base}/model.safetensors")
+    best = folder.read_json("result.json")
+    assert best is not None
+    checkpoint = folder.storage.url(f"checkpoints/{best['best_checkpoint']}")
+    assert evaluate(wanted, LocalEngine(), model=checkpoint, split="test").totals["wer"] == best["test"]["wer"]
+    card = folder.storage.read_bytes("model/README.md").decode()
+    assert "Trained from new weights with Rayscribe, adapt.method lora, " in card
 
 
 def test_an_adapter_whose_base_has_changed_is_not_continued(

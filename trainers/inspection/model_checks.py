@@ -1,15 +1,11 @@
 """The model: its files, the transcripts as it would see them, and what is trained of it. Few checks need torch."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from transformers import AutoConfig
 
-from trainers.config.parts.model_part import ModelPart
 from trainers.data.selection import Bounds, reasons_to_leave_out
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.opened_model import Opened, needs_model, open_model
@@ -114,26 +110,9 @@ def check_adaptation(subject: Subject, opened: Opened) -> Iterator[Finding]:
         yield ok("adapt.method: full; all weights are trained")
         return
     # Only here, see `check_arguments`.
-    from trainers.models.adaptation.skeletons import skeleton  # noqa: PLC0415
-    from trainers.models.adaptation.targets import target_modules  # noqa: PLC0415
-    from trainers.models.adaptation.trained_weights import count, train_only  # noqa: PLC0415
+    from trainers.models.adaptation.skeletons import describe_trained  # noqa: PLC0415
 
-    network = skeleton(_read_config(subject.config.model, opened))
-    if part.method == "lora":
-        yield ok(f"adapt.method: lora; adapters beside {', '.join(target_modules(network, part.target_modules))}")
-        return
-    train_only(network, part)
-    trained, weights = count(network)
-    yield ok(f"adapt.method: {part.method}; {trained:,} of {weights:,} weights are trained")
-
-
-def _read_config(part: ModelPart, opened: Opened) -> Any:
-    if part.init == "pretrained":
-        return AutoConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
-    with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
-        # Of any text: sizes are asked for.
-        opened.family.write_description(Path(folder), ["a"], part)
-        return AutoConfig.from_pretrained(folder)
+    yield ok(f"adapt.method: {part.method}; {describe_trained(part, subject.config.model, opened.family)}")
 
 
 def _longer(

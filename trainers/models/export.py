@@ -55,9 +55,10 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
         if config.model.max_context_s is not None
         else ""
     )
+    trained = f", adapt.method {config.adapt.method}" if config.adapt.method != "full" else ""
     return (
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {config.run.name}\n\n"
-        f"Trained from {origin} with Rayscribe, {checkpoint.step} steps; the best checkpoint by "
+        f"Trained from {origin} with Rayscribe{trained}, {checkpoint.step} steps; the best checkpoint by "
         f"{config.checkpoint.score_attribute} on the validation set.\n\n"
         f"| split | WER % | CER % | SER % |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + f"\n\n{padding}"
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"

@@ -13,6 +13,7 @@ from trainers.data.sources.fingerprint import changed_since, remember
 from trainers.data.sources.opening import Source
 from trainers.distributed.console import print_line
 from trainers.errors import ResumeError
+from trainers.models.adaptation.skeletons import describe_trained
 from trainers.models.known_families import family_of, refuse_foreign_fields
 from trainers.models.labels import labels_of
 from trainers.models.processor import settle_processor
@@ -93,6 +94,8 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     if not family.learns_processor(config.model):
         # Weights that cannot be opened, a language without a token.
         family.open_processor(config.model, None)
+    if config.adapt.method != "full":
+        print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, config.model, family)}")
     as_begun = settled(state, config)
     sources = open_config_sources(as_begun)
     try:

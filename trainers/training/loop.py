@@ -158,22 +158,23 @@ def _load_model(rank: Rank, start: Start | None, weights: Start | None) -> Recog
         base = Base.of_checkpoint(start.local)
         own = start.local.parent / base.folder if base.folder is not None else None
         recognizer = _load_weights(rank, base.applied_to(rank.config.model), own)
-        base.check(recognizer.model)
+        # DDP gives all ranks the main process's weights.
+        rank.session.broadcast(lambda: base.check(recognizer.model), "checking the weights of the adapter")
     return replace(recognizer, adapter=Adapter.added(recognizer.model, part, seed, base))
 
 
 def _new_base(rank: Rank, recognizer: Recognizer, *, is_own: bool) -> Base:
     """What an adapter is trained on from now on; a run's own weights are stored for its checkpoints."""
-    network = recognizer.model
-    if not is_own:
-        return Base.pretrained(network, rank.config.model)
-    base = Base.own(network)
-    checkpoints = rank.folder.storage.sub(layout.CHECKPOINTS)
-    rank.session.broadcast(
-        lambda: store_own(base, network, checkpoints, rank.staging.folder),
-        "storing the weights that the run begins with",
-    )
-    return base
+
+    def settle() -> Base:
+        if not is_own:
+            return Base.pretrained(recognizer.model, rank.config.model)
+        base = Base.own(recognizer.model)
+        store_own(base, recognizer.model, rank.folder.storage.sub(layout.CHECKPOINTS), rank.staging.folder)
+        return base
+
+    made: Base = rank.session.broadcast(settle, "settling the weights that the adapter is trained on")
+    return made
 
 
 def _load_weights(rank: Rank, model: ModelPart, weights: Path | None) -> Recognizer:

@@ -21,6 +21,7 @@ from trainers.inspection.whisper_checks import check_generation, check_start_tok
 from trainers.models.family import Family
 from trainers.models.whisper.whisper_family import WhisperFamily
 
+CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
 Tampered = Callable[..., Subject]
 
 
@@ -71,8 +72,9 @@ class TestAdaptation:
         [
             ({"adapt.method": "freeze_encoder"}, "freeze_encoder; [0-9,]+ of [0-9,]+ weights are trained"),
             ({"adapt.method": "last_n_layers", "adapt.n": 1}, "last_n_layers; [0-9,]+ of [0-9,]+ weights are trained"),
-            ({"adapt.method": "lora"}, "lora; adapters beside q_proj, k_proj, v_proj, out_proj"),
+            ({"adapt.method": "lora"}, "lora; adapters beside q_proj, k_proj, v_proj, out_proj are trained"),
             ({"adapt.method": "lora", "adapt.target_modules": ["fc1"]}, "lora; adapters beside fc1"),
+            ({"adapt.method": "lora", "model": CTC}, "lora; adapters beside linear_q, .* and lm_head are trained"),
         ],
     )
     def test_what_is_trained_is_said(self, tmp_path: Path, fields: dict[str, Any], words: str) -> None:
