@@ -15,13 +15,14 @@ from transformers import TrainerCallback
 
 from trainers.config.overrides import apply_overrides
 from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.schema import TrainConfig
 from trainers.data.sources.opening import open_sources
 from trainers.distributed.session import LocalSession
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import RayscribeError, ResumeError, StoppedError
 from trainers.models.known_families import family_of
-from trainers.models.stand_in import stand_in
+from trainers.models.stand_in import LAYERS, stand_in
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
@@ -59,13 +60,13 @@ class Stages:
     def end(self, note: str = "") -> None:
         """Ends the stage."""
         if self._name:
-            self._print(f"{self._name:<9}{self._clock() - self._since:5.1f} s · {note or self._note}")
+            self.say(f"{self._name:<9}{self._clock() - self._since:5.1f} s · {note or self._note}")
         self._name = ""
 
     def succeeded(self) -> int:
         """Prints that all stages work; returns the exit code."""
         self.end()
-        self._print(f"all stages work, in {self._clock() - self._first:.1f} s; nothing of them is kept")
+        self.say(f"all stages work, in {self._clock() - self._first:.1f} s; nothing of them is kept")
         return 0
 
     def failed(self, error: Exception, exit_code: int) -> int:
@@ -75,7 +76,8 @@ class Stages:
         return exit_code
 
     @staticmethod
-    def _print(text: str) -> None:
+    def say(text: str) -> None:
+        """Prints a line."""
         print(f"debug: {text}", flush=True)
 
 
@@ -116,6 +118,8 @@ def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
     stages.end(line)
     stages.begin("prepare")
     small = small_config(config.model_copy(update={"model": model}), folder)
+    if left_out := _left_out(config):
+        stages.say(f"one process on a CPU, so without {', '.join(left_out)}")
     sets = prepare_all(small, LocalEngine())
     stages.end(" · ".join(f"{split} {len(item.index)} clips" for split, item in sets.items()))
     stages.begin("train", "a step")
@@ -176,6 +180,8 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},
         "data": {**_few_clips(config, folder).model_dump(), "cache_dir": None, "max_bad_fraction": 0.5},
         "scaling": {},
+        "adapt.n": min(config.adapt.n, LAYERS) if config.adapt.n is not None else None,
+        "model.attn_implementation": None if _needs_gpu(config) else config.model.attn_implementation,
         "training.max_steps": STEPS,
         "training.num_train_epochs": None,
         "training.extend": None,
@@ -194,6 +200,21 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     }
     overrides = [(tuple(name.split(".")), value) for name, value in changes.items()]
     return TrainConfig.model_validate(apply_overrides(config.model_dump(), overrides))
+
+
+def _needs_gpu(config: TrainConfig) -> bool:
+    return (config.model.attn_implementation or "").startswith("flash")
+
+
+def _left_out(config: TrainConfig) -> list[str]:
+    """Fields that are not tried, since one process on a CPU does not have what they ask for."""
+    asked = {
+        "scaling": config.scaling != ScalingPart(),
+        "training.fp16": config.training.fp16,
+        "model.attn_implementation": _needs_gpu(config),
+        **{f"training.training_args.{name}": name in config.training.training_args for name in LEFT_OUT},
+    }
+    return [name for name, is_asked in asked.items() if is_asked]
 
 
 def _few_clips(config: TrainConfig, folder: Path) -> DataPart:

@@ -150,9 +150,11 @@ def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
         --num_train_epochs=15 --per_device_train_batch_size=16 --gradient_accumulation_steps=2 --learning_rate=3e-4
         --warmup_steps=500 --eval_strategy=steps --text_column_name=sentence --length_column_name=input_length
         --save_steps=400 --eval_steps=100 --layerdrop=0.0 --save_total_limit=3 --freeze_feature_encoder
-        --gradient_checkpointing --group_by_length --do_train --do_eval"""
+        --gradient_checkpointing --chars_to_ignore , ? . ! - \\; \\: \\" “ % ‘ ” �
+        --group_by_length --do_train --do_eval"""
     )
     assert config.run.name == "wav2vec2-large-xlsr-53-tr"
+    assert "".join(config.data.chars_to_ignore) == ',?.!-;:"“%‘”�'
     assert (config.model.layerdrop, config.model.freeze_feature_encoder) == (0.0, True)
     training = config.training
     assert (training.num_train_epochs, training.max_steps, training.save_steps, training.eval_steps) == (
@@ -178,6 +180,7 @@ def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
         ("--report_to none", "training.report_to", []),
         ("--report_to tensorboard wandb", "training.report_to", ["tensorboard", "wandb"]),
         ("--metric_for_best_model cer --greater_is_better False", "checkpoint.checkpoint_score_attribute", "eval_cer"),
+        (r"--chars_to_ignore ',?' '\-'", "data.chars_to_ignore", (",", "?", "-")),
         ("--save_total_limit 2", "checkpoint.num_to_keep", 2),
         ("--num_train_epochs 3", "training.max_steps", None),
         ("--num_train_epochs 3 --max_steps -1", "training.num_train_epochs", 3.0),

@@ -5,6 +5,7 @@ run_speech_recognition_ctc_adapter.py, and the two that Optimum has for Gaudi.
 """
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,11 @@ def _scores(names: Sequence[str]) -> Mapping[str, Any]:
     if unknown:
         raise ValueError(f"{', '.join(SCORES)} are always scored, and nothing else is: leave out {', '.join(unknown)}")
     return {}
+
+
+def _characters(texts: Sequence[str]) -> Mapping[str, Any]:
+    """The script makes a regular expression of them: a class of characters, with a backslash before some."""
+    return {"data.chars_to_ignore": list(dict.fromkeys(re.sub(r"\\(.)", r"\1", "".join(texts))))}
 
 
 MODEL = (
@@ -114,11 +120,7 @@ DATA = (
     Flag("do_lower_case", SWITCH, "data.do_lower_case", help="lower-case the transcripts"),
     Flag("do_remove_punctuation", SWITCH, "data.do_remove_punctuation", help="remove punctuation from the transcripts"),
     Flag("do_normalize_eval", SWITCH, "data.do_normalize_eval"),
-    Flag(
-        "chars_to_ignore",
-        WORDS,
-        reason="characters cannot be chosen yet: data.do_remove_punctuation removes punctuation",
-    ),
+    Flag("chars_to_ignore", WORDS, "data.chars_to_ignore", sets=_characters, help="remove these characters"),
     Flag("eval_metrics", WORDS, always=(), sets=_scores, reason=f"{', '.join(SCORES)} are always scored"),
     Flag("preprocessing_num_workers", WHOLE, always=None, reason="all CPUs of the cluster prepare the data"),
     Flag(
