@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.model_part import ModelPart
@@ -26,6 +27,7 @@ class TrainConfig(Part):
     model: ModelPart
     adapt: AdaptPart = AdaptPart()
     training: TrainingPart
+    augment: AugmentPart = AugmentPart()
     scaling: ScalingPart = ScalingPart()
     checkpoint: CheckpointPart = CheckpointPart()
     job: dict[str, Any] = Field(default_factory=dict, description="For the jobs service; not read by training.")
@@ -46,6 +48,11 @@ class TrainConfig(Part):
             raise ValueError(
                 f"training.global_batch_size {self.training.global_batch_size} is less than scaling.num_workers × "
                 f"training.gradient_accumulation_steps = {slots}: some workers would have nothing to do"
+            )
+        if self.model.apply_spec_augment and self.augment.masks:
+            raise ValueError(
+                "model.apply_spec_augment and augment.time_masks or augment.frequency_masks both mask features: set "
+                "model.apply_spec_augment: false, or augment.time_masks: 0 and augment.frequency_masks: 0"
             )
         for name in ("fp16",):
             if getattr(self.training, name) and not self.scaling.use_gpu:

@@ -4,9 +4,14 @@ An epoch's order is a function of (index, seed, epoch, batch shape, bucket edges
 Utterances are shuffled within windows of shards, fall into length buckets in that order, and a bucket that is full is
 a global batch. What is left in a bucket at the end moves up to the next longer one, so that an epoch holds each
 utterance once and only one of its batches is smaller. The number of steps in an epoch is the same for every epoch.
+
+Where speed is perturbed, an utterance has another duration in each epoch. With a fixed number of utterances a step it
+falls into the bucket of that duration: what is left moves up, so there are always ⌈utterances / batch⌉ steps, whichever
+buckets they are in. With dynamic batching the number of steps does depend on the buckets, so there it falls into the
+bucket of the longest duration that it may have.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,6 +54,7 @@ BUCKET_EDGES_S = (
 WINDOW_SHARDS_IN_BUCKETS = 64
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 
 def default_window_shards(url: str) -> int | None:
@@ -179,6 +185,7 @@ class BatchPlan:
         seed: int,
         window_shards: int | None = None,
         full_context_fraction: float = 0.0,
+        durations_of: Callable[[int], FloatArray] | None = None,
     ):
         """Makes a plan.
 
@@ -189,11 +196,13 @@ class BatchPlan:
             seed: Seed of the order.
             window_shards: Shuffle within this many shards at a time. None: over the whole set.
             full_context_fraction: Fraction of batches padded to the last edge instead of their own.
+            durations_of: Durations of the selection in an epoch, seconds, shape (N,); with dynamic batching they must
+                be the same in each. None: those of the selection.
         """
         self.shape = shape
         self.edges_s = tuple(edges_s)
         self._selection = selection
-        self._buckets = bucket_of(selection.durations_s, edges_s)
+        self._durations_of = durations_of or (lambda epoch: selection.durations_s)
         self._seed = seed
         self.window_shards = window_shards
         self._full_context_fraction = full_context_fraction
@@ -218,7 +227,7 @@ class BatchPlan:
     def _plan_epoch(self, epoch: int) -> tuple[GlobalBatch, ...]:
         generator = np.random.default_rng([self._seed, epoch])
         order = self._shuffled(generator)
-        batches = self._fill_buckets(order)
+        batches = self._fill_buckets(order, bucket_of(self._durations_of(epoch), self.edges_s))
         if self.window_shards is None:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         return tuple(self._widen(batches, generator))
@@ -230,16 +239,16 @@ class BatchPlan:
         window = self.window_shards or len(shards)
         rank_of_shard = np.empty(int(shards.max()) + 1, dtype=np.int64)
         rank_of_shard[shards] = np.arange(len(shards)) // window
-        return np.lexsort((generator.random(len(self._buckets)), rank_of_shard[self._selection.shards]))
+        return np.lexsort((generator.random(len(self._selection.rows)), rank_of_shard[self._selection.shards]))
 
-    def _fill_buckets(self, order: IntArray) -> list[GlobalBatch]:
+    def _fill_buckets(self, order: IntArray, buckets: IntArray) -> list[GlobalBatch]:
         """Cuts the order into batches of one bucket each, sorted by the moment at which they were full."""
         full: list[tuple[int, GlobalBatch]] = []
         positions = np.empty(len(order), dtype=np.int64)
         positions[order] = np.arange(len(order))
         left = np.empty(0, dtype=np.int64)
         for bucket, edge_s in enumerate(self.edges_s):
-            members = np.concatenate([left, order[self._buckets[order] == bucket]])
+            members = np.concatenate([left, order[buckets[order] == bucket]])
             size = self.shape.capacity(edge_s)
             whole = len(members) // size * size
             for start in range(0, whole, size):
@@ -249,7 +258,7 @@ class BatchPlan:
         full.sort(key=lambda item: item[0])
         batches = [batch for _, batch in full]
         if len(left):
-            edge_s = self.edges_s[int(self._buckets[left].max())]
+            edge_s = self.edges_s[int(buckets[left].max())]
             batches.append(GlobalBatch(self._selection.rows[left], edge_s))
         return batches
 

@@ -39,6 +39,9 @@ class Features(Protocol):
             edge_s: Seconds that each is padded to. None: all are of one length, and none is padded.
         """
 
+    def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """A view of each clip's input, (frequency bins, frames); samples have one bin. What is written there counts."""
+
 
 class LogMel(torch.nn.Module):
     """Computes input_features on the device where it lies."""
@@ -84,6 +87,10 @@ class LogMel(torch.nn.Module):
         seconds = edge_s if edge_s is not None else len(clips[0]) / self.sampling_rate_hz
         frames = self.frames(seconds)
         return {"input_features": torch.stack([self(clip, frames) for clip in clips])}
+
+    def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """See `Features`."""
+        return list(inputs["input_features"])
 
     @torch.no_grad()
     def forward(self, samples: torch.Tensor, frames: int) -> torch.Tensor:

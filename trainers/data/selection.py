@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.data.batch_plan import IntArray, Selection
+from trainers.data.augmentation.speed import changed_lengths
+from trainers.data.batch_plan import FloatArray, IntArray, Selection
 from trainers.data.frame_count import FrameCount
 from trainers.errors import DataError
 
 # Of clips that a message names.
 MAX_NAMED = 5
-FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -28,18 +28,21 @@ class Bounds:
         label_tokens: Most label tokens of an utterance.
         frames: Outputs of a clip that it needs one of for each label token, and one more between equal ones. None:
             it does not.
+        fastest: The greatest speed that clips are trained on at; they have the fewest outputs then.
     """
 
     context_s: float
     label_tokens: int
     frames: FrameCount | None = None
+    fastest: float = 1.0
 
     def label_room(self, durations_s: FloatArray) -> FloatArray:
         """Most label tokens of clips of these durations, seconds; of those that are not known (NaN), any number."""
         if self.frames is None:
             return np.full(len(durations_s), float(self.label_tokens))
         known = ~np.isnan(durations_s)
-        frames = self.frames(np.rint(np.where(known, durations_s, 0) * SAMPLING_RATE_HZ))
+        samples = np.rint(np.where(known, durations_s, 0) * SAMPLING_RATE_HZ)
+        frames = self.frames(changed_lengths(samples, self.fastest))
         return np.where(known, np.minimum(frames, self.label_tokens), np.inf)
 
     @property
@@ -47,7 +50,8 @@ class Bounds:
         """What a transcript exceeds that has no room."""
         if self.frames is None:
             return f"more than {self.label_tokens} label tokens (the model)"
-        return "more label tokens, and repeats of them, than the model gives outputs (CTC)"
+        at = f" at speed {self.fastest:g} (augment)" if self.fastest > 1 else ""
+        return f"more label tokens, and repeats of them, than the model gives outputs{at} (CTC)"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from trainers.config.storage_location import is_url
 from trainers.data.selection import refuse_long_clips
 from trainers.data.sources.parquet_rows import are_files
 from trainers.errors import DataError
+from trainers.inspection.augmentation_checks import check_augmentation
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings
 from trainers.inspection.subject import Split, Subject
@@ -190,4 +191,5 @@ CHECKS = (
     Check("leakage", "nothing that is scored was trained on", check_leakage),
     Check("recordings", "the recordings are where the manifests name them", check_recordings),
     Check("durations", "clips are neither too long for the model nor out of bounds", check_durations),
+    Check("augmentation", "noise and impulse responses can be read", check_augmentation),
 )

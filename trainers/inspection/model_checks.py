@@ -11,7 +11,7 @@ from trainers.inspection.findings import Check, Finding, named, ok, problem, ski
 from trainers.inspection.opened_model import Opened, needs_model, open_model
 from trainers.inspection.subject import Split, Subject
 from trainers.inspection.whisper_checks import CHECKS as WHISPER_CHECKS
-from trainers.models.family import Limits
+from trainers.models.family import Limits, masking_problem
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
@@ -22,6 +22,9 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     if isinstance(opened, Finding):
         yield opened
         return
+    unmaskable = masking_problem(subject.config.augment, opened.family.limits(part, opened.processor))
+    if unmaskable is not None:
+        yield problem(unmaskable)
     if part.init == "scratch":
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
         return
@@ -70,7 +73,8 @@ def _check_frames(subject: Subject, opened: Opened, split: Split, limits: Limits
     durations_s = subject.recordings(split).durations_s
     labels = opened.family.encode_labels(opened.processor, split.texts)
     sizes = np.array([len(row) + sum(a == b for a, b in pairwise(row)) for row in labels], np.int64)
-    bounds = Bounds(subject.context_s, limits.label_tokens, limits.frames)
+    fastest = subject.config.augment.fastest if split.name == "train" else 1.0
+    bounds = Bounds(subject.context_s, limits.label_tokens, limits.frames, fastest)
     ids = [split.ids[row] for row in np.flatnonzero(sizes > bounds.label_room(durations_s)).tolist()]
     if not ids:
         return ok(f"{split.name}: each clip gives an output for each label token, as CTC needs")

@@ -145,8 +145,9 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
 
 def locations_of(subject: Subject) -> tuple[str, ...]:
     """Files that every node must be able to read: manifests, a few recordings of each, a model folder's config."""
-    data, name = subject.config.data, subject.config.model.name_or_path
-    found = [path for path in (data.train, data.validation, data.test) if path is not None]
+    data, augment, name = subject.config.data, subject.config.augment, subject.config.model.name_or_path
+    manifests = (data.train, data.validation, data.test, augment.noise_manifest, augment.rir_manifest)
+    found = [path for path in manifests if path is not None]
     for split in subject.splits:
         if are_files(split.table):
             found += split.table["audio"].slice(0, MAX_RECORDINGS).to_pylist()

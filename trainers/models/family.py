@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.data.frame_count import FrameCount
 
@@ -30,6 +31,7 @@ class Limits:
         frames: Its outputs of a clip, where it must have one for each token of a label. None: it need not.
         whole_context: Whether clips are padded to the whole context, unless buckets are asked for.
         sees_padding: Whether padding moves its outputs, so that clips are scored without.
+        has_bins: Whether its input has frequency bins; otherwise it is of samples.
     """
 
     context_s: float
@@ -39,6 +41,17 @@ class Limits:
     frames: FrameCount | None = None
     whole_context: bool = True
     sees_padding: bool = False
+    has_bins: bool = True
+
+
+def masking_problem(augment: AugmentPart, limits: Limits) -> str | None:
+    """Why a model's input cannot be masked as the config says; None where it can."""
+    if not augment.frequency_masks or limits.has_bins:
+        return None
+    return (
+        f"augment.frequency_masks is {augment.frequency_masks}, but this model is given samples, which have no "
+        "frequency bins: set it to 0; model.apply_spec_augment and mask_feature_prob mask inside the model"
+    )
 
 
 class Family(Protocol):

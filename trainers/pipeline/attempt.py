@@ -12,8 +12,9 @@ from trainers.data.selection import select_scored, select_training
 from trainers.data.sources.fingerprint import changed_since, remember
 from trainers.data.sources.opening import Source
 from trainers.distributed.console import print_line
-from trainers.errors import ResumeError
+from trainers.errors import ConfigError, ResumeError
 from trainers.models.adaptation.skeletons import describe_trained
+from trainers.models.family import masking_problem
 from trainers.models.known_families import family_of, refuse_foreign_fields
 from trainers.models.labels import labels_of
 from trainers.models.processor import settle_processor
@@ -224,6 +225,9 @@ def _check_utterances(
     texts = sets["train"].index["text"].to_pylist()
     processor = settle_processor(family, config.model, home, texts, taken_over)
     limits = family.limits(config.model, processor)
+    problem = masking_problem(config.augment, limits)
+    if problem is not None:
+        raise ConfigError(problem)
     bounds, left_out, used = bounds_of(config, limits), [], {}
     for split, prepared in sets.items():
         index = prepared.index

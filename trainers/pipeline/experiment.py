@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
@@ -67,7 +68,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         "training.utterances_per_step": shape.global_batch_size,
         "training.forward_passes_per_step": shape.slots if shape.global_batch_size is None else None,
     }
-    for part in ("model", "adapt"):
+    for part in ("model", "adapt", "augment"):
         for name, value in getattr(config, part).model_dump(mode="json").items():
             parts[f"{part}.{name}"] = value
     for name, value in config.training.model_dump(mode="json").items():
@@ -83,7 +84,12 @@ def as_of_now(description: Mapping[str, Any]) -> dict[str, Any]:
     """A description that an earlier version wrote, as this one would have written it."""
     defaults = {
         f"{part}.{name}": field.get_default(call_default_factory=True)
-        for part, model in (("model", ModelPart), ("adapt", AdaptPart), ("training", TrainingPart))
+        for part, model in (
+            ("model", ModelPart),
+            ("adapt", AdaptPart),
+            ("augment", AugmentPart),
+            ("training", TrainingPart),
+        )
         for name, field in model.model_fields.items()
         if not field.is_required() and (part != "training" or name not in NOT_MATHEMATICS)
     }

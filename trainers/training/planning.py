@@ -1,7 +1,12 @@
 """From a config to the batch plan of its training set, and to how its splits are scored."""
 
+from collections.abc import Callable
+
 from trainers.config.schema import TrainConfig
-from trainers.data.batch_plan import BatchPlan, BatchShape, IntArray, bucket_edges
+from trainers.data.augmentation.augmenter import Augmenter
+from trainers.data.augmentation.recording_pool import RecordingPool, open_manifest
+from trainers.data.augmentation.speed import Speeds
+from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds, select_scored, select_training
 from trainers.models.family import Limits
@@ -21,15 +26,61 @@ def plan_training(
     bounds = bounds_of(config, limits)
     labels = labels_of(prepared, recognizer.family, recognizer.processor)
     rows = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds)
+    shape, speeds = batch_shape(config, workers), speeds_of(config, prepared, bounds)
     plan = BatchPlan(
         rows.selection,
-        batch_shape(config, workers),
+        shape,
         edges_s=bucket_edges(bounds.context_s, bucketed=is_bucketed(config, limits)),
         seed=config.run.seed,
         window_shards=part.shuffle_window_shards or None,
         full_context_fraction=part.full_context_fraction,
+        durations_of=_planned_durations(speeds, rows.selection.rows, shape) if speeds is not None else None,
     )
-    return plan, Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels)
+    clips = Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels, augmenter_of(config, speeds))
+    return plan, clips
+
+
+def speeds_of(config: TrainConfig, prepared: PreparedSet, bounds: Bounds) -> Speeds | None:
+    """The speed factors of the training set; None where speed is not changed."""
+    if not config.augment.changes_speed:
+        return None
+    durations_s = prepared.index["duration_s"].to_numpy()
+    return Speeds(config.augment, config.run.seed, durations_s, bounds.context_s)
+
+
+def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Callable[[int], FloatArray]:
+    """See `BatchPlan`: the epoch's own durations, or where those would change the number of steps, the longest."""
+    if shape.max_batch_duration_s is None:
+        return lambda epoch: speeds.durations_s(epoch)[rows]
+    longest_s = speeds.longest_s()[rows]
+    return lambda epoch: longest_s
+
+
+def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None:
+    """What changes the clips that are trained on; None where nothing does.
+
+    Raises:
+        DataError: a manifest of noise or of impulse responses is missing or wrong.
+        StorageError: its bucket cannot be read.
+    """
+    part = config.augment
+    if not part.is_on:
+        return None
+
+    def pool(field: str, location: str | None) -> RecordingPool | None:
+        if location is None:
+            return None
+        options = config.run.storage_options
+        manifest = open_manifest(field, location, config.data.audio_column_name, options)
+        return RecordingPool(field, manifest, options)
+
+    return Augmenter(
+        part,
+        config.run.seed,
+        speeds=speeds,
+        noise=pool("augment.noise_manifest", part.noise_manifest),
+        rirs=pool("augment.rir_manifest", part.rir_manifest),
+    )
 
 
 def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
@@ -51,7 +102,8 @@ def context_of(config: TrainConfig, model_context_s: float) -> float:
 
 def bounds_of(config: TrainConfig, limits: Limits) -> Bounds:
     """What a config lets its model take."""
-    return Bounds(context_of(config, limits.context_s), limits.label_tokens, limits.frames)
+    fastest = config.augment.fastest
+    return Bounds(context_of(config, limits.context_s), limits.label_tokens, limits.frames, fastest)
 
 
 def label_sizes(labels: Labels, bounds: Bounds) -> IntArray:

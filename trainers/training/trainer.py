@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
+from trainers.data.augmentation.augmenter import Augmenter
+from trainers.data.augmentation.spec_augment import mask_features
 from trainers.data.batch_plan import BatchPlan
 from trainers.data.features import LENGTHS, pad_samples
 from trainers.data.prepared_set import ClipReader
@@ -33,11 +35,13 @@ class Request:
         position: Where it stands in the index.
         edge_s: Seconds that it is padded to.
         filler: It only keeps a rank in step with the others; its labels are all ignored.
+        epoch: Counted from 0; augmentation draws anew in each.
     """
 
     position: int
     edge_s: float
     filler: bool = False
+    epoch: int = 0
 
 
 class PlannedBatches(Sampler[list[Request]]):
@@ -76,9 +80,9 @@ class PlannedBatches(Sampler[list[Request]]):
                 fetched = soon + 1
             for rows, edge_s in self._plan.micro_batches(step, self._rank):
                 if len(rows):
-                    yield [Request(int(row), edge_s) for row in rows]
+                    yield [Request(int(row), edge_s, epoch=self._epoch) for row in rows]
                 else:
-                    yield [Request(int(self._plan.batch(step).rows[0]), edge_s, filler=True)]
+                    yield [Request(int(self._plan.batch(step).rows[0]), edge_s, filler=True, epoch=self._epoch)]
 
 
 class PlannedLoader(DataLoader[Any]):
@@ -96,20 +100,27 @@ class Clips(Dataset[dict[str, Any]]):
     Attributes:
         reader: Reads samples.
         labels: Label ids of each position of the index.
+        augmenter: Changes them. None: they are trained on as they are stored.
     """
 
     reader: ClipReader
     labels: Labels
+    augmenter: Augmenter | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, request: Request) -> dict[str, Any]:
-        labels = self.labels[request.position]
+        clip, labels = self.reader.read(request.position), self.labels[request.position]
+        masks = None
+        if self.augmenter is not None:
+            clip = self.augmenter.change(clip, request.position, request.epoch)
+            masks = self.augmenter.masks(len(clip), request.position, request.epoch)
         return {
-            "clip": self.reader.read(request.position),
+            "clip": clip,
             "labels": [IGNORED_LABEL] * len(labels) if request.filler else labels,
             "edge_s": request.edge_s,
+            "masks": masks,
         }
 
 
@@ -120,10 +131,11 @@ class Collator:
     collate_labels: LabelCollator
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Gives samples (B, T) int16, sizes (B,), edge_s, and what the model is given of labels (B, L)."""
+        """Gives samples (B, T) int16, sizes (B,), edge_s, masks, and what the model is given of labels (B, L)."""
         samples, sizes = pad_samples([item["clip"] for item in items])
         labels = self.collate_labels([item["labels"] for item in items])
-        return {**labels, "samples": samples, "sizes": sizes, "edge_s": items[0]["edge_s"]}
+        masks = [item["masks"] for item in items]
+        return {**labels, "samples": samples, "sizes": sizes, "edge_s": items[0]["edge_s"], "masks": masks}
 
 
 class SpeechTrainer(Seq2SeqTrainer):
@@ -196,7 +208,11 @@ class SpeechTrainer(Seq2SeqTrainer):
             return moved
         samples, sizes, edge_s = moved.pop("samples"), moved.pop("sizes"), moved.pop("edge_s")
         clips = [clip[:size] for clip, size in zip(samples, sizes, strict=True)]
-        return {**moved, **self._features.inputs(clips, edge_s)}
+        features, masks = self._features.inputs(clips, edge_s), moved.pop("masks")
+        if masks[0] is not None:
+            for bins, drawn in zip(self._features.bins(features), masks, strict=True):
+                mask_features(bins, drawn, bins.shape[1] / edge_s)
+        return {**moved, **features}
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         """What the loss is divided by, over all forward passes and ranks of a step."""

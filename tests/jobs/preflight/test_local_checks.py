@@ -59,6 +59,11 @@ class TestPackagedData:
         assert finding.level == "error"
         assert "data.train: trian.csv: no such file in" in finding.text
 
+    def test_a_manifest_of_noise_goes_along_too(self, tmp_path: Path) -> None:
+        finding = single_finding(PACKAGED_DATA, context_of(tmp_path, {"augment.noise_manifest": "noise.csv"}))
+        assert finding.level == "error"
+        assert "augment.noise_manifest: noise.csv: no such file in" in finding.text
+
     def test_absolute_paths_are_others_business(self, tmp_path: Path) -> None:
         assert single_finding(PACKAGED_DATA, context_of(tmp_path)).level == "ok"
 

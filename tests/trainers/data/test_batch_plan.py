@@ -172,6 +172,37 @@ class TestAnyPlan:
             assert every.edge_s == 30.0
 
 
+class TestChangingDurations:
+    """Where speed is perturbed, an utterance has another duration in each epoch."""
+
+    @settings(deadline=None)
+    @given(selections, fixed_shapes, st.integers(0, 99), st.one_of(st.none(), st.integers(1, 4)))
+    def test_every_epoch_has_the_same_number_of_steps_and_each_utterance_once(
+        self, selection: Selection, shape: BatchShape, seed: int, window: int | None
+    ) -> None:
+        durations_s = [
+            np.minimum(selection.durations_s / np.random.default_rng(epoch).uniform(0.5, 2, len(selection.rows)), 30)
+            for epoch in range(4)
+        ]
+        plan = BatchPlan(
+            selection, shape, edges_s=EDGES_S, seed=seed, window_shards=window, durations_of=durations_s.__getitem__
+        )
+        for epoch in range(4):
+            longest_s = dict(zip(selection.rows.tolist(), durations_s[epoch].tolist(), strict=True))
+            batches = plan.epoch(epoch)
+            assert len(batches) == plan.steps_per_epoch
+            assert sorted(np.concatenate([batch.rows for batch in batches]).tolist()) == selection.rows.tolist()
+            for batch in batches:
+                assert max(longest_s[row] for row in batch.rows.tolist()) <= batch.edge_s
+
+    def test_an_utterance_is_in_the_bucket_of_its_epoch(self) -> None:
+        selection = selection_of([0.9, 0.9, 5.5, 5.5])
+        durations_s = [np.array([0.9, 0.9, 5.5, 5.5]), np.array([1.2, 1.2, 4.8, 4.8])]
+        shape = BatchShape.resolve(workers=1, per_device=2, accumulation=1)
+        plan = BatchPlan(selection, shape, edges_s=EDGES_S, seed=1, durations_of=durations_s.__getitem__)
+        assert [sorted(batch.edge_s for batch in plan.epoch(epoch)) for epoch in range(2)] == [[1.0, 6.0], [1.26, 5.0]]
+
+
 class TestShape:
     @settings(deadline=None)
     @given(st.integers(1, 8), st.integers(1, 16), st.integers(1, 4), st.integers(1, 200))

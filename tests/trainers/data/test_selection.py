@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from trainers.config.parts.data_part import DataPart
+from trainers.data.frame_count import Convolution, FrameCount
 from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
 from trainers.errors import DataError
 
@@ -40,6 +41,15 @@ def scored(
     tokens = np.array(lengths if lengths is not None else [1] * len(index))
     rows: list[int] = select_scored(index, tokens, data(**changes), Bounds(context_s, 10), split).tolist()
     return rows
+
+
+def test_labels_must_fit_at_the_fastest_speed() -> None:
+    # Ten outputs a second.
+    frames = FrameCount((Convolution(kernel=1600, stride=1600),))
+    durations_s = np.array([1.0, float("nan")])
+    assert Bounds(30.0, 100, frames).label_room(durations_s).tolist() == [10, np.inf]
+    assert Bounds(30.0, 100, frames, fastest=1.25).label_room(durations_s).tolist() == [8, np.inf]
+    assert Bounds(30.0, 100, fastest=1.25).label_room(durations_s).tolist() == [100, 100]
 
 
 class TestTraining:

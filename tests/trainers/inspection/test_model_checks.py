@@ -3,7 +3,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
@@ -192,6 +192,25 @@ class TestGeneration:
         keys = {"is_multilingual": False, "lang_to_id": None, "task_to_id": None, "language": None, "task": None}
         subject = tampered({"generation_config.json": keys}, **{"model.language": None})
         assert levels(check_model, subject) == levels(check_generation, subject) == {"ok"}
+
+
+class TestAugmentation:
+    CTC: ClassVar = {
+        "model": {"init": "scratch", "family": "ctc", "d_model": 16, "attention_heads": 2, "architecture": "wav2vec2"},
+        "augment.frequency_masks": 2,
+    }
+
+    def test_bands_of_a_model_that_is_given_samples_cannot_be_masked(self, tmp_path: Path) -> None:
+        text = the_one(check_model, subject_of(tmp_path, self.CTC), "error")
+        assert text.startswith("augment.frequency_masks is 2, but this model is given samples")
+        spectral = {**self.CTC, "model": {**self.CTC["model"], "architecture": "wav2vec2-bert"}}
+        assert levels(check_model, subject_of(tmp_path, spectral)) == {"ok"}
+
+    def test_labels_of_a_ctc_model_must_fit_at_the_fastest_speed(self, tmp_path: Path) -> None:
+        # 0.5 s are 24 outputs; at double speed 12, for thirteen letters.
+        changes = {**self.CTC, "augment.frequency_masks": 0, "augment.speed_range": [1.0, 2.0]}
+        text = the_one(check_labels, subject_of(tmp_path, changes), "warning")
+        assert "than the model gives outputs at speed 2 (augment) (CTC) (train/000.wav)" in text
 
 
 class TestLabels:

@@ -96,6 +96,21 @@ class TestPadding:
         assert len(widths) == 1
 
 
+class TestMasks:
+    def test_bins_are_a_view_of_the_input_from_low_to_high_frequencies(self, recognizer: CtcRecognizer) -> None:
+        features = recognizer.new_features()
+        name = recognizer.processor.feature_extractor.model_input_names[0]
+        inputs = features.inputs([clip(1.0)], 1.5)
+        (bins,) = features.bins(inputs)
+        assert (bins.shape[0] > 1) == recognizer.limits.has_bins
+        assert bins.shape[1] / 1.5 == pytest.approx(100 if recognizer.limits.has_bins else RATE_HZ, rel=0.03)
+        before = inputs[name].clone()
+        bins[:, 20:40] = 7.0
+        changed = torch.nonzero((inputs[name] != before)[0].reshape(len(before[0]), -1).any(1)).flatten()
+        stride = 2 if recognizer.limits.has_bins else 1
+        assert (changed[0], changed[-1]) == (20 // stride, 40 // stride - 1)
+
+
 class TestLoss:
     def batch(self, recognizer: CtcRecognizer) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         clips = [clip(0.5 + number / 4, number) for number in range(len(TEXTS))]

@@ -92,11 +92,19 @@ class ModelPart(Part):
     layerdrop: Dropout | None = Field(
         None, description="CTC: how often a layer is skipped in training. null: 0, as ranks must agree on it."
     )
-    apply_spec_augment: bool = Field(False, description="Mask stretches of frames and of mel bins in training.")
-    mask_time_prob: Dropout = Field(0.05, description="SpecAugment: about this fraction of frames is masked.")
-    mask_time_length: Positive = Field(10, description="SpecAugment: frames of a mask.")
-    mask_feature_prob: Dropout = Field(0.0, description="SpecAugment: about this fraction of mel bins is masked.")
-    mask_feature_length: Positive = Field(10, description="SpecAugment: mel bins, or hidden dimensions, of a mask.")
+    apply_spec_augment: bool = Field(
+        False,
+        description="The model's own SpecAugment, drawn for each forward pass. augment.time_masks and "
+        "augment.frequency_masks, which it excludes, are drawn for each utterance, whatever the batch.",
+    )
+    mask_time_prob: Dropout = Field(0.05, description="apply_spec_augment: about this fraction of frames is masked.")
+    mask_time_length: Positive = Field(10, description="apply_spec_augment: frames of a mask.")
+    mask_feature_prob: Dropout = Field(
+        0.0, description="apply_spec_augment: about this fraction of mel bins, or hidden dimensions, is masked."
+    )
+    mask_feature_length: Positive = Field(
+        10, description="apply_spec_augment: mel bins, or hidden dimensions, of a mask."
+    )
     freeze_feature_encoder: bool | None = Field(
         None,
         description="CTC: do not train the convolutions over samples. null: not those of pretrained weights.",

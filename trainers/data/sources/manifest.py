@@ -32,6 +32,8 @@ SCHEMA = pa.schema(
 
 _CHUNK_ROWS = 65_536
 _MAX_NAMED = 5
+# A name that no column has.
+_NO_COLUMN = "\0"
 
 # What Hugging Face, NeMo, Common Voice, SpeechBrain and DeepSpeech call the two columns that must be there.
 _USUAL_NAMES = {
@@ -48,7 +50,7 @@ def read_manifest(
     content: bytes,
     *,
     audio_column_name: str = "path",
-    text_column_name: str = "text",
+    text_column_name: str | None = "text",
 ) -> pa.Table:
     """Read a manifest, checking every row.
 
@@ -61,7 +63,7 @@ def read_manifest(
             relative audio paths count from its folder. A relative location counts from the working folder.
         content: The manifest's bytes.
         audio_column_name: The column of audio paths or URLs.
-        text_column_name: The column of transcripts; empty ones are kept.
+        text_column_name: The column of transcripts; empty ones are kept. None: the recordings have none.
 
     Returns:
         A table of SCHEMA, in the order of the manifest: `row` counts from 0; `id` is the column `id`, or else
@@ -71,7 +73,7 @@ def read_manifest(
         DataError: The manifest cannot be used; the text names the line and the fix.
     """
     text = _decode(location, content)
-    wanted = [audio_column_name, text_column_name, "id", "speaker", "duration", "language"]
+    wanted = [audio_column_name, text_column_name or _NO_COLUMN, "id", "speaker", "duration", "language"]
     suffix = posixpath.splitext(location)[1].lower()
     if suffix in (".csv", ".tsv"):
         columns, rows = _delimited_rows(location, text, "," if suffix == ".csv" else "\t", wanted)
@@ -80,7 +82,8 @@ def read_manifest(
     else:
         raise DataError(f"{location}: the extension {suffix!r} is not a manifest's: name it .csv, .tsv or .jsonl")
     _require_column(location, columns, audio_column_name, "data.audio_column_name")
-    _require_column(location, columns, text_column_name, "data.text_column_name")
+    if text_column_name is not None:
+        _require_column(location, columns, text_column_name, "data.text_column_name")
     chunks = []
     while chunk := list(islice(rows, _CHUNK_ROWS)):
         chunks.append(_chunk_table(location, chunk, audio_column_name, "id" in columns))

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 
 from trainers.config.parts.model_part import DECODER_FIELDS, ModelPart
 from trainers.errors import ConfigError
-from trainers.models.ctc.ctc_frames import frame_count, sees_padding
+from trainers.models.ctc.ctc_frames import frame_count, has_bins, sees_padding
 from trainers.models.ctc.ctc_scratch import (
     check_rate,
     for_tokenizer,
@@ -118,6 +118,7 @@ class CtcFamily:
             frames=frame_count(config),
             whole_context=False,
             sees_padding=sees_padding(config),
+            has_bins=has_bins(config),
         )
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:

@@ -15,7 +15,7 @@ def frame_count(config: Any) -> FrameCount:
         config: The model's config.
     """
     adapters = config.num_adapter_layers if getattr(config, "add_adapter", False) else 0
-    if config.model_type == "wav2vec2-bert":
+    if has_bins(config):
         kernel = config.adapter_kernel_size
         adapter = Convolution(kernel, config.adapter_stride, kernel // 2)
         return FrameCount((MEL_WINDOW, MEL_INPUT, *[adapter] * adapters))
@@ -23,6 +23,15 @@ def frame_count(config: Any) -> FrameCount:
         Convolution(kernel, stride) for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True)
     ]
     return FrameCount((*layers, *[Convolution(1, getattr(config, "adapter_stride", 1))] * adapters))
+
+
+def has_bins(config: Any) -> bool:
+    """Whether a model is given mel frames, not samples.
+
+    Args:
+        config: The model's config.
+    """
+    return bool(config.model_type == "wav2vec2-bert")
 
 
 def sees_padding(config: Any) -> bool:

@@ -46,6 +46,13 @@ class ExtractorFeatures:
             inputs["attention_mask"] = (torch.arange(width) < lengths[:, None]).to(torch.int64)
         return {key: value.to(self._device) for key, value in inputs.items()}
 
+    def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """See `Features`: of samples (B, T), or of several mel frames side by side (B, T, frames × bins)."""
+        values = inputs[self._extractor.model_input_names[0]]
+        if values.ndim == 2:
+            return [row[None] for row in values]
+        return [row.view(-1, row.shape[1] // self._extractor.stride).T for row in values]
+
     def _extract(self, waveform: np.ndarray) -> torch.Tensor:
         """Values of one clip without those that its mask excludes, float32 (T, …)."""
         found = self._extractor(

@@ -1,0 +1,100 @@
+"""The config's augment part: how clips are changed before they are trained on. See `schema`."""
+
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from trainers.config.parts.part import Location, NotNegative, Part, PositiveFloat
+
+SLOWEST, FASTEST = 0.5, 2.0
+
+
+def _ascending(pair: list[float]) -> list[float]:
+    low, high = pair
+    if low > high:
+        raise ValueError(f"{low:g} is more than {high:g}: write the lower one first")
+    return pair
+
+
+Range = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_ascending)]
+SpeedFactor = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+SpeedRange = Annotated[list[SpeedFactor], Field(min_length=2, max_length=2), AfterValidator(_ascending)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class AugmentPart(Part):
+    """Random changes of the clips that are trained on, drawn anew in each epoch. Off by default; scoring has none."""
+
+    speed_factors: list[SpeedFactor] = Field(
+        [],
+        description="Speed perturbation by one of these factors, each as likely; pitch changes too. 0.9 is slower and "
+        "longer; a clip that would then be longer than the model takes is slowed down only as far as it fits. "
+        "[]: none, or speed_range.",
+    )
+    speed_range: SpeedRange | None = Field(
+        None, description="Speed perturbation by a factor from this range, [slowest, fastest]. null: none."
+    )
+    gain_db: Range | None = Field(None, description="Level is changed by a gain from this range, dB. null: not at all.")
+    noise_manifest: Location | None = Field(
+        None,
+        description="Manifest (CSV, TSV, JSONL) of recordings that are added as noise: a path or s3:// URL that every "
+        "node reads. Its column of recordings is data.audio_column_name. null: no noise.",
+    )
+    noise_snr_db: Range = Field([5.0, 20.0], description="Signal-to-noise ratio, from this range. dB.")
+    noise_probability: Probability = Field(0.5, description="Fraction of clips to which noise is added.")
+    rir_manifest: Location | None = Field(
+        None,
+        description="Manifest of room impulse responses that clips are convolved with, as noise_manifest. null: none.",
+    )
+    rir_probability: Probability = Field(0.5, description="Fraction of clips that are convolved.")
+    time_masks: NotNegative = Field(0, description="SpecAugment: stretches of time that are masked in each clip.")
+    time_mask_s: PositiveFloat = Field(0.4, description="SpecAugment: the longest masked stretch. Seconds.")
+    time_mask_fraction: Fraction = Field(
+        0.2, description="SpecAugment: the longest masked stretch as a fraction of the clip; the shorter one counts."
+    )
+    frequency_masks: NotNegative = Field(0, description="SpecAugment: bands of mel bins that are masked in each clip.")
+    frequency_mask_fraction: Fraction = Field(
+        0.3, description="SpecAugment: the widest masked band, as a fraction of the mel bins."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_speed(self) -> Self:
+        if self.speed_factors and self.speed_range is not None:
+            raise ValueError(
+                "speed_factors and speed_range both set the speed: set speed_factors: [] or the other null"
+            )
+        return self
+
+    @property
+    def slowest(self) -> float:
+        """The least speed factor that a clip may get; 1 where speed is not changed."""
+        return min(self._speeds)
+
+    @property
+    def fastest(self) -> float:
+        """The greatest speed factor that a clip may get, at least 1: not every clip can be slowed down."""
+        return max(1.0, *self._speeds)
+
+    @property
+    def changes_speed(self) -> bool:
+        """Whether any clip may become longer or shorter."""
+        return self._speeds != [1.0]
+
+    @property
+    def masks(self) -> bool:
+        """Whether features are masked."""
+        return bool(self.time_masks or self.frequency_masks)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is changed."""
+        return (
+            self.changes_speed
+            or self.masks
+            or any(field is not None for field in (self.gain_db, self.noise_manifest, self.rir_manifest))
+        )
+
+    @property
+    def _speeds(self) -> list[float]:
+        return self.speed_range or self.speed_factors or [1.0]

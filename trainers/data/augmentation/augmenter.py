@@ -1,0 +1,80 @@
+"""What is done to a clip that is trained on: speed, room, noise, gain, and the masks of its features."""
+
+import numpy as np
+import numpy.typing as npt
+
+from trainers.config.parts.augment_part import AugmentPart
+from trainers.data.audio import SAMPLING_RATE_HZ
+from trainers.data.augmentation.draws import Stage, generator_of
+from trainers.data.augmentation.noise import Samples, add_noise, amplitude
+from trainers.data.augmentation.recording_pool import RecordingPool
+from trainers.data.augmentation.reverberation import reverberate
+from trainers.data.augmentation.spec_augment import Masks, draw_masks
+from trainers.data.augmentation.speed import Speeds, change_speed
+
+FULL_SCALE = np.float32(32_768)
+
+
+class Augmenter:
+    """Changes clips of one prepared set. A pure function of the clip, its position in the index, and the epoch."""
+
+    def __init__(
+        self,
+        part: AugmentPart,
+        seed: int,
+        *,
+        speeds: Speeds | None,
+        noise: RecordingPool | None,
+        rirs: RecordingPool | None,
+    ):
+        """Draws nothing yet.
+
+        Args:
+            part: The config's augment part.
+            seed: The run's.
+            speeds: Speed factors. None: speed is not changed.
+            noise: Recordings that are added. None: none are.
+            rirs: Impulse responses. None: none are convolved with.
+        """
+        self._part, self._seed = part, seed
+        self._speeds, self._noise, self._rirs = speeds, noise, rirs
+
+    def change(self, clip: npt.NDArray[np.int16], position: int, epoch: int) -> npt.NDArray[np.int16]:
+        """The clip as it is trained on in an epoch.
+
+        Args:
+            clip: int16 (T,), as stored.
+            position: Its position in the index.
+            epoch: Counted from 0.
+
+        Returns:
+            int16 samples, at the speed of `Speeds`; what passes full scale is clipped.
+
+        Raises:
+            DataError: a recording of a manifest cannot be read.
+        """
+        samples: Samples = clip.astype(np.float32) / FULL_SCALE
+        if self._speeds is not None:
+            samples = change_speed(samples, float(self._speeds.factors(epoch)[position]))
+        generator = self._generator(epoch, Stage.RIR, position)
+        if self._rirs is not None and generator.random() < self._part.rir_probability:
+            samples = reverberate(samples, self._rirs.draw(generator))
+        generator = self._generator(epoch, Stage.NOISE, position)
+        if self._noise is not None and generator.random() < self._part.noise_probability:
+            low_db, high_db = self._part.noise_snr_db
+            samples = add_noise(samples, self._noise.draw(generator), generator.uniform(low_db, high_db), generator)
+        if self._part.gain_db is not None:
+            low_db, high_db = self._part.gain_db
+            gain_db = self._generator(epoch, Stage.GAIN, position).uniform(low_db, high_db)
+            samples = np.multiply(samples, amplitude(gain_db), dtype=np.float32)
+        changed: npt.NDArray[np.int16] = np.clip(np.rint(samples * FULL_SCALE), -32_768, 32_767).astype(np.int16)
+        return changed
+
+    def masks(self, length: int, position: int, epoch: int) -> Masks | None:
+        """What is masked of the features of a changed clip of this many samples; None where nothing ever is."""
+        if not self._part.masks:
+            return None
+        return draw_masks(self._part, length / SAMPLING_RATE_HZ, self._generator(epoch, Stage.MASKS, position))
+
+    def _generator(self, epoch: int, stage: Stage, position: int) -> np.random.Generator:
+        return generator_of(self._seed, epoch, stage, position)

@@ -1,0 +1,82 @@
+"""Recordings that are mixed into clips: noise and impulse responses, from a manifest."""
+
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from trainers.config.storage_location import StorageOptions
+from trainers.data.audio import decode
+from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.opening import read_location
+from trainers.errors import AudioError, DataError
+
+# Of one pool in one process: 70 minutes at 16 kHz. A manifest of more is read again as it is drawn from.
+KEPT_BYTES = 256 * 2**20
+
+
+def open_manifest(field: str, location: str, audio_column_name: str, storage_options: StorageOptions) -> pa.Table:
+    """A manifest of recordings without transcripts, see `manifest.read_manifest`.
+
+    Args:
+        field: The config's field that names it, for messages.
+        location: Absolute path or URL of the manifest.
+        audio_column_name: Its column of recordings; other columns are not read.
+        storage_options: How s3:// is reached.
+
+    Raises:
+        DataError: it is missing or wrong.
+        StorageError: the bucket cannot be read.
+    """
+    try:
+        content = read_location(location, storage_options)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
+        raise DataError(
+            f"{field}: {location}: {reason}; give a manifest that every node reads (--set {field}=…)"
+        ) from None
+    try:
+        return read_manifest(location, content, audio_column_name=audio_column_name, text_column_name=None)
+    except DataError as error:
+        raise DataError(f"{field}: {error}") from None
+
+
+class RecordingPool:
+    """The recordings of one manifest; each is read when it is first drawn, and kept within a bound."""
+
+    def __init__(self, field: str, manifest: pa.Table, storage_options: StorageOptions):
+        """Reads no recording yet.
+
+        Args:
+            field: The config's field that names the manifest, for messages.
+            manifest: See `open_manifest`.
+            storage_options: How s3:// is reached.
+        """
+        self._field, self._storage_options = field, storage_options
+        self._paths: list[str] = manifest["audio"].to_pylist()
+        self._kept: OrderedDict[int, npt.NDArray[np.float32]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def draw(self, generator: np.random.Generator) -> npt.NDArray[np.float32]:
+        """Samples (T,) of one of the recordings, each as likely; mono, at the rate of prepared clips.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return self._read(int(generator.integers(len(self._paths))))
+
+    def _read(self, number: int) -> npt.NDArray[np.float32]:
+        if number in self._kept:
+            self._kept.move_to_end(number)
+            return self._kept[number]
+        path = self._paths[number]
+        try:
+            samples = decode(read_location(path, self._storage_options, one_of_many=True), name=path)
+        except (AudioError, OSError) as error:
+            raise DataError(f"{self._field}: {path}: {error}; fix it, or take it out of the manifest") from error
+        self._kept[number] = samples
+        self._kept_bytes += samples.nbytes
+        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+        return samples

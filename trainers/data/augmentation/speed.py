@@ -1,0 +1,74 @@
+"""Speed perturbation (Ko et al. 2015, "Audio Augmentation for Speech Recognition"): tempo and pitch by one factor."""
+
+import numpy as np
+import numpy.typing as npt
+import soxr
+
+from trainers.config.parts.augment_part import AugmentPart
+from trainers.data.audio import SAMPLING_RATE_HZ
+from trainers.data.augmentation.draws import Stage, generator_of
+from trainers.data.batch_plan import FloatArray
+
+
+def change_speed(samples: npt.NDArray[np.float32], factor: float) -> npt.NDArray[np.float32]:
+    """Plays samples faster (factor above 1) or slower, at the same sampling rate.
+
+    Args:
+        samples: float32 (T,).
+        factor: 1.1 makes 1 s of 1.1 s.
+
+    Returns:
+        float32 (⌊T / factor⌋,), as `Speeds.durations_s` has it.
+    """
+    length = int(changed_lengths(len(samples), factor))
+    if length == len(samples):
+        return samples
+    changed = np.asarray(soxr.resample(samples, factor, 1.0, quality="HQ"), dtype=np.float32)[:length]
+    return np.pad(changed, (0, length - len(changed)))
+
+
+def changed_lengths(samples: npt.ArrayLike, factors: npt.ArrayLike) -> FloatArray:
+    """How many samples there are at another speed; at least one."""
+    lengths: FloatArray = np.maximum(np.floor(np.asarray(samples) / np.asarray(factors)), 1.0)
+    return lengths
+
+
+class Speeds:
+    """The speed factor of each utterance of an index in each epoch."""
+
+    def __init__(self, part: AugmentPart, seed: int, durations_s: FloatArray, context_s: float):
+        """Draws nothing yet.
+
+        Args:
+            part: The config's augment part.
+            seed: The run's.
+            durations_s: Durations of the stored clips, shape (N,).
+            context_s: What no clip becomes longer than, where it is not already.
+        """
+        self._part, self._seed = part, seed
+        self._samples = np.rint(durations_s * SAMPLING_RATE_HZ)
+        # The factor at which a clip just fits.
+        self._least = np.minimum(self._samples / (context_s * SAMPLING_RATE_HZ), 1.0)
+        self._drawn: tuple[int, FloatArray] | None = None
+
+    def factors(self, epoch: int) -> FloatArray:
+        """Factors of an epoch, shape (N,)."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            chances = generator_of(self._seed, epoch, Stage.SPEED).random(len(self._samples))
+            self._drawn = epoch, np.maximum(self._scaled(chances), self._least)
+        return self._drawn[1]
+
+    def durations_s(self, epoch: int) -> FloatArray:
+        """Durations at the speeds of an epoch, shape (N,)."""
+        return changed_lengths(self._samples, self.factors(epoch)) / SAMPLING_RATE_HZ
+
+    def longest_s(self) -> FloatArray:
+        """The longest duration that each may have in any epoch, shape (N,)."""
+        return changed_lengths(self._samples, np.maximum(self._part.slowest, self._least)) / SAMPLING_RATE_HZ
+
+    def _scaled(self, chances: FloatArray) -> FloatArray:
+        if self._part.speed_range is not None:
+            low, high = self._part.speed_range
+            return low + chances * (high - low)
+        factors = np.asarray(self._part.speed_factors)
+        return factors[(chances * len(factors)).astype(np.int64)]
