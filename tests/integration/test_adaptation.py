@@ -17,7 +17,7 @@ from tests.trainers.synthetic import config, speechlike
 from trainers.config.loader import build_config, read_yaml
 from trainers.config.overrides import apply_overrides
 from trainers.config.schema import TrainConfig
-from trainers.errors import ConfigError, ResumeError
+from trainers.errors import ConfigError, ResumeError, StoppedError
 from trainers.models.adaptation.trained_weights import trained_names
 from trainers.models.known_families import family_of
 from trainers.pipeline.engine import LocalEngine
@@ -25,6 +25,7 @@ from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
+from trainers.scoring.scorer import CutShortError, Scorer
 
 RECIPE = Path(__file__).parents[2] / "jobs" / "specs" / "whisper_lora.yaml"
 LORA = {"adapt.method": "lora", "adapt.r": 4, "adapt.alpha": 8, "adapt.dropout": 0.2, "training.learning_rate": 1e-2}
@@ -156,6 +157,35 @@ def test_a_killed_run_with_an_adapter_ends_with_the_same_weights(
         assert (newest(calm) / name).read_bytes() == (newest(killed) / name).read_bytes(), name
     models = [run_folder(wanted) / "model" / "model.safetensors" for wanted in (calm, killed)]
     assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_a_checkpoint_that_a_stop_left_without_a_score_gets_the_one_of_an_undisturbed_run(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm, stopped = (small(tones, tmp_path / name, LORA) for name in ("calm", "stopped"))
+    stop_after(calm, 4, monkeypatch)
+
+    def cut_short(*args: Any, **kwargs: Any) -> Any:
+        raise CutShortError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Scorer, "score", cut_short)
+        with pytest.raises(StoppedError):
+            fit(stopped, LocalEngine())
+    (left,) = Journal(RunFolder.of(stopped)).read().checkpoints
+    assert (left.step, left.metrics) == (4, {})
+    stop_after(stopped, 8, monkeypatch)
+    undisturbed, again = (
+        next(item for item in Journal(RunFolder.of(wanted)).read().checkpoints if item.step == 4 and item.metrics)
+        for wanted in (calm, stopped)
+    )
+    assert again.metrics == undisturbed.metrics
+    assert again.files["validation.jsonl"] == undisturbed.files["validation.jsonl"]
+    for wanted in (calm, stopped):
+        fit(wanted, LocalEngine())
+    assert (newest(calm) / "adapter_model.safetensors").read_bytes() == (
+        newest(stopped) / "adapter_model.safetensors"
+    ).read_bytes()
 
 
 def test_gradient_checkpointing_changes_no_gradient_of_an_adapter(tones: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.errors import StorageError
 from trainers.models.adaptation.base_weights import Base, store_own
-from trainers.models.adaptation.lora import Adapter, merge_once_a_node
+from trainers.models.adaptation.lora import Adapter
 from trainers.models.adaptation.trained_weights import count, train_only
 from trainers.models.known_families import family_of, family_of_folder
 from trainers.models.pretrained import load_once_a_node
@@ -248,9 +248,13 @@ def _score_start(loop: Loop, start: Start) -> None:
     if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
         return
     loop.progress.scoring()
-    folder = merge_once_a_node(local, rank.session)
-    recognizer = family_of_folder(folder).open_exported(folder)
-    recognizer.model.to(rank.device)
+    recognizer = loop.recognizer
+    if recognizer.adapter is not None:
+        # Not merged, which would round: the undisturbed run's was not.
+        recognizer.adapter.load(local)
+    else:
+        recognizer = family_of_folder(local).open_exported(local)
+        recognizer.model.to(rank.device)
     validation = scored_clips(rank.config, rank.order.sets[VALIDATION], recognizer, VALIDATION)
     scorer = Scorer(validation, recognizer, rank.session, cache_bytes=cache_bytes(rank.config))
     result = scorer.score(scoring_options(rank.config, recognizer.limits))
