@@ -244,7 +244,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
         check_arguments(config)
     if given.no_ray:
-        return _run(given, config, changed, LocalEngine())
+        return _run(given, config, changed, LocalEngine(config.scaling.backend))
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
     from trainers.pipeline.ray_engine import RayEngine  # noqa: PLC0415
 
@@ -254,7 +254,9 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
             placement = demo_run.place_demo(config, driver_node())
             print(placement.message, flush=True)
             changed = [*changed, *(f"{'.'.join(path)}={value}" for path, value in placement.overrides)]
-            engine = RayEngine(placement.node_resources) if placement.num_workers else LocalEngine()
+            engine = (
+                RayEngine(placement.node_resources) if placement.num_workers else LocalEngine(config.scaling.backend)
+            )
             return _run(given, demo_run.apply_placement(config, placement), changed, engine)
         return _run(given, config, changed, RayEngine())
 

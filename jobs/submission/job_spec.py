@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints, model_validator
 from jobs.model import DEFAULT_QUEUE, Gang
 from jobs.submission.literal_secrets import find_literal_secrets
 from runtime_env.config import RuntimeEnvPart
-from trainers.config.loader import read_yaml, with_run_name
+from trainers.config.loader import read_ds_config, read_yaml, with_run_name
 from trainers.config.locations import (
     default_storage_path,
     expand_home,
@@ -146,10 +146,17 @@ def load_spec(
         ConfigError: one message with every problem.
     """
     content = apply_overrides(read_yaml(path), [parse_override(text) for text in overrides])
+    content, unread = read_ds_config(content)
     content, missing = _resolve_variables(content, os.environ if environment is None else environment)
     config, problems = validated(RunConfig, content)
     refuse(
-        [*missing, *find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",)), *problems],
+        [
+            *unread,
+            *missing,
+            *find_literal_secrets(content),
+            *find_literal_secrets(overrides, ("overrides",)),
+            *problems,
+        ],
         str(path),
     )
     assert config is not None

@@ -1,5 +1,6 @@
 """From YAML text to a TrainConfig, and back."""
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 
 from trainers.config.locations import expand_home, expand_variables
+from trainers.config.overrides import copy_levels
 from trainers.config.reading import EVERYTHING, Reading
 from trainers.config.schema import TrainConfig
 from trainers.config.validation import refuse, validated
@@ -58,11 +60,30 @@ def build_config(
         ConfigError: one message with every problem, each with its field, value and fix.
     """
     known = os.environ if environment is None else environment
+    content, unread = read_ds_config(content)
     expanded, missing = expand_variables(reading.with_parts(content), known, reading)
     config, problems = validated(TrainConfig, expand_home(expanded), reading)
-    refuse(missing + problems, origin)
+    refuse(unread + missing + problems, origin)
     assert config is not None
     return config
+
+
+def read_ds_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Puts the content of `strategy.ds_config` in place of its path, so that every node has it, and a later edit none.
+
+    Returns:
+        A copy of the content, and a line for a file that cannot be read.
+    """
+    result = copy_levels(content)
+    part = result.get("strategy")
+    if not isinstance(part, dict) or not isinstance(part.get("ds_config"), str):
+        return result, []
+    path = part.pop("ds_config")
+    try:
+        part["ds_config"] = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return result, [f"strategy.ds_config: {path}: cannot be read as JSON: {error}; name a ds_config.json"]
+    return result, []
 
 
 def with_run_name(config: Config, recipe: Path | None, now: datetime) -> Config:

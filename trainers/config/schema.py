@@ -6,16 +6,17 @@ message is made). Faults that need two fields to be seen are found by the valida
 
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.model_part import ModelPart
-from trainers.config.parts.part import Part
+from trainers.config.parts.part import Part, trains
 from trainers.config.parts.run_part import RunPart
 from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.parts.strategy_part import StrategyPart, refuse_contradictions
 from trainers.config.parts.training_part import TrainingPart
 
 
@@ -29,11 +30,12 @@ class TrainConfig(Part):
     training: TrainingPart
     augment: AugmentPart = AugmentPart()
     scaling: ScalingPart = ScalingPart()
+    strategy: StrategyPart = StrategyPart()
     checkpoint: CheckpointPart = CheckpointPart()
     job: dict[str, Any] = Field(default_factory=dict, description="For the jobs service; not read by training.")
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
+    def _parts_fit(self, info: ValidationInfo) -> Self:
         context_s = self.model.max_context_s
         if context_s is None and self.training.full_context_fraction:
             raise ValueError(
@@ -57,4 +59,6 @@ class TrainConfig(Part):
         for name in ("fp16",):
             if getattr(self.training, name) and not self.scaling.use_gpu:
                 raise ValueError(f"training.{name} needs a GPU: set scaling.use_gpu: true, or training.{name}: false")
+        if trains(info):
+            refuse_contradictions(self.strategy, self.adapt, self.training, self.scaling)
         return self

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainers.config.parts.part import UNSUPPORTED_URL, URL
 from trainers.config.parts.run_part import NAME
+from trainers.config.parts.scaling_part import BACKEND
 from trainers.config.reading import EVERYTHING, Reading
 from trainers.errors import ConfigError
 
@@ -16,6 +17,7 @@ Model = TypeVar("Model", bound=BaseModel)
 # Shown in place of a regular expression.
 PATTERN_MESSAGES = {
     NAME: "must begin with a letter or a digit, and hold only these and . _ -",
+    BACKEND: "must name a backend of torch.distributed, as gloo, nccl, or cpu:gloo,cuda:nccl",
     URL: "must be a URL without credentials, as http://host:8265",
 }
 

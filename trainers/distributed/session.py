@@ -16,6 +16,7 @@ import torch.distributed
 
 from trainers.distributed.meeting import COLLECTIVE_TIMEOUT, open_meetings
 from trainers.distributed.signals import STOP_SIGNAL
+from trainers.errors import ConfigError
 
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
@@ -126,19 +127,41 @@ class Session(ABC):
         open_meetings(self.rank, self.world_size, self.print_line).meet(what)
 
 
+def refuse_unavailable(backend: str) -> None:
+    """Refuses a backend of process groups that this machine's torch does not have.
+
+    Raises:
+        ConfigError: names it.
+    """
+    for name in (part.rpartition(":")[2] for part in backend.split(",")):
+        if not torch.distributed.is_backend_available(name):
+            raise ConfigError(
+                f"scaling.backend: {backend}: torch {torch.__version__} has no backend {name}; set it to auto"
+            )
+
+
 @dataclass(frozen=True)
 class LocalSession(Session):
     """A process that torchrun started, or the only one."""
 
     @classmethod
-    def of_this_process(cls) -> "LocalSession":
-        """Reads torchrun's variables, and joins its ranks; without them the process is alone."""
+    def of_this_process(cls, backend: str = "auto") -> "LocalSession":
+        """Reads torchrun's variables, and joins its ranks; without them the process is alone.
+
+        Args:
+            backend: What the ranks communicate by, see `scaling_part`; of the first call, which joins them.
+
+        Raises:
+            ConfigError: this torch has no such backend.
+        """
         rank, world_size, local_rank = (int(os.environ.get(*item)) for item in TORCHRUN_VARIABLES)
         if world_size > 1 and not torch.distributed.is_initialized():
             if torch.cuda.is_available():
                 torch.cuda.set_device(local_rank)
-            # Both: tensors of a GPU over nccl, and what this class gathers over gloo.
-            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            if backend == "auto":
+                # Both: tensors of a GPU over nccl, and what this class gathers over gloo.
+                backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            refuse_unavailable(backend)
             torch.distributed.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
         return cls(rank, world_size, local_rank)
 

@@ -18,6 +18,8 @@ CUDA, ROCM, HPU, CPU = "CUDA", "ROCm", "HPU", "CPU"
 # PCI vendor of Habana Labs; /dev/accel has accelerators of other makers too.
 HABANA_VENDOR = "0x1da3"
 SMI_TIMEOUT_S = 20.0
+# It builds its communication on CPUs, and its optimizer for offloading, when they are first used.
+DEEPSPEED_TOOLS = ("g++", "ninja")
 GUIDE = "https://pytorch.org/get-started/locally"
 
 
@@ -114,6 +116,30 @@ def check_torch_build(subject: Subject) -> Iterator[Finding]:
     yield judge(build_here(use_gpu=use_gpu), devices_here(), use_gpu=use_gpu, machine=platform.node())
 
 
+def check_strategy(subject: Subject) -> Iterator[Finding]:
+    """Looks for the packages of the strategy, for what builds its parts, and for the nodes' own disks."""
+    part = subject.config.strategy
+    if part.name != "deepspeed":
+        yield ok(f"strategy.name: {part.name}")
+        return
+    if importlib.util.find_spec("deepspeed") is None:
+        yield subject.unreachable(
+            "strategy.name: deepspeed, and the package deepspeed is not installed: pip install deepspeed (on a "
+            "cluster: job.runtime_env.pip), or set strategy.name: ddp"
+        )
+        return
+    missing = [tool for tool in DEEPSPEED_TOOLS if shutil.which(tool) is None]
+    if missing:
+        yield subject.unreachable(
+            f"strategy.name: deepspeed builds parts of itself when it first runs, and {' and '.join(missing)} is not "
+            "there: install it (apt-get install g++ ninja-build)"
+        )
+    if part.nvme_path is not None and not Path(part.nvme_path).is_dir():
+        yield subject.unreachable(f"strategy.nvme_path: {part.nvme_path} is no folder here; make it on each node")
+    if not missing:
+        yield ok(f"strategy.name: deepspeed with ZeRO-{part.stage}; the package is installed")
+
+
 def _nvidia(root: Path) -> str:
     """The GPUs that NVIDIA's driver names, or what it left in /dev where its tool is missing."""
     tool = shutil.which("nvidia-smi", path=os.environ.get("PATH"))
@@ -138,4 +164,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-CHECKS = (Check("torch_build", "torch is built for the hardware", check_torch_build),)
+CHECKS = (
+    Check("torch_build", "torch is built for the hardware", check_torch_build),
+    Check("strategy", "the strategy's packages are installed", check_strategy),
+)

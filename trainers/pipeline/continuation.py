@@ -15,7 +15,7 @@ from trainers.config.locations import cache_url_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ResumeError
-from trainers.pipeline.experiment import BEGAN_FROM, RESOLVED, as_of_now, describe, difference, resolve_fields
+from trainers.pipeline.experiment import BEGAN_FROM, RESOLVED, SHARDS, as_of_now, describe, difference, resolve_fields
 from trainers.run_folder.journal import State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, CONFIG, RESULT, RunFolder
 from trainers.run_folder.resume import FROM
@@ -25,6 +25,7 @@ from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END, Length
 ROUNDING = {
     "scaling.num_workers",
     "scaling.use_gpu",
+    "scaling.backend",
     "training.per_device_train_batch_size",
     "training.global_batch_size",
     "training.gradient_accumulation_steps",
@@ -103,8 +104,20 @@ def decide(
             f"{url}: holds another experiment, so it is not continued:\n"
             + "\n".join(f"  - {line}" for line in difference(before, wanted))
             + "\nname another run (--set run.name=…), or set these back"
+            + _other_shards(before, wanted)
         )
     return _go_on(url, state, previous, resolved, wanted)
+
+
+def _other_shards(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The way for those who changed how checkpoints are shared out, which no worker could load its part of."""
+    changed = {name for name in {*before, *wanted} if before.get(name) != wanted.get(name)}
+    if not any(name == SHARDS or name.startswith("strategy.") for name in changed):
+        return ""
+    return (
+        "; a checkpoint's weights go on under another strategy, or in another number of shards, in a new run with a "
+        "new optimizer (--set run.name=… --set run.resume=from:<checkpoint>)"
+    )
 
 
 def has_begun(state: State) -> bool:

@@ -41,9 +41,17 @@ class LocalEngine:
 
     runner: Runner = staticmethod(run_here)
 
+    def __init__(self, backend: str = "auto"):
+        """Joins nothing yet.
+
+        Args:
+            backend: What torchrun's ranks communicate by, see `scaling_part`.
+        """
+        self._backend = backend
+
     def once(self, make: Callable[[], Made]) -> Made:
         """Made by rank 0."""
-        made: Made = LocalSession.of_this_process().broadcast(make, "preparing")
+        made: Made = LocalSession.of_this_process(self._backend).broadcast(make, "preparing")
         return made
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
@@ -52,7 +60,7 @@ class LocalEngine:
         Raises:
             ConfigError: names both numbers.
         """
-        processes, workers = LocalSession.of_this_process().world_size, config.scaling.num_workers
+        processes, workers = LocalSession.of_this_process(self._backend).world_size, config.scaling.num_workers
         if trains and processes != workers:
             raise ConfigError(
                 f"scaling.num_workers is {workers}, but without Ray there are {processes} processes: start as many "

@@ -6,6 +6,7 @@ from typing import Any
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.strategy_part import StrategyPart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import default_window_shards
@@ -15,6 +16,8 @@ from trainers.scoring.ranking import ranking_rate
 from trainers.training.planning import batch_shape
 
 BEGAN_FROM = "run.resume"
+# Only where each worker's part of a checkpoint is for one of as many workers.
+SHARDS = "scaling.num_workers"
 # Fields of `training` that may change within a run: how long it is, how often it reports, how fast it computes.
 NOT_MATHEMATICS = {
     "max_steps",
@@ -77,6 +80,10 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
     for name, value in config.training.training_args.items():
         if not name.startswith(NOT_MATHEMATICS_PREFIXES):
             parts[f"training.training_args.{name}"] = value
+    for name, value in config.strategy.model_dump(mode="json").items():
+        parts[f"strategy.{name}"] = value
+    if config.strategy.is_sharded:
+        parts[SHARDS] = f"{config.scaling.num_workers}, each with its shard"
     return parts
 
 
@@ -89,6 +96,7 @@ def as_of_now(description: Mapping[str, Any]) -> dict[str, Any]:
             ("adapt", AdaptPart),
             ("augment", AugmentPart),
             ("training", TrainingPart),
+            ("strategy", StrategyPart),
         )
         for name, field in model.model_fields.items()
         if not field.is_required() and (part != "training" or name not in NOT_MATHEMATICS)

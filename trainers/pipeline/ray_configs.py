@@ -3,8 +3,10 @@
 from typing import Any
 
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig
 
 from trainers.config.schema import TrainConfig
+from trainers.distributed.meeting import COLLECTIVE_TIMEOUT
 
 
 def scaling_config(config: TrainConfig) -> ScalingConfig:
@@ -15,6 +17,14 @@ def scaling_config(config: TrainConfig) -> ScalingConfig:
         use_gpu=part.use_gpu,
         resources_per_worker=dict(part.worker_resources),
         placement_strategy=part.placement_strategy,
+    )
+
+
+def torch_config(config: TrainConfig) -> TorchConfig:
+    """The process group of the workers; without a backend, Ray takes nccl on GPUs, else gloo."""
+    backend = config.scaling.backend
+    return TorchConfig(
+        backend=None if backend == "auto" else backend, timeout_s=int(COLLECTIVE_TIMEOUT.total_seconds())
     )
 
 

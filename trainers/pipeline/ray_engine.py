@@ -7,13 +7,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from ray.exceptions import RayError
 from ray.train import RunConfig, TrainingFailedError, UserCallback, WorkerGroupError
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchTrainer
 
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
 from trainers.distributed.console import print_line
 from trainers.distributed.coordinator import STOPPABLE, WAITING
-from trainers.distributed.meeting import COLLECTIVE_TIMEOUT
 from trainers.distributed.ray_connection import (
     POLL_S,
     check_capacity,
@@ -25,7 +24,7 @@ from trainers.distributed.ray_connection import (
 )
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import StoppedError
-from trainers.pipeline.ray_configs import run_config, scaling_config
+from trainers.pipeline.ray_configs import run_config, scaling_config, torch_config
 from trainers.pipeline.root_cause import is_preemption, only_connection_errors, root_cause_of
 from trainers.pipeline.shared_storage import refuse_unshared_folders
 from trainers.run_folder.attempt_status import Phase, StatusWriter
@@ -109,7 +108,7 @@ class RayEngine:
                 train_loop_config={"order": order, "coordinator": coordinator, "folder": folder, "attempt": number},
                 scaling_config=scaling_config(order.config),
                 run_config=ray_run,
-                torch_config=TorchConfig(timeout_s=int(COLLECTIVE_TIMEOUT.total_seconds())),
+                torch_config=torch_config(order.config),
             )
             nodes = living_nodes()
             try:

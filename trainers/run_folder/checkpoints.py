@@ -35,6 +35,8 @@ BASE = "base.json"
 _BASE_COMPLETE = "config.json"
 _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
 _WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
+# The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together.
+_SHARDS = re.compile(r"global_step\d+/.*|latest|zero_to_\w+\.py")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
 
@@ -151,8 +153,12 @@ def description_of(checkpoint: Checkpoint) -> Checkpoint:
 
 def model_of(checkpoint: Checkpoint) -> Checkpoint:
     """A checkpoint without what only training needs to go on: model, processor and scores."""
-    files = {name: entry for name, entry in checkpoint.files.items() if name not in TRAINING_STATE}
+    files = {name: entry for name, entry in checkpoint.files.items() if not _is_training_state(name)}
     return replace(checkpoint, files=files)
+
+
+def _is_training_state(name: str) -> bool:
+    return name in TRAINING_STATE or _SHARDS.fullmatch(name) is not None
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:

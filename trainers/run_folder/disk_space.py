@@ -101,13 +101,16 @@ class DiskEstimate:
         return f"up to {self.kept}" if self.kept is not None else "all"
 
 
-def checkpoint_bytes(stored: int, trained: int) -> int:
+def checkpoint_bytes(stored: int, trained: int, *, sharded: bool = False) -> int:
     """Of a checkpoint.
 
     Args:
         stored: Weights that are stored in it.
         trained: Weights that are trained, of which AdamW keeps two moments.
+        sharded: Whether it holds shards beside the weights: these once more, and the optimizer's own copy of them.
     """
+    if sharded:
+        return BYTES_PER_NUMBER * (2 * stored + 3 * trained)
     return BYTES_PER_NUMBER * (stored + 2 * trained)
 
 

@@ -12,9 +12,12 @@ from typing import Any
 import torch
 import transformers
 from transformers import Seq2SeqTrainingArguments
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
+from trainers.config.parts.strategy_part import StrategyPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
+from trainers.training.strategies.rendering import refuse_missing_package, strategy_arguments
 
 # Arguments that Rayscribe sets itself, and the field or the reason to look at instead.
 OWNED = {
@@ -67,9 +70,9 @@ OWNED = {
     "push_to_hub": "nothing: push the finished model/ folder",
     "hub_token": "nothing: push the finished model/ folder; a token has no place in a config",
     "push_to_hub_token": "nothing: push the finished model/ folder; a token has no place in a config",
-    "deepspeed": "nothing: sharded training is not supported yet",
-    "fsdp": "nothing: sharded training is not supported yet",
-    "fsdp_config": "nothing: sharded training is not supported yet",
+    "deepspeed": "strategy.ds_config",
+    "fsdp": "strategy.name",
+    "fsdp_config": "strategy.name",
     "fp16_full_eval": "training.fp16",
     "bf16_full_eval": "training.bf16",
 }
@@ -127,11 +130,13 @@ def training_arguments(
     part = config.training
     check_training_args(part.training_args)
     chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
-    chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}
+    chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu, **strategy_arguments(config.strategy)}
     try:
         arguments = Seq2SeqTrainingArguments(**{**chosen, **part.training_args})
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
+    # The arguments say it to all of transformers; see `zero.sharding_known`.
+    unset_hf_deepspeed_config()
     return on_one_device(arguments)
 
 
@@ -143,10 +148,11 @@ def check_arguments(config: TrainConfig) -> None:
     """
     extra = {name: value for name, value in config.training.training_args.items() if name != "tf32"}
     part = config.training.model_copy(update={"fp16": False, "bf16": False, "training_args": extra})
+    # Sharding needs the workers' process group.
+    plain = config.model_copy(update={"training": part, "strategy": StrategyPart()})
     with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
-        training_arguments(
-            config.model_copy(update={"training": part}), output_dir=Path(folder), accumulation=1, on_gpu=False
-        )
+        training_arguments(plain, output_dir=Path(folder), accumulation=1, on_gpu=False)
+    refuse_missing_package(config.strategy)
 
 
 def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArguments:

@@ -213,7 +213,7 @@ class KeepCheckpoints(TrainerCallback):
         newest: Name of the last one.
     """
 
-    def __init__(self, session: Session, uploader: Uploader | None, attempt: int, group: str):
+    def __init__(self, session: Session, uploader: Uploader | None, attempt: int, group: str, *, sharded: bool):
         """Takes where checkpoints go.
 
         Args:
@@ -221,8 +221,10 @@ class KeepCheckpoints(TrainerCallback):
             uploader: On the leading rank; None on the others.
             attempt: Number of this attempt.
             group: Name of this worker group.
+            sharded: Whether every rank writes files of a checkpoint.
         """
         self._session, self._uploader, self._attempt, self._group = session, uploader, attempt, group
+        self._sharded = sharded
         self._scored: tuple[int, SplitScore] | None = None
         self.newest: str | None = None
 
@@ -232,6 +234,8 @@ class KeepCheckpoints(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stages the checkpoint of this step; only one that a request to stop leaves has no score."""
+        if self._sharded:
+            self._session.barrier("writing the checkpoint")
         if self._uploader is not None:
             self._stage_scored(args, state, control)
         # Here, where a long wait is told: the others would wait in the next step's collective.

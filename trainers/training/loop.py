@@ -33,6 +33,7 @@ from trainers.training.checkpoint_reports import CheckpointReports
 from trainers.training.planning import cache_bytes, plan_training, scored_clips, scoring_options
 from trainers.training.rank import Rank, Start
 from trainers.training.schedule import Schedule
+from trainers.training.strategies.zero import nvme_optimizer
 from trainers.training.trainer import ApplyConfig, PlannedBatches, Reseed, SpeechTrainer
 from trainers.training.validation_scoring import Validation, pass_on
 
@@ -93,7 +94,13 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         upload_tensorboard(rank)
 
     uploader = Uploader(rank.writer, rank.keeping, also=after_upload)
-    keeper = KeepCheckpoints(session, uploader if session.is_main_process else None, order.attempt, rank.staging.group)
+    keeper = KeepCheckpoints(
+        session,
+        uploader if session.is_main_process else None,
+        order.attempt,
+        rank.staging.group,
+        sharded=config.strategy.is_sharded,
+    )
     durations_s = order.sets["train"].index["duration_s"].to_numpy()
     log = MetricsLog(rank.writer, session.print_from_main)
     progress = ProgressReport(session, log, plan, durations_s, order.attempt, rank.status)
@@ -119,6 +126,7 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         clips=clips,
         evaluate=Validation(session, scorer, options, arguments, stop, progress, keeper).score,
         callbacks=[ApplyConfig(), *dropping, Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
+        optimizer=nvme_optimizer(config.strategy, arguments),
     )
     last_step = schedule.last_step
     return Loop(rank, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, uploader, reports)
@@ -205,9 +213,14 @@ def _log_start(loop: Loop) -> None:
     size = shape.global_batch_size
     batch = f"{size} utterances" if size else f"{shape.max_batch_duration_s:g} padded s × {shape.slots}"
     session.print_from_main(
-        f"train: {trained:,} of {weights:,} weights · {session.world_size} workers · {batch} per step · "
-        f"{loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
+        f"train: {trained:,} of {weights:,} weights · {session.world_size} workers{_sharding(loop)} · "
+        f"{batch} per step · {loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
     )
+
+
+def _sharding(loop: Loop) -> str:
+    part = loop.rank.config.strategy
+    return f" with {part.name}{f' ZeRO-{part.stage}' if part.stage else ''}" if part.is_sharded else ""
 
 
 def _check_disks(loop: Loop) -> None:
@@ -223,7 +236,7 @@ def _check_disks(loop: Loop) -> None:
     # The model that an adapter is merged into, and the weights that it is trained on where only the run has them.
     models = 0 if adapter is None else 2 if adapter.has_own_base else 1
     disk = DiskEstimate.of(
-        checkpoint_bytes(weights if adapter is None else trained, trained),
+        checkpoint_bytes(weights if adapter is None else trained, trained, sharded=rank.config.strategy.is_sharded),
         rank.staging.folder,
         rank.keeping.num_to_keep,
         local,

@@ -21,6 +21,7 @@ from trainers.data.prepared_set import ClipReader
 from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer, Target
 from trainers.training.schedule import Schedule, new_scheduler
+from trainers.training.strategies.zero import sharding_known, shards_weights, whole_weights
 
 # How many steps ahead shards are fetched. A step of a set that is shuffled as a whole needs about as many shards as it
 # has utterances; one within a window few that are not there yet, but all of the next window's at once.
@@ -151,6 +152,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         clips: Clips,
         evaluate: Callable[[int], dict[str, float] | None],
         callbacks: list[TrainerCallback],
+        optimizer: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
     ):
         """Ties the Trainer to the plan.
 
@@ -163,6 +165,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             evaluate: Scores the validation set after a step; called by all ranks together. None: a request to stop
                 came between.
             callbacks: Further callbacks.
+            optimizer: Class and settings. None: AdamW, as the arguments say.
         """
         super().__init__(
             model=recognizer.model,
@@ -174,6 +177,8 @@ class SpeechTrainer(Seq2SeqTrainer):
             compute_loss_func=self._loss,
             callbacks=callbacks,
         )
+        # The Trainer for sequence to sequence does not pass it on.
+        self.optimizer_cls_and_kwargs = optimizer
         self.pop_callback(PrinterCallback)
         self._recognizer = recognizer
         self._batches = batches
@@ -187,7 +192,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         """The learning rate over the run's lengths; transformers' own where there is one length."""
         if len(self._schedule.lengths) == 1:
             return super().create_scheduler(num_training_steps, optimizer)
-        self.lr_scheduler = new_scheduler(self._schedule, self.args, self.optimizer)
+        self.lr_scheduler = new_scheduler(self._schedule, self.args, optimizer or self.optimizer)
         return self.lr_scheduler
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -212,12 +217,19 @@ class SpeechTrainer(Seq2SeqTrainer):
         if masks[0] is not None:
             for bins, drawn in zip(self._features.bins(features), masks, strict=True):
                 mask_features(bins, drawn, bins.shape[1] / edge_s)
-        return {**moved, **features}
+        # Once more: to the precision of the weights, where DeepSpeed computes in less than float32.
+        cast: Any = super()._prepare_input(features)
+        return {**moved, **cast}
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         """What the loss is divided by, over all forward passes and ranks of a step."""
         counted = [{"labels": self._recognizer.counted(batch["labels"])} for batch in batch_samples]
         return super()._get_num_items_in_batch(counted, device)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One forward and backward pass."""
+        with sharding_known(self.args):
+            return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of one forward pass, at the length of its bucket."""
@@ -232,7 +244,8 @@ class SpeechTrainer(Seq2SeqTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores the validation set over all ranks."""
-        metrics = self._score(self.state.global_step)
+        with whole_weights(self.model_wrapped):
+            metrics = self._score(self.state.global_step)
         if metrics is not None:
             self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics or {})
@@ -247,7 +260,8 @@ class SpeechTrainer(Seq2SeqTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder, adapter = Path(str(output_dir or self.args.output_dir)), self._recognizer.adapter
         if adapter is None:
-            super()._save(output_dir, state_dict)
+            # Weights that every rank holds are taken from the model, which knows the tied ones among them.
+            super()._save(output_dir, state_dict if shards_weights(self.model_wrapped) else None)
         elif self.args.should_save:
             adapter.save(folder)
         if self.args.should_save:

@@ -18,6 +18,7 @@ from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop, build, train
 from trainers.training.rank import Rank, Start, WorkOrder
 from trainers.training.result import finish
+from trainers.training.strategies.zero import deepspeed_process
 
 
 def work_here(order: WorkOrder) -> None:
@@ -41,7 +42,8 @@ def work(order: WorkOrder, session: Session, watch: Callable[[Loop], None] = lam
     with _entered(order, session) as rank:
         start = resume(rank)
         weights = begin_from(rank) if start is None else None
-        with session.stoppable():
+        config = order.config
+        with deepspeed_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
             stopped = _train(build(rank, start, weights), watch)
             if stopped is not None:
                 raise StoppedError(stopped)

@@ -1,10 +1,19 @@
+import importlib.util
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from tests.trainers.inspection.checking import said, subject_of, the_one
-from trainers.inspection.hardware_checks import Build, build_here, check_torch_build, devices_here, judge
+from trainers.inspection.hardware_checks import (
+    Build,
+    build_here,
+    check_strategy,
+    check_torch_build,
+    devices_here,
+    judge,
+)
 
 CPU_BUILD = Build("CPU", "torch 2.13.0+cpu (CPU)", False)
 CUDA_BUILD = Build("CUDA", "torch 2.13.0+cu128 (CUDA 12.8)", True)
@@ -92,3 +101,31 @@ class TestThisMachine:
     def test_another_machine_is_not_judged_by_this_one(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, {"scaling.use_gpu": True}, elsewhere=True)
         assert said(check_torch_build, subject) == [("skipped", "the job runs on other machines")]
+
+
+class TestStrategy:
+    ZERO: ClassVar[dict[str, Any]] = {"strategy.name": "deepspeed", "strategy.zero_stage": 3}
+
+    def test_ddp_needs_nothing(self, tmp_path: Path) -> None:
+        assert said(check_strategy, subject_of(tmp_path)) == [("ok", "strategy.name: ddp")]
+
+    def test_deepspeed_is_named_where_it_is_not_installed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        assert "pip install deepspeed" in the_one(check_strategy, subject_of(tmp_path, self.ZERO), "error")
+        skipped = the_one(check_strategy, subject_of(tmp_path, self.ZERO, elsewhere=True), "skipped")
+        assert "the nodes may reach it" in skipped
+
+    def test_its_tools_and_its_disk_are_looked_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("deepspeed")
+        monkeypatch.setenv("PATH", str(tmp_path))
+        nvme = {"strategy.offload_param": "nvme", "strategy.nvme_path": str(tmp_path / "nvme")}
+        subject = subject_of(tmp_path, {**self.ZERO, **nvme})
+        first, second = (text for _, text in said(check_strategy, subject))
+        assert "g++ and ninja is not there: install it" in first
+        assert f"{tmp_path / 'nvme'} is no folder here" in second
+        (tmp_path / "nvme").mkdir()
+        for tool in ("g++", "ninja"):
+            (tmp_path / tool).touch(mode=0o755)
+        assert "deepspeed with ZeRO-3" in the_one(check_strategy, subject, "ok")

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from tests.trainers.synthetic import config
+from trainers.config.parts.strategy_part import TYPED
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 
@@ -123,11 +124,14 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "scaling.use_gpu": (Outcome.ROUNDED, (True,)),
     "scaling.resources_per_worker": (Outcome.EXACT, ({"CPU": 2.0},)),
     "scaling.placement_strategy": (Outcome.EXACT, ("SPREAD",)),
+    "scaling.backend": (Outcome.ROUNDED, ("gloo",)),
+    "strategy.name": (Outcome.REFUSED, ("deepspeed",)),
     "checkpoint.num_to_keep": (Outcome.EXACT, (1, None)),
     "checkpoint.checkpoint_score_attribute": (Outcome.REFUSED, ("eval_cer", "eval_ser")),
 }
 # Only together with other fields, or with one value.
 ALONE: Mapping[str, str] = {
+    **{f"strategy.{name}": "with strategy.name: deepspeed" for name in (*TYPED, "ds_config")},
     "run.name": "the run's address",
     "run.storage_path": "the run's address",
     "data.demo": "instead of data.train and data.validation",

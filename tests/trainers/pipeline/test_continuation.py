@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -289,3 +289,55 @@ def test_an_extension_that_changes_nothing_is_said() -> None:
     second = again(started(first), first, config({**FIRST, "training.extend": "restart"}))
     assert second.changes == ("training.extend: None → 'restart', which has no effect: the run's length is the same",)
     assert second.lengths == [Length(8, None)]
+
+
+class TestShards:
+    ZERO: ClassVar[dict[str, Any]] = {
+        **FIRST,
+        "strategy.name": "deepspeed",
+        "scaling.num_workers": 2,
+        "training.global_batch_size": 4,
+    }
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"scaling.num_workers": 3}, "scaling.num_workers: '2, each with its shard' → '3, each with its shard'"),
+            ({"strategy.zero_stage": 3}, "strategy.zero_stage: None → 3"),
+            ({"strategy.offload_optimizer": "cpu"}, "strategy.offload_optimizer: None → 'cpu'"),
+            ({"strategy.name": "ddp"}, "strategy.name: 'deepspeed' → 'ddp'"),
+        ],
+    )
+    def test_shards_are_not_taken_for_others(self, changes: dict[str, Any], said: str) -> None:
+        before = config(self.ZERO)
+        with pytest.raises(ResumeError) as caught:
+            again(started(before), before, config({**self.ZERO, **changes}))
+        assert said in str(caught.value)
+        assert "--set run.resume=from:<checkpoint>" in str(caught.value)
+
+    def test_whole_checkpoints_do_not_go_on_as_shards(self) -> None:
+        before = config({**self.ZERO, "strategy.name": "ddp"})
+        with pytest.raises(ResumeError, match=r"strategy\.name: 'ddp' → 'deepspeed'"):
+            again(started(before), before, config(self.ZERO))
+
+    def test_the_same_shards_go_on(self) -> None:
+        before = config(self.ZERO)
+        assert again(started(before), before, before).exact
+
+    def test_a_run_begun_before_strategies_existed_is_ddp(self) -> None:
+        before = config(FIRST)
+        state = started(before)
+        assert state.experiment is not None
+        known = state.experiment["experiment"]
+        for name in [name for name in known if name.startswith("strategy.")]:
+            del known[name]
+        previous = before.model_dump(mode="json")
+        del previous["strategy"], previous["scaling"]["backend"]
+        assert decide(URL, state, previous, before, keys(before)).exact
+
+    def test_one_that_was_staged_under_another_strategy_is_not_taken_over(self) -> None:
+        first = decide(URL, State(), None, config(self.ZERO), keys(config(self.ZERO)))
+        state = State(number=3, attempt=1, prepared=1, experiment=first.experiment)
+        other = config({**self.ZERO, "strategy.name": "ddp"})
+        second = decide(URL, state, config(self.ZERO).model_dump(mode="json"), other, keys(other))
+        assert second.experiment["id"] != first.experiment["id"]

@@ -4,7 +4,7 @@ import pytest
 from pyarrow import fs
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.ray_configs import checkpoint_config, failure_config, run_config, scaling_config
+from trainers.pipeline.ray_configs import checkpoint_config, failure_config, run_config, scaling_config, torch_config
 
 SCORE = {"checkpoint.checkpoint_score_attribute": "eval_wer"}
 
@@ -86,3 +86,9 @@ def test_a_folder_needs_no_filesystem() -> None:
         storage_path="/shared/runs/mine/attempts/1/ray",
     )
     assert (made.storage_path, made.storage_filesystem) == ("/shared/runs/mine/attempts/1/ray", None)
+
+
+@pytest.mark.parametrize(("backend", "given"), [("auto", None), ("gloo", "gloo"), ("cpu:gloo,cuda:nccl",) * 2])
+def test_the_backend_reaches_the_process_group(backend: str, given: str | None) -> None:
+    made = torch_config(config({"scaling.backend": backend}))
+    assert (made.backend, made.timeout_s) == (given, 1800)

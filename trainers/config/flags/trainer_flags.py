@@ -19,11 +19,11 @@ from trainers.config.flags.flag import (
 _BY_STEPS = "training.{} says after how many optimizer steps, each time; epochs do not"
 _BEST = "checkpoint.checkpoint_score_attribute: eval_wer, eval_cer or eval_ser ranks checkpoints; less is better"
 _NOTHING_PUSHED = "nothing is pushed to the Hub: push the finished model/ folder of the run"
-_SHARDED = "sharded training is not supported yet; it is DDP over scaling.num_workers"
+_SHARDED = "strategy.name says how training is sharded: ddp, deepspeed or fsdp"
 _PLANNED = "the batch plan decides which utterances form a batch, and leaves none out"
 _COUNTED = "each utterance's errors are counted in its own batch, and nothing else is kept of it"
 _AUTOCAST = "mixed precision is torch's autocast: training.fp16 or training.bf16 alone"
-_BACKEND = "processes talk over nccl on GPUs and over gloo on CPUs"
+_BACKEND = "scaling.backend says what processes communicate by"
 _LENGTHS = "lengths come from the recordings, and model.max_context_s batches by them"
 _CPU = "scaling.use_gpu: true says one GPU for each worker, false none"
 _METRICS = {
@@ -33,6 +33,10 @@ _METRICS = {
 
 def _trackers(names: list[str]) -> dict[str, list[str]]:
     return {"training.report_to": [] if names == ["none"] else names}
+
+
+def _deepspeed(path: str) -> dict[str, str]:
+    return {"strategy.name": "deepspeed", "strategy.ds_config": path}
 
 
 def _training(name: str, kind: Kind, text: str = "") -> Flag:
@@ -155,7 +159,7 @@ DECIDED = (
         reason="TensorBoard reads the run folder: <run.storage_path>/<run.name>/attempts/<k>/tensorboard",
     ),
     Flag("local_rank", WHOLE, always=(-1,), reason="Ray starts the workers: scaling.num_workers"),
-    Flag("ddp_backend", TEXT, reason=_BACKEND),
+    Flag("ddp_backend", TEXT, "scaling.backend"),
     Flag("xpu_backend", TEXT, reason=_BACKEND),
     Flag("ddp_timeout", WHOLE, always=(1800,), reason="a collective that hangs for 1800 s ends the worker group"),
     Flag(
@@ -170,7 +174,7 @@ DECIDED = (
         always=(True,),
         reason="the loss is normalized by the labels of all workers",
     ),
-    Flag("deepspeed", TEXT, reason=_SHARDED),
+    Flag("deepspeed", TEXT, "strategy.ds_config", sets=_deepspeed),
     Flag("fsdp", WORDS, reason=_SHARDED),
     Flag("fsdp_config", TEXT, reason=_SHARDED),
     Flag("fsdp_min_num_params", WHOLE, reason=_SHARDED),

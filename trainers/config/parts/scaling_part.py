@@ -1,13 +1,14 @@
 """The config's scaling part: how many workers, and what each takes. See `schema`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainers.config.parts.part import Part, Positive
 
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
+BACKEND = r"^[a-z0-9]+(:[a-z0-9]+(,[a-z0-9]+:[a-z0-9]+)*)?$"
 # Ray counts ten-thousandths in 64 bits, also over all workers.
 ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 
@@ -24,6 +25,18 @@ class ScalingPart(Part):
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
         "PACK", description="How Ray places the workers over the nodes."
     )
+    backend: str = Field(
+        "auto",
+        pattern=BACKEND,
+        description="What the process group of the workers communicates by: nccl, gloo or another of torch's, or one "
+        "for each device, as cpu:gloo,cuda:nccl. auto: nccl on GPUs, else gloo.",
+    )
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> Self:
+        if self.backend == "nccl" and not self.use_gpu:
+            raise ValueError("backend nccl needs GPUs, and use_gpu is false: set backend: gloo, or use_gpu: true")
+        return self
 
     @property
     def worker_resources(self) -> dict[str, float]:

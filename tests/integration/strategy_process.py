@@ -1,0 +1,69 @@
+"""One rank of torchrun that trains one run after the other, so that what takes long to import is imported once.
+
+Arguments: a JSON list of runs, each with the words of task.py's command line, and where to kill this rank.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainers.main import main
+from trainers.run_folder import checkpoints
+from trainers.storage import sha256_of
+from trainers.training.callbacks import ProgressReport
+from trainers.training.trainer import SpeechTrainer
+
+
+def record_wrapped(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Writes what the Trainer trains, as it is in a step, one file a rank."""
+    original = SpeechTrainer.training_step
+
+    def training_step(self: SpeechTrainer, model: Any, *args: Any, **kwargs: Any) -> Any:
+        stage = model.zero_optimization_stage() if hasattr(model, "zero_optimization_stage") else 0
+        weights = [weight.numel() for weight in self._recognizer.model.parameters()]
+        wrapped = {"type": type(model).__name__, "stage": stage, "empty": sum(count == 0 for count in weights)}
+        (folder / f"wrapped_{os.environ['RANK']}.json").write_text(json.dumps(wrapped))
+        return original(self, model, *args, **kwargs)
+
+    patch.setattr(SpeechTrainer, "training_step", training_step)
+
+
+def kill_at_step(patch: pytest.MonkeyPatch, step: int) -> None:
+    """Ends this process without a word in the middle of a step."""
+    original = ProgressReport.on_step_end
+
+    def on_step_end(self: ProgressReport, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, args, state, control, **kwargs)
+
+    patch.setattr(ProgressReport, "on_step_end", on_step_end)
+
+
+def kill_in_upload(patch: pytest.MonkeyPatch, step: int) -> None:
+    """Ends this process when it has stored some of a checkpoint's files, and not all."""
+
+    def killing(path: Path) -> str:
+        if path.name == "trainer_state.json" and json.loads(path.read_text())["global_step"] == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sha256_of(path)
+
+    patch.setattr(checkpoints, "sha256_of", killing)
+
+
+KILLS = {"step": kill_at_step, "upload": kill_in_upload}
+
+if __name__ == "__main__":
+    for run in json.loads(sys.argv[1]):
+        with pytest.MonkeyPatch.context() as patch:
+            record_wrapped(patch, Path(run["folder"]))
+            if "kill" in run and os.environ["RANK"] == str(run["rank"]):
+                KILLS[run["kill"]](patch, run["step"])
+            code = main(run["words"])
+            if code != 0:
+                sys.exit(code)

@@ -1,0 +1,192 @@
+"""DDP and ZeRO over two ranks of torchrun: the same mathematics, checkpoints in shards, and going on from them."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import WhisperForConditionalGeneration
+
+from tests.integration.driver_process import TIMEOUT_S
+from tests.integration.forked_process import REPOSITORY
+from tests.trainers.synthetic import content
+from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
+from trainers.run_folder.layout import RunFolder
+from trainers.storage import open_storage
+
+MAX_STEPS, SAVE_STEPS, EVAL_STEPS = 20, 8, 4
+DDP = "ddp"
+STRATEGIES: dict[str, dict[str, Any]] = {
+    DDP: {},
+    "zero1": {"strategy.name": "deepspeed", "strategy.zero_stage": 1},
+    "zero2": {"strategy.name": "deepspeed", "strategy.zero_stage": 2},
+    # Without a threshold the model is too small for a weight of it to be sharded.
+    "zero3": {"strategy.name": "deepspeed", "strategy.zero_stage": 3, "strategy.stage3_param_persistence_threshold": 0},
+}
+# Relative, over 20 steps from the same weights: the ranks' gradients are added in another order.
+CURVE_TOLERANCE = 1e-5
+WEIGHT_TOLERANCE = 1e-6
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class TorchrunRuns:
+    """A recipe, and where its runs are."""
+
+    recipe: Path
+    root: Path
+
+    def start(self, name: str, strategy: str, **kill: Any) -> dict[str, Any]:
+        """What a rank of strategy_process is told of a run."""
+        sets = {"run.name": name, "run.storage_path": str(self.root), **STRATEGIES[strategy]}
+        words = [word for field, value in sets.items() for word in ("--set", f"{field}={value}")]
+        (self.root / f"of-{name}").mkdir(parents=True, exist_ok=True)
+        return {
+            "words": ["--config", str(self.recipe), "--no-ray", *words],
+            "folder": str(self.root / f"of-{name}"),
+            **kill,
+        }
+
+    def run(self, *starts: dict[str, Any]) -> tuple[int, str]:
+        """Runs them one after the other in two ranks; exit code, and what they said."""
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run(
+            [sys.executable, *torchrun, "-m", "tests.integration.strategy_process", json.dumps(starts)],
+            cwd=REPOSITORY,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def folder(self, name: str) -> Path:
+        return self.root / name
+
+    def wrapped(self, name: str) -> list[dict[str, Any]]:
+        """What each rank trained."""
+        return [json.loads((self.root / f"of-{name}" / f"wrapped_{rank}.json").read_text()) for rank in (0, 1)]
+
+    def numbers(self, name: str) -> dict[tuple[int, str], float]:
+        """Every loss, norm, rate and score, by step."""
+        keys = ("loss", "grad_norm", "learning_rate", "eval_loss", "eval_wer")
+        lines = metrics_of(RunFolder(open_storage(str(self.folder(name)))))
+        return {(line["step"], key): line[key] for line in lines for key in keys if key in line}
+
+    def checkpoints(self, name: str) -> tuple[Checkpoint, ...]:
+        return Journal(RunFolder(open_storage(str(self.folder(name))))).read().checkpoints
+
+    def weights(self, name: str) -> dict[str, torch.Tensor]:
+        """Of the finished model."""
+        return load_file(self.folder(name) / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TorchrunRuns:
+    """One that nobody disturbs of each strategy."""
+    pytest.importorskip("deepspeed")
+    folder = tmp_path_factory.mktemp("strategies")
+    changes: dict[str, Any] = {
+        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "model.dropout": 0.2,
+        "training.max_steps": MAX_STEPS,
+        "training.save_steps": SAVE_STEPS,
+        "training.eval_steps": EVAL_STEPS,
+        "training.logging_steps": 1,
+        "training.learning_rate": 1e-3,
+        "training.weight_decay": 0.01,
+        # Below the norm, so that it is clipped; two forward passes a step.
+        "training.max_grad_norm": 1.0,
+        "training.global_batch_size": 10,
+        "training.gradient_accumulation_steps": 2,
+        # Three batches to score over two ranks: one has more than the other.
+        "training.per_device_eval_batch_size": 2,
+        "training.generation_max_length": 4,
+        "training.report_to": [],
+        "checkpoint.num_to_keep": None,
+        "scaling.num_workers": 2,
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(content(changes)))
+    runs = TorchrunRuns(folder / "recipe.yaml", folder / "runs")
+    code, said = runs.run(*(runs.start(name, name) for name in STRATEGIES))
+    assert code == 0, said
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "stage", "shards_weights"),
+    [
+        (DDP, "DistributedDataParallel", 0, False),
+        ("zero1", "DeepSpeedEngine", 1, False),
+        ("zero2", "DeepSpeedEngine", 2, False),
+        ("zero3", "DeepSpeedEngine", 3, True),
+    ],
+)
+def test_each_strategy_wraps_the_model_in_its_own_way(
+    runs: TorchrunRuns, name: str, kind: str, stage: int, shards_weights: bool
+) -> None:
+    for wrapped in runs.wrapped(name):
+        assert (wrapped["type"], wrapped["stage"], wrapped["empty"] > 0) == (kind, stage, shards_weights)
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != DDP])
+def test_all_strategies_train_the_same(runs: TorchrunRuns, name: str) -> None:
+    plain, sharded = runs.numbers(DDP), runs.numbers(name)
+    assert max(plain[step, "grad_norm"] for step in range(1, MAX_STEPS)) > 1.0, "nothing would be clipped"
+    assert sharded == pytest.approx(plain, rel=CURVE_TOLERANCE)
+    expected, weights = runs.weights(DDP), runs.weights(name)
+    assert weights.keys() == expected.keys(), "tied weights are stored once"
+    for key, weight in weights.items():
+        assert torch.allclose(weight, expected[key], rtol=0, atol=WEIGHT_TOLERANCE), key
+
+
+@pytest.mark.parametrize("name", ["zero2", "zero3"])
+def test_the_model_of_a_sharded_run_is_an_ordinary_one(runs: TorchrunRuns, name: str) -> None:
+    folder = runs.folder(name) / "model"
+    opened: Any = WhisperForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    loading = opened[1]
+    assert not any(loading.values()), loading
+    names = {path.name for path in folder.iterdir()}
+    assert not [item for item in names if item.startswith(("global_step", "zero_to", "latest", "scheduler"))]
+
+
+def test_the_model_scores_what_the_last_evaluation_said(runs: TorchrunRuns, tmp_path: Path) -> None:
+    best = json.loads((runs.folder("zero3") / "result.json").read_text())
+    words = ["task.py", "--config", str(runs.recipe), "--no-ray", "--verb", "evaluate", "--split", "validation"]
+    words += ["--model", str(runs.folder("zero3")), "--set", "run.name=score", "--set", f"run.storage_path={tmp_path}"]
+    words += ["--set", "scaling.num_workers=1"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (written,) = (tmp_path / "evaluations").rglob("validation.json")
+    score = json.loads(written.read_text())
+    assert score["wer"] == best["validation"]["eval_wer"]
+    assert score["loss"] == pytest.approx(best["validation"]["eval_loss"], rel=1e-6)
+
+
+def test_killed_runs_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
+    starts = [
+        [runs.start("killed3", "zero3", rank=0, kill="upload", step=SAVE_STEPS)],
+        # What was staged completely costs no step.
+        [runs.start("killed3", "zero3", rank=1, kill="step", step=13)],
+        [runs.start("killed3", "zero3"), runs.start("killed2", "zero2", rank=0, kill="step", step=SAVE_STEPS + 3)],
+        [runs.start("killed2", "zero2")],
+    ]
+    ends = [runs.run(*each) for each in starts]
+    assert [code == 0 for code, _ in ends] == [False, False, False, True], ends[-1][1]
+    assert [said.count(f"resuming from checkpoint-{SAVE_STEPS}-a1-") for _, said in ends] == [0, 1, 1, 1]
+    for name, strategy in (("killed3", "zero3"), ("killed2", "zero2")):
+        assert runs.numbers(name) == runs.numbers(strategy)
+        expected = runs.weights(strategy)
+        assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(name).items())

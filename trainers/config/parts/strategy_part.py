@@ -1,0 +1,189 @@
+"""The config's strategy part: how model, gradients and optimizer are shared out over the workers. See `schema`."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.ds_config import AUTO, contradictions, faults_of
+from trainers.config.parts.part import NotNegative, Part, Positive
+from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.parts.training_part import TrainingPart
+
+OffloadDevice = Literal["cpu", "nvme"]
+DEFAULT_ZERO_STAGE = 2
+# Fields that only DeepSpeed has a meaning for.
+TYPED = (
+    "zero_stage",
+    "offload_optimizer",
+    "offload_param",
+    "nvme_path",
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold",
+    "overlap_comm",
+)
+
+
+class StrategyPart(Part):
+    """How model, gradients and optimizer are shared out over the workers."""
+
+    name: Literal["ddp", "deepspeed", "fsdp"] = Field(
+        "ddp",
+        description="ddp: every worker holds everything. deepspeed: ZeRO shards the optimizer's state, and with higher "
+        "stages gradients and weights. fsdp: FSDP2 shards all of them; GPUs only.",
+    )
+    zero_stage: Literal[1, 2, 3] | None = Field(
+        None,
+        description="What DeepSpeed shards. 1: the optimizer's state. 2: gradients too. 3: weights too. null: 2.",
+    )
+    offload_optimizer: OffloadDevice | None = Field(
+        None,
+        description="Where DeepSpeed keeps the optimizer's state instead of the device; nvme needs zero_stage 3. "
+        "null: on the device.",
+    )
+    offload_param: OffloadDevice | None = Field(
+        None, description="Where DeepSpeed keeps weights that are not in use; needs zero_stage 3. null: on the device."
+    )
+    nvme_path: str | None = Field(
+        None, description="Folder on each node's own NVMe disk, for offloading to nvme. null: none."
+    )
+    reduce_bucket_size: Positive | None = Field(
+        None, description="Gradients that are reduced at a time, in elements. null: DeepSpeed's own."
+    )
+    allgather_bucket_size: Positive | None = Field(
+        None, description="Weights that stages 1 and 2 gather at a time, in elements. null: DeepSpeed's own."
+    )
+    stage3_prefetch_bucket_size: NotNegative | None = Field(
+        None, description="Weights that stage 3 fetches ahead, in elements. null: DeepSpeed's own."
+    )
+    stage3_param_persistence_threshold: NotNegative | None = Field(
+        None, description="Smaller tensors are not sharded by stage 3, in elements. null: DeepSpeed's own."
+    )
+    overlap_comm: bool | None = Field(
+        None, description="Reduce gradients during the backward pass. null: DeepSpeed's own."
+    )
+    ds_config: dict[str, Any] | None = Field(
+        None,
+        description="DeepSpeed's own config in place of the fields above: its content, or the path of a ds_config.json "
+        "whose content takes the path's place when the recipe is read. `auto` is filled in as transformers' Trainer "
+        "does. null: made from the fields above.",
+    )
+
+    @model_validator(mode="after")
+    def _fields_fit(self) -> Self:
+        given = [name for name in (*TYPED, "ds_config") if getattr(self, name) is not None]
+        if given and self.name != "deepspeed":
+            raise ValueError(
+                f"strategy.{given[0]} is DeepSpeed's, but strategy.name is {self.name}: set strategy.name: deepspeed, "
+                f"or strategy.{given[0]}: null"
+            )
+        if self.ds_config is not None and len(given) > 1:
+            raise ValueError(
+                f"strategy.ds_config is the whole DeepSpeed config: write {', '.join(given[:-1])} into it, and set "
+                "the fields to null"
+            )
+        problems = self._offload_problems() if self.ds_config is None else faults_of(self.ds_config)
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def stage(self) -> int:
+        """What DeepSpeed shards, see `zero_stage`; 0 for another strategy."""
+        if self.name != "deepspeed":
+            return 0
+        if self.ds_config is not None:
+            return int(self.ds_config["zero_optimization"]["stage"])
+        return self.zero_stage or DEFAULT_ZERO_STAGE
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each worker holds, and writes into a checkpoint, only its own shard."""
+        return self.name != "ddp"
+
+    def _offload_problems(self) -> list[str]:
+        problems = []
+        if self.offload_param is not None and self.stage != 3:
+            problems.append(
+                f"strategy.offload_param {self.offload_param} needs weights that are sharded: set strategy.zero_stage: "
+                "3, or strategy.offload_param: null"
+            )
+        if self.offload_optimizer == "nvme" and self.stage != 3:
+            problems.append(
+                f"strategy.offload_optimizer nvme needs strategy.zero_stage: 3 (got {self.stage}); stages 1 and 2 "
+                "offload to cpu"
+            )
+        to_nvme = "nvme" in (self.offload_optimizer, self.offload_param)
+        if to_nvme and self.nvme_path is None:
+            problems.append("strategy.nvme_path: missing; name a folder on each node's NVMe disk, e.g. /local_nvme")
+        if self.nvme_path is not None and not to_nvme:
+            problems.append(
+                f"strategy.nvme_path {self.nvme_path} has no effect: set strategy.offload_optimizer: nvme or "
+                "strategy.offload_param: nvme, or strategy.nvme_path: null"
+            )
+        return problems
+
+
+def ds_config_of(part: StrategyPart) -> dict[str, Any]:
+    """The DeepSpeed config of a strategy, its `auto` values for the Trainer to fill in. Pure.
+
+    Source: https://www.deepspeed.ai/docs/config-json/
+    """
+    if part.ds_config is not None:
+        return part.ds_config
+    zero: dict[str, Any] = {"stage": part.stage}
+    for name in ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm"):
+        if getattr(part, name) is not None:
+            zero[name] = getattr(part, name)
+    if part.stage == 3:
+        # Despite the name in the precision of training: what each checkpoint's model.safetensors is made of.
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+        for name in ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"):
+            if getattr(part, name) is not None:
+                zero[name] = getattr(part, name)
+    for name in ("offload_optimizer", "offload_param"):
+        device = getattr(part, name)
+        if device is not None:
+            zero[name] = {"device": device, **({"nvme_path": part.nvme_path} if device == "nvme" else {})}
+    # On CPUs the Trainer's own AdamW, so that weights come out as without offloading.
+    own = {"zero_force_ds_cpu_optimizer": False} if part.offload_optimizer == "cpu" else {}
+    return {
+        **own,
+        "train_batch_size": AUTO,
+        "train_micro_batch_size_per_gpu": AUTO,
+        "gradient_accumulation_steps": AUTO,
+        "gradient_clipping": AUTO,
+        "fp16": {"enabled": AUTO},
+        "bf16": {"enabled": AUTO},
+        "zero_optimization": zero,
+    }
+
+
+def refuse_contradictions(part: StrategyPart, adapt: AdaptPart, training: TrainingPart, scaling: ScalingPart) -> None:
+    """Refuses a strategy that the rest of the recipe does not allow.
+
+    Raises:
+        ValueError: names every problem.
+    """
+    problems = []
+    if part.name == "fsdp" and not scaling.use_gpu:
+        problems.append(
+            "strategy.name fsdp needs GPUs, and scaling.use_gpu is false: set scaling.use_gpu: true, or shard on CPUs "
+            "with strategy.name: deepspeed"
+        )
+    if part.is_sharded and adapt.method == "lora":
+        problems.append(
+            f"strategy.name {part.name} shards what adapt.method lora does not train: an adapter's optimizer is small; "
+            "set strategy.name: ddp"
+        )
+    if part.ds_config is not None:
+        problems += contradictions(part.ds_config, training, scaling.num_workers)
+    if part.offload_optimizer == "nvme" and "optim" in training.training_args:
+        problems.append(
+            f"training.training_args.optim is {training.training_args['optim']}, but an optimizer whose state is on "
+            "NVMe is DeepSpeed's AdamW: remove optim, or set strategy.offload_optimizer: cpu"
+        )
+    if problems:
+        raise ValueError("; ".join(problems))

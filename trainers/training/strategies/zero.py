@@ -1,0 +1,105 @@
+"""DeepSpeed in a rank's process: before it is imported, while it trains, and while others use the model it shards.
+
+New and loaded weights alike are made whole on every rank, as for DDP, and sharded when training begins; so the same
+seed gives the same weights, and a model must fit a rank's memory once. transformers is told of ZeRO-3 only while a
+step trains: it would load every model sharded, and have ranks generate in lockstep.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from transformers import TrainingArguments
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+
+from trainers.config.parts.strategy_part import StrategyPart
+
+
+@contextmanager
+def deepspeed_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
+    """Within it DeepSpeed finds what it asks of a process; not imported before. Every rank enters it."""
+    if part.name != "deepspeed":
+        yield
+        return
+    if not on_gpu:
+        # It would take a GPU that this machine has.
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    if torch.distributed.is_initialized():
+        yield
+        return
+    # A process that is alone: DeepSpeed asks for a group all the same, and would look for MPI.
+    store = HashStore()
+    torch.distributed.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=0, world_size=1)
+    os.environ["LOCAL_RANK"] = "0"
+    try:
+        yield
+    finally:
+        del os.environ["LOCAL_RANK"]
+        torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def sharding_known(arguments: TrainingArguments) -> Iterator[None]:
+    """Within it, transformers knows of ZeRO-3: models that skip layers at random then run them all on every rank."""
+    config = getattr(arguments, "hf_deepspeed_config", None)
+    if config is not None:
+        set_hf_deepspeed_config(config)
+    try:
+        yield
+    finally:
+        unset_hf_deepspeed_config()
+
+
+@contextmanager
+def whole_weights(model: Any) -> Iterator[None]:
+    """Within it every rank holds all weights, and its forward passes ask nothing of the others. All ranks enter it.
+
+    Ranks have unequal numbers of batches to score, halve those that do not fit their memory, and may give up early;
+    with sharded weights each of these would leave the others waiting. So the weights are gathered once for a score.
+
+    Args:
+        model: What the Trainer trains, wrapped.
+    """
+    if not shards_weights(model):
+        yield
+        return
+    # Not before `deepspeed_process`.
+    from deepspeed.runtime.zero import unwrap_model_for_generation  # noqa: PLC0415
+
+    failed: BaseException | None = None
+    with unwrap_model_for_generation(model):
+        try:
+            yield
+        except BaseException as error:
+            # It puts its hooks back only where the block ends by itself.
+            failed = error
+    if failed is not None:
+        raise failed
+
+
+def nvme_optimizer(
+    part: StrategyPart, arguments: TrainingArguments
+) -> tuple[type[torch.optim.Optimizer], dict[str, Any]] | None:
+    """DeepSpeed's AdamW, whose state can be swapped to NVMe, and its settings; None: the Trainer's own optimizer.
+
+    With its state on the CPU the Trainer's own stays, so that the weights come out as without offloading; DeepSpeed's
+    adds epsilon at another place of the formula.
+    """
+    if part.offload_optimizer != "nvme":
+        return None
+    # Not before `deepspeed_process`.
+    from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: PLC0415
+
+    betas = (arguments.adam_beta1, arguments.adam_beta2)
+    return DeepSpeedCPUAdam, {"lr": arguments.learning_rate, "betas": betas, "eps": arguments.adam_epsilon}
+
+
+def shards_weights(model: Any) -> bool:
+    """Whether DeepSpeed shards the weights of what the Trainer trains, as ZeRO-3 does."""
+    partitions = getattr(model, "zero_optimization_partition_weights", None)
+    return partitions is not None and bool(partitions())
