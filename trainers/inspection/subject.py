@@ -17,7 +17,6 @@ from trainers.data.text import normalize
 from trainers.errors import ConfigError, DataError, StorageError
 from trainers.inspection.findings import Finding, ok, problem, skipped
 from trainers.inspection.recordings import Recordings, read_recordings
-from trainers.models.known_families import family_of
 
 DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
@@ -66,6 +65,9 @@ class Subject:
     @cached_property
     def context_s(self) -> float:
         """Seconds of the longest input; infinite where the model cannot be opened, which its own check reports."""
+        # Loads transformers, which is to find no torch in a light process.
+        from trainers.models.known_families import family_of  # noqa: PLC0415
+
         model = self.config.model
         try:
             return float(model.max_context_s or family_of(model).context_s(model))
