@@ -189,6 +189,8 @@ def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
         ("--no_cuda", "scaling.use_gpu", False),
         ("--freeze_feature_encoder", "model.freeze_feature_encoder", True),
         ("--freeze_encoder", "adapt.method", "freeze_encoder"),
+        ("--mask_time_prob 0.1", "model.apply_spec_augment", True),
+        ("--mask_feature_prob=0", "model.apply_spec_augment", False),
         ("--layerdrop=0.1", "model.layerdrop", 0.1),
         ("--ctc_zero_infinity True", "model.ctc_zero_infinity", True),
         ("--adafactor", "training.training_args.optim", "adafactor"),

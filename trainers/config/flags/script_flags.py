@@ -7,6 +7,7 @@ run_speech_recognition_ctc_adapter.py, and the two that Optimum has for Gaudi.
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from trainers.config.flags.flag import NUMBER, SWITCH, TEXT, WHOLE, WORDS, Flag
@@ -20,6 +21,7 @@ _ONE_SOURCE = "weights, config, tokenizer and feature extractor come from one pl
 _TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
 _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or give a shorter manifest, data.{0}"
 _ADAPTERS = "adapters for a language are not trained; adapt.method: lora trains low-rank ones"
+_MASKING = "model.apply_spec_augment"
 
 
 def _model_of_size(size: str) -> Mapping[str, Any]:
@@ -38,6 +40,11 @@ def _scores(names: Sequence[str]) -> Mapping[str, Any]:
     if unknown:
         raise ValueError(f"{', '.join(SCORES)} are always scored, and nothing else is: leave out {', '.join(unknown)}")
     return {}
+
+
+def _masks(name: str, probability: float) -> Mapping[str, Any]:
+    """The CTC scripts always mask, this much."""
+    return {f"model.{name}": probability, **({_MASKING: True} if probability else {})}
 
 
 def _characters(texts: Sequence[str]) -> Mapping[str, Any]:
@@ -62,8 +69,10 @@ MODEL = (
     Flag("apply_spec_augment", SWITCH, "model.apply_spec_augment"),
     Flag("attention_dropout", NUMBER, "model.attention_dropout"),
     Flag("activation_dropout", NUMBER, "model.activation_dropout"),
-    Flag("mask_time_prob", NUMBER, "model.mask_time_prob"),
-    Flag("mask_feature_prob", NUMBER, "model.mask_feature_prob"),
+    *(
+        Flag(name, NUMBER, f"model.{name}, {_MASKING}", sets=partial(_masks, name), reason="0 turns no masking on")
+        for name in ("mask_time_prob", "mask_feature_prob")
+    ),
     Flag("hidden_dropout", NUMBER, "model.hidden_dropout"),
     Flag("feat_proj_dropout", NUMBER, "model.feat_proj_dropout"),
     Flag("final_dropout", NUMBER, "model.final_dropout"),
@@ -79,7 +88,7 @@ MODEL = (
     Flag("overwrite_lang_vocab", SWITCH, always=(False,), reason=_ADAPTERS),
     Flag("config_name", TEXT, reason=_ONE_SOURCE),
     Flag("tokenizer_name", TEXT, reason=_ONE_SOURCE),
-    Flag("tokenizer_name_or_path", TEXT, reason=_ONE_SOURCE),
+    Flag("tokenizer_name_or_path", TEXT, reason=f"{_ONE_SOURCE}; model.vocabulary_file gives a CTC model another"),
     Flag("feature_extractor_name", TEXT, reason=_ONE_SOURCE),
     Flag("use_fast_tokenizer", SWITCH, always=(True,), reason="a tokenizer is the fast one where there is one"),
     Flag("unk_token", TEXT, "model.unk_token"),
@@ -153,7 +162,7 @@ RUN = (
         "do_eval",
         SWITCH,
         verbs={True: (TRAIN, EVALUATE), False: (PREPARE, CHECK)},
-        reason=f"the validation set is scored every training.eval_steps; {SCORE_ALONE}",
+        reason=f"the validation set is scored every training.eval_steps; without --do_train, {SCORE_ALONE}",
     ),
     Flag(
         "do_predict",
