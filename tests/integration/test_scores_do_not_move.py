@@ -6,17 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.integration.driver_process import RayHead
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus
 from trainers.distributed.ray_connection import connected
+from trainers.models.known_families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.pipeline.ray_engine import RayEngine
 from trainers.storage import open_storage
+
+# Of a new output layer's weights, so that another symbol than one wins.
+LOUD = 40
 
 
 def scored(half_trained: TrainConfig, workers: int, batch_size: int) -> dict[str, Any]:
@@ -64,6 +69,23 @@ def half_trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     return wanted
 
 
+@pytest.fixture(scope="module", params=["layer", "group"])
+def babbling(request: pytest.FixtureRequest, half_trained: TrainConfig) -> TrainConfig:
+    """The config of a CTC model, of a kind of norm, that says something else of each clip: new, with a loud output."""
+    part = {"init": "scratch", "family": "ctc", "architecture": "wav2vec2", "feat_extract_norm": request.param}
+    model = config({"model": {**part, "d_model": 32, "encoder_layers": 2, "feature_encoder_dim": 16}}).model
+    folder = Path(f"{half_trained.run.storage_path}/{request.param}")
+    family = family_of(model)
+    family.write_description(folder, ["abcdefghijklmnopqrstuvwxyz "], model)
+    recognizer = family.load_recognizer(model, folder, seed=1)
+    with torch.no_grad():
+        recognizer.model.lm_head.weight.mul_(LOUD)
+    recognizer.model.save_pretrained(folder)
+    family.write_for_all_readers(folder)
+    run = half_trained.run.model_copy(update={"name": request.param})
+    return half_trained.model_copy(update={"model": model, "run": run})
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_nine_ways_of_scoring_give_one_result(half_trained: TrainConfig, ray_head: RayHead) -> None:
@@ -83,3 +105,17 @@ def test_nine_ways_of_scoring_give_one_result(half_trained: TrainConfig, ray_hea
     lines = Path(f"{half_trained.run.storage_path}/half/evaluation/test.jsonl").read_text().splitlines()
     assert len(lines) == 27
     assert all(len(json.loads(line)["reference"].split()) >= 3 for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_nor_does_padding_move_a_ctc_model_s(babbling: TrainConfig, ray_head: RayHead) -> None:
+    with connected(babbling, ray_head.address):
+        results = {(workers, batch): scored(babbling, workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32)}
+    first = results[1, 1]
+    assert first["scored"] == 27
+    assert first["characters"] > first["character_substitutions"] > 20, "it says too little"
+    for way, result in results.items():
+        counts = {name: value for name, value in result.items() if name != "loss"}
+        assert counts == {name: first[name] for name in counts}, f"workers, batch = {way}"
+        assert result["loss"] == pytest.approx(first["loss"], rel=1e-5)
