@@ -59,7 +59,7 @@ def open_model(subject: Subject) -> Opened | Finding:
     part = subject.config.model
     try:
         family = family_of(part)
-        refuse_foreign_fields(part, family)
+        refuse_foreign_fields(subject.config, family)
         if part.language is not None:
             family.language_code(part.language)
         if not family.learns_processor(part):

@@ -60,7 +60,7 @@ class Family(Protocol):
     Attributes:
         name: `model.family` in a config.
         model_types: Each `model_type` in the config.json of its models.
-        foreign_fields: Fields of the config's model part that mean nothing to it.
+        foreign_fields: Dotted names of fields of a config that mean nothing to it.
     """
 
     name: str

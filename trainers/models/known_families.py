@@ -5,6 +5,7 @@ from pathlib import Path
 from transformers import PretrainedConfig
 
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.family import Family
@@ -34,19 +35,25 @@ def family_of(model: ModelPart) -> Family:
     return family
 
 
-def refuse_foreign_fields(model: ModelPart, family: Family) -> None:
-    """Refuses fields that mean nothing to the family of a model, and so would be ignored; false asks for nothing.
+def refuse_foreign_fields(config: TrainConfig, family: Family) -> None:
+    """Refuses fields that mean nothing to the family of a config's model, and so would be ignored.
 
     Raises:
         ConfigError: names each.
     """
-    values = {name: getattr(model, name) for name in family.foreign_fields}
-    foreign = [
-        name for name, value in values.items() if value is not False and value != ModelPart.model_fields[name].default
-    ]
+    foreign = [name for name in family.foreign_fields if _asks_for(config, name)]
     if foreign:
-        names = ", ".join(f"model.{name}" for name in foreign)
-        raise ConfigError(f"{names}: of no meaning to a model of the family {family.name}; remove it")
+        raise ConfigError(f"{', '.join(foreign)}: of no meaning to a model of the family {family.name}; remove it")
+
+
+def _asks_for(config: TrainConfig, name: str) -> bool:
+    """Whether a field, or a training argument, has another value than its default, and is not only switched off."""
+    holder, field, *argument = name.split(".")
+    part = getattr(config, holder)
+    value = getattr(part, field)
+    if argument:
+        return bool(value.get(argument[0]))
+    return value is not False and bool(value != type(part).model_fields[field].default)
 
 
 def family_of_folder(folder: Path, origin: str | None = None) -> Family:

@@ -91,7 +91,7 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     request.engine.check(config, trains=True)
     status.show(Phase.PREPARING_DATA, detail="opening the data")
     family = family_of(config.model)
-    refuse_foreign_fields(config.model, family)
+    refuse_foreign_fields(config, family)
     if not family.learns_processor(config.model):
         # Weights that cannot be opened, a language without a token.
         family.open_processor(config.model, None)

@@ -137,3 +137,16 @@ class TestScoring:
     def test_nothing_left_to_score_is_refused(self) -> None:
         with pytest.raises(DataError, match="test: none of 1 clips fits into the model's 3 s and 10 label tokens"):
             scored(index_of((9, "a")), context_s=3.0, split="test", too_long_eval="skip")
+
+
+def test_clips_with_fewer_outputs_than_labels_are_left_out_and_said_why() -> None:
+    every_tenth_s = FrameCount((Convolution(1600, 1600),))
+    index = index_of((1.0, "a"), (1.0, "b"), (0.55, "c"))
+    rows = select_training(index, np.array([10, 11, 6]), data(), Bounds(30.0, 100, every_tenth_s))
+    assert rows.selection.rows.tolist() == [0]
+    assert [(row["id"], "than the model gives outputs" in row["reason"]) for row in rows.left_out] == [
+        ("clip-1", True),
+        ("clip-2", True),
+    ]
+    room = Bounds(30.0, 100, every_tenth_s).label_room(np.array([np.nan, 30.0, 0.05]))
+    assert room.tolist() == [np.inf, 100, 0]

@@ -213,8 +213,8 @@ class TestFolders:
         assert again.recognize(inputs, labels, Decoding(10, 1)) == ours
         assert AutoModelForCTC.from_pretrained(saved).config.vocab_size == len(recognizer.processor.tokenizer)
         assert AutoProcessor.from_pretrained(saved).tokenizer.get_vocab() == recognizer.processor.tokenizer.get_vocab()
-        said = pipeline("automatic-speech-recognition", model=str(saved))(clip(0.8).numpy().astype(np.float32) / 32768)
-        assert said["text"].strip() == ours[0].text
+        recognize: Any = pipeline("automatic-speech-recognition", model=str(saved))
+        assert recognize(clip(0.8).numpy().astype(np.float32) / 32768)["text"].strip() == ours[0].text
 
     def test_pretrained_weights_without_an_output_layer_learn_a_vocabulary_and_a_new_one(self, tmp_path: Path) -> None:
         base = build(tmp_path / "base", part(architecture="wav2vec2"))
@@ -261,12 +261,31 @@ class TestFolders:
             FAMILY.adopt_description(saved, tmp_path / "other", part(architecture="wav2vec2", d_model=32))
 
 
-def test_fields_of_other_families_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"model\.dropout: of no meaning to a model of the family ctc"):
-        refuse_foreign_fields(part(dropout=0.1), FAMILY)
-    whisper = config({"model.ctc_zero_infinity": True}).model
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"model.dropout": 0.1}, "model.dropout"),
+        ({"training.generation_num_beams": 4}, "training.generation_num_beams"),
+        ({"training.training_args": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor"),
+    ],
+)
+def test_fields_of_models_with_a_decoder_are_refused_by_name(changes: dict[str, Any], name: str) -> None:
+    ours = {"model": {"init": "scratch", "family": "ctc"}}
+    refuse_foreign_fields(config(ours), FAMILY)
+    with pytest.raises(ConfigError, match=rf"{name}: of no meaning to a model of the family ctc"):
+        refuse_foreign_fields(config({**ours, **changes}), FAMILY)
+
+
+def test_fields_of_ctc_models_are_refused_for_a_whisper() -> None:
+    whisper = config({"model.ctc_zero_infinity": True})
     with pytest.raises(ConfigError, match=r"model\.ctc_zero_infinity: of no meaning .* whisper"):
-        refuse_foreign_fields(whisper, family_of(whisper))
+        refuse_foreign_fields(whisper, family_of(whisper.model))
+
+
+def test_a_beam_search_is_refused(tmp_path: Path) -> None:
+    recognizer = build(tmp_path, part())
+    with pytest.raises(ConfigError, match="is decoded by its best path"):
+        recognizer.recognize(recognizer.new_features().inputs([clip(0.8)], None), [[1]], Decoding(10, num_beams=2))
 
 
 def test_a_family_that_the_weights_are_not_of_is_refused(tmp_path: Path) -> None:

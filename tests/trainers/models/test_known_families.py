@@ -33,7 +33,7 @@ def test_pretrained_weights_are_of_the_family_that_their_config_names(tmp_path: 
 
 
 def test_what_a_family_does_not_have_may_be_turned_off() -> None:
-    refuse_foreign_fields(config({"model.freeze_feature_encoder": False}).model, WhisperFamily())
+    refuse_foreign_fields(config({"model.freeze_feature_encoder": False}), WhisperFamily())
 
 
 @pytest.mark.parametrize("content", [{"model_type": "bark"}, {"torch_dtype": "float32"}])

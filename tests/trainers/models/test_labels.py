@@ -14,6 +14,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources.opening import open_sources
+from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.labels import Labels, labels_of
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.storage import open_storage
@@ -118,3 +119,12 @@ def test_the_index_is_read_once_a_node(prepared: PreparedSet, monkeypatch: pytes
     assert all(index.equals(indexes[0]) for index in indexes)
     assert indexes[0]["text"].to_pylist() == TEXTS
     assert read == ["index.parquet"]
+
+
+def test_repeats_are_counted_within_each_clip(prepared: PreparedSet) -> None:
+    family = CtcFamily()
+    processor = family.new_processor(TEXTS, config({"model": {"init": "scratch", "family": "ctc"}}).model)
+    labels = labels_of(prepared, family, processor)
+    assert [labels[position] for position in range(len(labels))] == family.encode_labels(processor, TEXTS)
+    # three; none of the others, though some begin as the one before ends
+    assert labels.repeats.tolist() == [1, 0, 0, 0, 0]

@@ -10,26 +10,36 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 CtcArchitecture = Literal["wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2vec-audio"]
 # Seconds of the longest input of any Whisper.
 WHISPER_CONTEXT_S = 30
-# Fields that mean something to CTC models alone.
+# Outputs of the shortest bucket, half a second at 20 ms, which a mask must not exceed.
+FEWEST_OUTPUTS = 24
+# Fields of a config that mean something to CTC models alone.
 CTC_FIELDS = (
-    "vocabulary",
-    "vocabulary_file",
-    "word_delimiter_token",
-    "unk_token",
-    "pad_token",
-    "architecture",
-    "hidden_dropout",
-    "feat_proj_dropout",
-    "final_dropout",
-    "layerdrop",
-    "freeze_feature_encoder",
-    "feature_encoder_dim",
-    "feat_extract_norm",
-    "ctc_loss_reduction",
-    "ctc_zero_infinity",
+    "model.vocabulary",
+    "model.vocabulary_file",
+    "model.word_delimiter_token",
+    "model.unk_token",
+    "model.pad_token",
+    "model.architecture",
+    "model.hidden_dropout",
+    "model.feat_proj_dropout",
+    "model.final_dropout",
+    "model.layerdrop",
+    "model.freeze_feature_encoder",
+    "model.feature_encoder_dim",
+    "model.feat_extract_norm",
+    "model.ctc_loss_reduction",
+    "model.ctc_zero_infinity",
 )
-# Fields that mean something to models with a decoder alone.
-DECODER_FIELDS = ("decoder_layers", "max_label_tokens", "dropout", "num_mel_bins")
+# And to models with a decoder alone.
+DECODER_FIELDS = (
+    "model.decoder_layers",
+    "model.max_label_tokens",
+    "model.dropout",
+    "model.num_mel_bins",
+    "training.generation_num_beams",
+    "training.full_context_fraction",
+    "training.training_args.label_smoothing_factor",
+)
 
 
 class ModelPart(Part):
@@ -98,7 +108,7 @@ class ModelPart(Part):
         "augment.frequency_masks, which it excludes, are drawn for each utterance, whatever the batch.",
     )
     mask_time_prob: Dropout = Field(0.05, description="apply_spec_augment: about this fraction of frames is masked.")
-    mask_time_length: Positive = Field(10, description="apply_spec_augment: frames of a mask.")
+    mask_time_length: Positive = Field(10, le=FEWEST_OUTPUTS, description="apply_spec_augment: frames of a mask.")
     mask_feature_prob: Dropout = Field(
         0.0, description="apply_spec_augment: about this fraction of mel bins, or hidden dimensions, is masked."
     )

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCTC, set_seed
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.data.features import LENGTHS
+from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.ctc.ctc_scratch import regularization
 from trainers.models.ctc.extractor_features import ExtractorFeatures
@@ -59,7 +60,16 @@ class CtcRecognizer(Recognizer):
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        """See `Recognizer`."""
+        """See `Recognizer`.
+
+        Raises:
+            ConfigError: a beam search is asked for.
+        """
+        if decoding.num_beams > 1:
+            raise ConfigError(
+                f"training.generation_num_beams is {decoding.num_beams}, and a CTC model is decoded by its best path: "
+                "set it to 1"
+            )
         given = dict(inputs)
         lengths = given.pop(LENGTHS)
         device = self.model.device

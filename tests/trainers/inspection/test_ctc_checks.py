@@ -1,0 +1,35 @@
+"""What preflight says of CTC models."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainers.inspection.checking import levels, said, subject_of, the_one
+from trainers.inspection.model_checks import CHECKS, check_labels, check_model
+
+MODEL: dict[str, Any] = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
+
+
+def test_a_sound_recipe_is_found_sound(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, {"model": MODEL})
+    for check in CHECKS:
+        assert levels(check.run, subject) <= {"ok", "skipped"}, check.name
+
+
+@pytest.mark.parametrize("architecture", ["wav2vec2", "wav2vec2-bert"])
+def test_clips_with_fewer_outputs_than_labels_are_found_and_named(tmp_path: Path, architecture: str) -> None:
+    subject = subject_of(tmp_path, {"model": {**MODEL, "architecture": architecture}})
+    # Half a second has 24 outputs.
+    train = subject.split("train")
+    assert train is not None
+    train.texts[0] = "a" * 13
+    text = the_one(check_labels, subject, "warning")
+    assert text.startswith("train: 1 of 4 transcripts have more label tokens") and train.ids[0] in text
+    train.texts[0] = "ab" * 11
+    assert {level for level, _ in said(check_labels, subject)} == {"ok"}
+
+
+def test_a_field_of_another_family_is_a_problem(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, {"model": {**MODEL, "dropout": 0.1}})
+    assert "model.dropout" in the_one(check_model, subject, "error")
