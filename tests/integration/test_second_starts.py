@@ -17,14 +17,16 @@ from tests.trainers.pipeline.second_starts import FIELDS, Outcome, SecondStart, 
 from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, ResumeError, StoppedError
+from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.training.callbacks import KeepCheckpoints
 
-# Changes that name other data, other hardware or another storage are tried elsewhere.
+# Changes that name other data, other hardware or another storage, or fields of another family, are tried elsewhere.
 NOT_HERE = {
+    *(f"model.{name}" for name in WhisperFamily.foreign_fields),
     "run.s3_endpoint_url",
     "scaling.num_workers",
     "scaling.use_gpu",
