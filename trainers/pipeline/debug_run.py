@@ -138,6 +138,7 @@ class _StagedEngine(LocalEngine):
     """This process, watched: says when a stage begins, and may stop training after a step, as a request would."""
 
     def __init__(self, stages: Stages, *, stop_at: int | None = None, resumed_from: int = 0):
+        super().__init__()
         self._stages, self._stop_at, self._resumed_from = stages, stop_at, resumed_from
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
@@ -180,6 +181,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},
         "data": {**_few_clips(config, folder).model_dump(), "cache_dir": None, "max_bad_fraction": 0.5},
         "scaling": {},
+        "strategy": {},
         "adapt.n": min(config.adapt.n, LAYERS) if config.adapt.n is not None else None,
         "model.attn_implementation": None if _needs_gpu(config) else config.model.attn_implementation,
         "training.max_steps": STEPS,
@@ -210,6 +212,8 @@ def _left_out(config: TrainConfig) -> list[str]:
     """Fields that are not tried, since one process on a CPU does not have what they ask for."""
     asked = {
         "scaling": config.scaling != ScalingPart(),
+        # There is nothing to shard; and a process trains here twice, which DeepSpeed's process groups do not outlive.
+        "strategy": config.strategy.is_sharded,
         "training.fp16": config.training.fp16,
         "model.attn_implementation": _needs_gpu(config),
         **{f"training.training_args.{name}": name in config.training.training_args for name in LEFT_OUT},

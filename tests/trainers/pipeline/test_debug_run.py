@@ -19,6 +19,7 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
         "training.warmup_steps": 500,
         "training.learning_rate": 0.3,
         "training.report_to": ["wandb", "tensorboard"],
+        "strategy": {"name": "fsdp"},
         "run.resume": "from:/runs/a/checkpoints/b",
         "scaling.resources_per_worker": {"GPU": 1},
     }
@@ -28,6 +29,7 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
     assert (training.fp16, training.learning_rate, training.report_to) == (False, 0.3, ["tensorboard"])
     assert training.training_args == {"adam_beta1": 0.8}
     assert (small.scaling.num_workers, small.scaling.use_gpu, small.scaling.worker_resources) == (1, False, {"CPU": 1})
+    assert not small.strategy.is_sharded
     assert (small.run.resume, small.run.storage_path, small.data.cache_dir) == ("auto", str(tmp_path / "runs"), None)
     assert small.data.demo is not None
     assert small.data.demo.train_utterances == 16
