@@ -1,5 +1,6 @@
 """Command lines of the public fine-tuning scripts: every argument is known, and means what it means there."""
 
+import json
 import re
 import shlex
 from dataclasses import fields
@@ -189,6 +190,8 @@ def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
         ("--no_cuda", "scaling.use_gpu", False),
         ("--freeze_feature_encoder", "model.freeze_feature_encoder", True),
         ("--freeze_encoder", "adapt.method", "freeze_encoder"),
+        ("--fsdp 'full_shard auto_wrap' --use-gpu", "strategy.name", "fsdp"),
+        ("--fsdp=False", "strategy.name", "ddp"),
         ("--mask_time_prob 0.1", "model.apply_spec_augment", True),
         ("--mask_feature_prob=0", "model.apply_spec_augment", False),
         ("--layerdrop=0.1", "model.layerdrop", 0.1),
@@ -250,11 +253,20 @@ def test_what_always_happens_may_be_asked_for(flags: str) -> None:
         ("--push_to_hub", "model/"),
         ("--local_rank 0", "scaling.num_workers"),
         ("--use_habana", "scaling.use_gpu"),
+        ("--fsdp 'shard_grad_op offload' --use-gpu", "offload, shard_grad_op"),
     ],
 )
 def test_what_is_not_done_is_refused_with_what_to_use_instead(flags: str, instead: str) -> None:
     with pytest.raises(ConfigError, match=rf"(?m)^--\w+ .*{re.escape(instead)}"):
         built(f"--model_size tiny {flags}")
+
+
+def test_a_deepspeed_config_is_the_strategy(tmp_path: Path) -> None:
+    names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+    zero = {"stage": 2, "overlap_comm": True}
+    (tmp_path / "ds.json").write_text(json.dumps({**dict.fromkeys(names, "auto"), "zero_optimization": zero}))
+    strategy = built(f"{PLAIN} --deepspeed ds.json").strategy
+    assert (strategy.name, strategy.stage) == ("deepspeed", 2)
 
 
 def test_all_that_is_refused_is_named_at_once() -> None:

@@ -39,6 +39,17 @@ def _deepspeed(path: str) -> dict[str, str]:
     return {"strategy.name": "deepspeed", "strategy.ds_config": path}
 
 
+def _fsdp(texts: list[str]) -> dict[str, str]:
+    options = set(" ".join(texts).lower().split())
+    if options <= {"false"}:
+        return {}
+    if other := options - {"full_shard", "auto_wrap", "true"}:
+        raise ValueError(
+            f"strategy.name: fsdp is full_shard auto_wrap (FSDP2), and knows no {', '.join(sorted(other))}"
+        )
+    return {"strategy.name": "fsdp"}
+
+
 def _training(name: str, kind: Kind, text: str = "") -> Flag:
     return Flag(name, kind, f"training.{name}", help=text)
 
@@ -175,7 +186,7 @@ DECIDED = (
         reason="the loss is normalized by the labels of all workers",
     ),
     Flag("deepspeed", TEXT, "strategy.ds_config", sets=_deepspeed),
-    Flag("fsdp", WORDS, reason=_SHARDED),
+    Flag("fsdp", WORDS, "strategy.name", sets=_fsdp, reason="full_shard auto_wrap, which is FSDP2; no other word"),
     Flag("fsdp_config", TEXT, reason=_SHARDED),
     Flag("fsdp_min_num_params", WHOLE, reason=_SHARDED),
     Flag("fsdp_transformer_layer_cls_to_wrap", TEXT, reason=_SHARDED),
