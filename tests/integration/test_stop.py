@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,23 @@ class RunSetup:
 @pytest.fixture(scope="module")
 def runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> RunSetup:
     """With one run that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("stop")
+    return set_up(tones, tmp_path_factory.mktemp("stop"), {"model.dropout": 0.2})
+
+
+@pytest.fixture(scope="module")
+def ctc_runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> RunSetup:
+    """The same of a CTC model that masks, too: by numpy's global generator, unlike dropout."""
+    sizes = {"d_model": 16, "encoder_layers": 1, "attention_heads": 2, "feature_encoder_dim": 8}
+    masking = {"hidden_dropout": 0.2, "apply_spec_augment": True, "mask_time_prob": 0.3, "mask_time_length": 4}
+    model = {"init": "scratch", "family": "ctc", "architecture": "wav2vec2", **sizes, **masking}
+    return set_up(tones, tmp_path_factory.mktemp("stop-ctc"), {"model": model})
+
+
+def set_up(tones: Path, folder: Path, model: Mapping[str, Any]) -> RunSetup:
+    """Writes a recipe of a model, and trains it once."""
     changes: dict[str, Any] = {
         "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
-        "model.dropout": 0.2,
+        **model,
         "training.max_steps": MAX_STEPS,
         "training.save_steps": SAVE_STEPS,
         "training.eval_steps": EVAL_STEPS,
@@ -172,6 +185,16 @@ def test_a_stopped_training_goes_on_as_if_nobody_had_asked(
     results = [Journal(runs.folder(each)).read().finished for each in (name, "calm")]
     assert results[0] is not None and results[1] is not None
     assert results[0].result["best_step"] == results[1].result["best_step"]
+
+
+@pytest.mark.slow
+def test_a_stopped_ctc_training_goes_on_as_if_nobody_had_asked(ctc_runs: RunSetup) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        at_step(patch, 5, request_stop)
+        assert ctc_runs.run("stopped") == 143
+    assert ctc_runs.run("stopped") == 0
+    assert ctc_runs.numbers("stopped") == ctc_runs.numbers("calm")
+    assert ctc_runs.weights("stopped") == ctc_runs.weights("calm")
 
 
 @pytest.mark.slow
