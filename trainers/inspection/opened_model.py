@@ -60,8 +60,8 @@ def open_model(subject: Subject) -> Opened | Finding:
     try:
         family = family_of(part)
         refuse_foreign_fields(subject.config, family)
-        if part.language is not None:
-            family.language_code(part.language)
+        if part.token_language is not None:
+            family.language_code(part.token_language)
         if not family.learns_processor(part):
             return Opened(family, family.open_processor(part, None))
     except StorageError as error:

@@ -25,8 +25,8 @@ def check_tokens(subject: Subject, opened: Opened) -> Iterator[Finding]:
     """Checks the special tokens that every label begins with."""
     part = subject.config.model
     wanted = [START, NO_TIMESTAMPS]
-    if part.language is not None and (part.init == "scratch" or is_multilingual(read_generation_config(part))):
-        wanted += [f"<|{language_code(part.language)}|>", f"<|{part.task}|>"]
+    if part.token_language is not None and (part.init == "scratch" or is_multilingual(read_generation_config(part))):
+        wanted += [f"<|{language_code(part.token_language)}|>", f"<|{part.task}|>"]
     vocabulary = opened.processor.tokenizer.get_vocab()
     missing = [token for token in wanted if token not in vocabulary]
     if missing:

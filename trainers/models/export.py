@@ -42,8 +42,12 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
         "library_name": "transformers",
         "tags": [family.name, "rayscribe"],
     }
-    if config.model.language is not None:
-        header["language"] = family.language_code(config.model.language)
+    part, borrowed = config.model, ""
+    if part.borrowed_language is not None:
+        header["language"] = str(part.language).lower()
+        borrowed = f"The model has no token for {part.language}, and was given that of {part.borrowed_language}.\n\n"
+    elif part.language is not None:
+        header["language"] = family.language_code(part.language)
     if config.model.name_or_path is not None:
         header["base_model"] = config.model.name_or_path
     origin = config.model.name_or_path or "new weights"
@@ -60,7 +64,7 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {config.run.name}\n\n"
         f"Trained from {origin} with Rayscribe{trained}, {checkpoint.step} steps; the best checkpoint by "
         f"{config.checkpoint.score_attribute} on the validation set.\n\n"
-        f"| split | WER % | CER % | SER % |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + f"\n\n{padding}"
+        f"| split | WER % | CER % | SER % |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + f"\n\n{borrowed}{padding}"
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         'recognize = pipeline("automatic-speech-recognition", model="<this folder>")\n'
         'print(recognize("speech.wav")["text"])\n```\n\n'

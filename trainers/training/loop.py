@@ -202,6 +202,9 @@ def _log_start(loop: Loop) -> None:
     session, shape = loop.rank.session, loop.plan.shape
     if not session.is_main_process:
         return
+    part = loop.rank.config.model
+    if part.borrowed_language is not None:
+        session.print_from_main(f"model: {part.language} is given the token of {part.borrowed_language}")
     for note in loop.recognizer.notes:
         session.print_from_main(f"model: {note}")
     trained, weights = loop.weight_counts

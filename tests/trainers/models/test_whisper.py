@@ -206,3 +206,14 @@ class TestInputFrames:
             with recognizer.input_frames(300):
                 told = model.get_encoder()(features).last_hidden_state
         assert torch.equal(plain, told)
+
+
+def test_a_language_without_a_token_is_given_that_of_another(hub_whisper: Path, tmp_path: Path) -> None:
+    words = {"language": "Xhosa", "borrowed_language": "Swahili"}
+    new = config({"model.language": "Xhosa", "model.borrowed_language": "Swahili"}).model
+    FAMILY.write_description(tmp_path, TEXTS, new)
+    released = config({"model": {"name_or_path": str(hub_whisper), **words}}).model
+    for recognizer in (FAMILY.load_recognizer(new, tmp_path, seed=1), FAMILY.load_recognizer(released, None, seed=1)):
+        tokens = recognizer.processor.tokenizer.convert_ids_to_tokens(recognizer.encode_labels(["a"])[0])
+        assert "<|sw|>" in tokens
+        assert recognizer.model.generation_config.language == "swahili"

@@ -46,6 +46,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "model.name_or_path": (Outcome.REFUSED, ("/data/weights",)),
     "model.revision": (Outcome.REFUSED, ("v2",)),
     "model.language": (Outcome.REFUSED, ("Serbian",)),
+    "model.borrowed_language": (Outcome.REFUSED, ("Swahili",)),
     "model.task": (Outcome.REFUSED, ("translate",)),
     "model.max_context_s": (Outcome.REFUSED, (2, None)),
     "model.vocab_size": (Outcome.REFUSED, (400,)),

@@ -36,6 +36,7 @@ DECODER_FIELDS = (
     "model.max_label_tokens",
     "model.dropout",
     "model.num_mel_bins",
+    "model.borrowed_language",
     "training.generation_num_beams",
     "training.full_context_fraction",
     "training.training_args.label_smoothing_factor",
@@ -55,6 +56,11 @@ class ModelPart(Part):
         None,
         description="Language of the speech, in Whisper's words (english). null: an English-only Whisper; a CTC model "
         "needs none.",
+    )
+    borrowed_language: str | None = Field(
+        None,
+        description="A language whose token the model is given for `language`, which has none of its own: Swahili, to "
+        "train Xhosa. null: its own token.",
     )
     task: Literal["transcribe", "translate"] = Field("transcribe", description="What the transcripts are.")
     max_context_s: Positive | None = Field(
@@ -155,6 +161,13 @@ class ModelPart(Part):
             raise ValueError("language is missing: a scratch model needs one, e.g. model.language: English")
         if self.init == "scratch" and self.vocabulary == "own":
             raise ValueError("vocabulary is own but init is scratch: a new model learns one (characters, bpe)")
+        if self.borrowed_language is not None and self.language is None:
+            raise ValueError(f"borrowed_language is {self.borrowed_language}: say for which language")
         if self.d_model % self.attention_heads:
             raise ValueError(f"d_model {self.d_model} must be a multiple of attention_heads {self.attention_heads}")
         return self
+
+    @property
+    def token_language(self) -> str | None:
+        """The language whose token the model is given."""
+        return self.borrowed_language or self.language

@@ -41,14 +41,14 @@ def language_of(generation: Any, model: ModelPart) -> tuple[str, str] | None:
             English, and another language is asked for.
     """
     if not is_multilingual(generation):
-        if model.language is not None and language_code(model.language) != "en":
+        if model.token_language is not None and language_code(model.token_language) != "en":
             raise ConfigError(
                 f"model.language is {model.language}, but {model.name_or_path} knows only English: "
                 "take the multilingual weights, or set model.language: null"
             )
         return None
-    if model.language is not None:
-        return language_code(model.language), model.task
+    if model.token_language is not None:
+        return language_code(model.token_language), model.task
     own = getattr(generation, "language", None)
     if own is None:
         raise ConfigError(

@@ -46,8 +46,8 @@ def language_code(language: str) -> str:
     code = TO_LANGUAGE_CODE.get(name, name)
     if code not in LANGUAGES:
         raise ConfigError(
-            f"model.language: Whisper has no token for {language!r}; name one of its languages "
-            f"(english, serbian, …), or a related one that it shall borrow the token of"
+            f"model.language: Whisper has no token for {language!r}; name one of its languages (english, serbian, …), "
+            "or say in model.borrowed_language whose token it shall be given"
         )
     return str(code)
 
@@ -91,8 +91,8 @@ def new_tokenizer(texts: Iterable[str], model: ModelPart) -> WhisperTokenizer:
     tokenizer.add_tokens(
         [AddedToken(f"<|{index * TIME_PRECISION_S:.2f}|>", special=False, normalized=False) for index in range(stamps)]
     )
-    assert model.language is not None
-    tokenizer.set_prefix_tokens(language=LANGUAGES[language_code(model.language)], task=model.task)
+    assert model.token_language is not None
+    tokenizer.set_prefix_tokens(language=LANGUAGES[language_code(model.token_language)], task=model.task)
     return tokenizer
 
 
@@ -140,7 +140,7 @@ def new_config(model: ModelPart, tokenizer: Any) -> WhisperConfig:
 def new_generation_config(model: ModelPart, tokenizer: Any) -> GenerationConfig:
     """How the model transcribes by itself, in a pipeline too: start, language, task, no timestamps."""
     token_id = tokenizer.convert_tokens_to_ids
-    assert model.language is not None
+    assert model.token_language is not None
     return GenerationConfig(
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -152,7 +152,7 @@ def new_generation_config(model: ModelPart, tokenizer: Any) -> GenerationConfig:
         is_multilingual=True,
         lang_to_id={f"<|{code}|>": token_id(f"<|{code}|>") for code in LANGUAGES},
         task_to_id={task: token_id(f"<|{task}|>") for task in TASKS},
-        language=LANGUAGES[language_code(model.language)],
+        language=LANGUAGES[language_code(model.token_language)],
         task=model.task,
         return_timestamps=False,
         transformers_version=transformers.__version__,
