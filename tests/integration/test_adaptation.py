@@ -29,6 +29,7 @@ from trainers.scoring.scorer import CutShortError, Scorer
 
 RECIPE = Path(__file__).parents[2] / "jobs" / "specs" / "whisper_lora.yaml"
 LORA = {"adapt.method": "lora", "adapt.r": 4, "adapt.alpha": 8, "adapt.dropout": 0.2, "training.learning_rate": 1e-2}
+AUGMENTED = {"augment.speed_range": [0.8, 1.25], "augment.gain_db": [-6, 6], "augment.time_masks": 2}
 PROCESSOR = {"processor_config.json", "tokenizer.json", "tokenizer_config.json"}
 TRAINING = {"optimizer.pt", "scheduler.pt", "trainer_state.json"}
 SCORES = {"validation.json", "validation.jsonl"}
@@ -145,7 +146,9 @@ def test_a_merged_model_and_a_checkpoint_score_the_same(with_adapter: TrainConfi
     assert validation["wer"] == best["validation"]["eval_wer"]
 
 
-@pytest.mark.parametrize("changes", [{}, {"training.gradient_checkpointing": True}], ids=["plain", "checkpointing"])
+@pytest.mark.parametrize(
+    "changes", [{"training.gradient_checkpointing": True}, AUGMENTED], ids=["checkpointing", "augmented"]
+)
 def test_a_killed_run_with_an_adapter_ends_with_the_same_weights(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
