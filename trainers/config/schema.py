@@ -56,6 +56,11 @@ class TrainConfig(Part):
                 "model.apply_spec_augment and augment.time_masks or augment.frequency_masks both mask features: set "
                 "model.apply_spec_augment: false, or augment.time_masks: 0 and augment.frequency_masks: 0"
             )
+        if self.adapt.method != "full" and self.training.checkpoints_reentrantly:
+            raise ValueError(
+                "training.training_args.gradient_checkpointing_kwargs has use_reentrant, which ends gradients at the "
+                f"first frozen layer (adapt.method {self.adapt.method}): leave it out"
+            )
         for name in ("fp16",):
             if getattr(self.training, name) and not self.scaling.use_gpu:
                 raise ValueError(f"training.{name} needs a GPU: set scaling.use_gpu: true, or training.{name}: false")

@@ -130,6 +130,13 @@ class TestFaults:
             ({"model.max_context_s": 31}, "model.max_context_s"),
             ({"model.max_context_s": 2.5}, "model.max_context_s"),
             ({"adapt.method": "last_n_layers"}, "adapt: n is missing: say how many layers"),
+            (
+                {
+                    "adapt.method": "lora",
+                    "training.training_args": {"gradient_checkpointing_kwargs": {"use_reentrant": True}},
+                },
+                "use_reentrant, which ends gradients at the first frozen layer (adapt.method lora): leave it out",
+            ),
             ({"adapt.n": 2}, "adapt: n is 2, but method is full: set method: last_n_layers"),
             (
                 {"adapt.method": "freeze_encoder", "adapt.r": 8},

@@ -88,6 +88,12 @@ class TrainingPart(Part):
         return self
 
     @property
+    def checkpoints_reentrantly(self) -> bool:
+        """Whether activations are recomputed in torch's older way, which is not Rayscribe's default."""
+        given = self.training_args.get("gradient_checkpointing_kwargs")
+        return isinstance(given, dict) and bool(given.get("use_reentrant"))
+
+    @property
     def scoring_steps(self) -> int:
         """Optimizer steps between two scores on the validation set."""
         return self.eval_steps if self.eval_steps is not None else self.save_steps
