@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from trainers.main import main
-from trainers.run_folder import checkpoints
-from trainers.storage import sha256_of
+from trainers.storage.local_folder import LocalStorage
 from trainers.training.callbacks import ProgressReport
 from trainers.training.trainer import SpeechTrainer
 
@@ -47,13 +46,19 @@ def kill_at_step(patch: pytest.MonkeyPatch, step: int) -> None:
 
 def kill_in_upload(patch: pytest.MonkeyPatch, step: int) -> None:
     """Ends this process when it has stored some of a checkpoint's files, and not all."""
+    original = LocalStorage.upload_file
 
-    def killing(path: Path) -> str:
-        if path.name == "trainer_state.json" and json.loads(path.read_text())["global_step"] == step:
+    def upload_file(self: LocalStorage, local: Path, key: str) -> None:
+        if local.name.endswith("optim_states.pt") and step_of(local) == step:
             os.kill(os.getpid(), signal.SIGKILL)
-        return sha256_of(path)
+        original(self, local, key)
 
-    patch.setattr(checkpoints, "sha256_of", killing)
+    patch.setattr(LocalStorage, "upload_file", upload_file)
+
+
+def step_of(shard: Path) -> int:
+    """The step of a shard's checkpoint."""
+    return int(shard.parent.name.removeprefix("global_step"))
 
 
 KILLS = {"step": kill_at_step, "upload": kill_in_upload}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -70,6 +71,32 @@ class TorchrunRuns:
         )
         return done.returncode, done.stdout
 
+    def run_on_two_nodes(self, *starts: dict[str, Any]) -> tuple[int, str]:
+        """The same with one rank on each of two nodes, which share no temporary folder."""
+        port = str(free_port())
+        nodes = []
+        for node in ("0", "1"):
+            disk = self.root / f"disk-{node}"
+            disk.mkdir(exist_ok=True)
+            torchrun = ["-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", node, "--nproc-per-node", "1"]
+            torchrun += ["--master-addr", "127.0.0.1", "--master-port", port]
+            nodes.append(
+                subprocess.Popen(
+                    [sys.executable, *torchrun, "-m", "tests.integration.strategy_process", json.dumps(starts)],
+                    cwd=REPOSITORY,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(disk)},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+        try:
+            said = [node.communicate(timeout=TIMEOUT_S)[0] for node in nodes]
+        finally:
+            for node in nodes:
+                node.kill()
+        return max(abs(node.returncode) for node in nodes), "\n".join(said)
+
     def folder(self, name: str) -> Path:
         return self.root / name
 
@@ -89,6 +116,14 @@ class TorchrunRuns:
     def weights(self, name: str) -> dict[str, torch.Tensor]:
         """Of the finished model."""
         return load_file(self.folder(name) / "model" / "model.safetensors")
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +225,20 @@ def test_killed_runs_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
         assert runs.numbers(name) == runs.numbers(strategy)
         expected = runs.weights(strategy)
         assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(name).items())
+
+
+def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: TorchrunRuns) -> None:
+    code, said = runs.run_on_two_nodes(runs.start("nodes", "zero3", rank=1, kill="upload", step=SAVE_STEPS))
+    assert code != 0, said
+    assert runs.checkpoints("nodes") == (), "half of it is stored"
+    code, said = runs.run_on_two_nodes(runs.start("nodes", "zero3"))
+    assert code == 0, said
+    assert f"resuming from checkpoint-{SAVE_STEPS}-a1-" in said
+    for checkpoint in runs.checkpoints("nodes"):
+        shards = {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)}
+        assert shards <= {Path(name).name for name in checkpoint.files}
+    assert runs.numbers("nodes") == runs.numbers("zero3")
+    expected = runs.weights("zero3")
+    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights("nodes").items())
+    left = [path for node in ("0", "1") for path in (runs.root / f"disk-{node}").glob("rayscribe-staging-*/*/*")]
+    assert left == [], "nothing stays on the nodes' disks"

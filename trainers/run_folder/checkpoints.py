@@ -15,15 +15,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trainers.errors import DamagedError, FencedError
 from trainers.run_folder.fencing import Entry, GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal, State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import read_staged
+from trainers.run_folder.staging import part_of, read_staged
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
+# What a node beside the main process's has stored of a checkpoint; the manifest has it too.
+PART = "PART-{}.json"
+POLL_S = 0.2
 # The name that the manifest of a quarantined checkpoint gets; its files stay for inspection.
 DAMAGED = "DAMAGED.json"
 # What training needs to go on, and nobody else; the optimizer's is twice the model.
@@ -82,7 +86,8 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
 def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy) -> Checkpoint:
     """Copies a staged checkpoint to the run folder and enters it in the journal, then deletes the staged files.
 
-    The same entry removes the checkpoints that the retention policy keeps no longer; their files are deleted after it.
+    Of a checkpoint in several parts this is the first: it is entered when all the others are stored. The same entry
+    removes the checkpoints that the retention policy keeps no longer; their files are deleted after it.
 
     Args:
         staged: Its folder. One that another group staged is uploaded under a name of this group.
@@ -94,20 +99,64 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
         StorageError: the storage does not accept it.
     """
     writer.check()
-    checkpoint = read_staged(staged)
-    files = {name: {**entry, "sha256": sha256_of(staged / name)} for name, entry in sorted(checkpoint.files.items())}
-    name = (
-        checkpoint.name if checkpoint.name.endswith(f"-{writer.group.id}") else f"{checkpoint.name}-{writer.group.id}"
-    )
-    complete = replace(checkpoint, name=name, files=files)
-    target = writer.folder.storage.sub(f"{CHECKPOINTS}/{name}")
-    for file in files:
-        target.upload_file(staged / file, file)
+    checkpoint, count = read_staged(staged), part_of(staged).count
+    target, name = _target_of(checkpoint, writer)
+    files = _store(staged, checkpoint, target)
+    for index in range(1, count):
+        files |= _await_part(target, index, writer)
+    complete = replace(checkpoint, name=name, files=dict(sorted(files.items())))
     target.write_bytes(MANIFEST, json.dumps(asdict(complete), indent=1).encode())
     for old in _enter(complete, writer, retention):
         writer.folder.storage.delete_tree(f"{CHECKPOINTS}/{old}", first=MANIFEST)
     shutil.rmtree(staged)
     return complete
+
+
+def upload_part(staged: Path, writer: GroupWriter) -> None:
+    """Copies a part of a checkpoint, not its first, to the run folder; the staged files stay until it is entered.
+
+    Args:
+        staged: Its folder, see `upload_staged`.
+        writer: This worker group.
+
+    Raises:
+        FencedError: another attempt has taken over.
+        StorageError: the storage does not accept it.
+    """
+    writer.check()
+    checkpoint = read_staged(staged)
+    target, _ = _target_of(checkpoint, writer)
+    files = _store(staged, checkpoint, target)
+    target.write_bytes(PART.format(part_of(staged).index), json.dumps(files, indent=1).encode())
+
+
+def _target_of(checkpoint: Checkpoint, writer: GroupWriter) -> tuple[Storage, str]:
+    """Where a staged checkpoint goes, and its name there, which is the same for all its parts."""
+    own = checkpoint.name.endswith(f"-{writer.group.id}")
+    name = checkpoint.name if own else f"{checkpoint.name}-{writer.group.id}"
+    return writer.folder.storage.sub(f"{CHECKPOINTS}/{name}"), name
+
+
+def _store(staged: Path, checkpoint: Checkpoint, target: Storage) -> dict[str, dict[str, Any]]:
+    """Copies the staged files; gives their sizes and SHA-256."""
+    files = {name: {**entry, "sha256": sha256_of(staged / name)} for name, entry in sorted(checkpoint.files.items())}
+    for file in files:
+        target.upload_file(staged / file, file)
+    return files
+
+
+def _await_part(target: Storage, index: int, writer: GroupWriter) -> dict[str, dict[str, Any]]:
+    """The files of another node's part, once it is stored.
+
+    Raises:
+        FencedError: another attempt has taken over meanwhile.
+    """
+    key = PART.format(index)
+    while not target.exists(key):
+        writer.check()
+        time.sleep(POLL_S)
+    files: dict[str, dict[str, Any]] = json.loads(target.read_bytes(key))
+    return files
 
 
 def _enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> list[str]:
@@ -236,7 +285,7 @@ def sweep(writer: GroupWriter) -> None:
 
 
 class Uploader:
-    """Uploads staged checkpoints in a thread, one at a time, and applies the retention policy.
+    """Uploads staged checkpoints, or a node's parts of them, in a thread, one at a time; applies the retention policy.
 
     A new one is not accepted before the last is uploaded, so that a lost disk costs less than two save intervals.
     """
@@ -283,6 +332,9 @@ class Uploader:
     def _upload(self, staged: Path) -> None:
         began = time.monotonic()
         try:
+            if part_of(staged).index > 0:
+                upload_part(staged, self._writer)
+                return
             checkpoint = upload_staged(staged, self._writer, self._retention)
             self._also(checkpoint, time.monotonic() - began)
         except Exception as error:

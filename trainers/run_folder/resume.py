@@ -16,12 +16,13 @@ from trainers.run_folder.checkpoints import (
     quarantine,
     read_manifest,
     sweep,
+    upload_part,
     upload_staged,
 )
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import Staging, newest_staged, remove
+from trainers.run_folder.staging import Staging, list_parts, newest_whole, remove
 from trainers.storage import Storage, open_storage
 
 FROM = "from:"
@@ -34,8 +35,9 @@ def take_over(
     """Opens this worker group in the journal, and uploads the newest checkpoint that a killed group left staged.
 
     Every rank calls it. In order: the first rank of each node waits for the end of earlier groups there; the main
-    process opens this group; the newest staged checkpoint of all nodes is uploaded if it is ahead of the run's; the
-    earlier groups' staging folders are deleted; the main process deletes what they left incomplete in the run folder.
+    process opens this group; the newest checkpoint that is staged whole, on one node or in parts on several, is
+    uploaded if it is ahead of the run's; the earlier groups' staging folders are deleted; the main process deletes what
+    they left incomplete in the run folder.
 
     Args:
         staging: This group's folders.
@@ -49,14 +51,19 @@ def take_over(
         ResumeError: an earlier group is alive on this node, see `Staging.others`.
     """
     others = staging.others(numbered=numbered, log=session.print_from_main) if session.local_rank == 0 else []
-    own = newest_staged(others)
     # Also waits until all nodes are free of earlier groups.
-    steps = session.gather(own[0] if own is not None else -1, "waiting for the end of earlier worker groups")
+    parts = session.gather(list_parts(others), "waiting for the end of earlier worker groups")
     last_step = session.broadcast(
         lambda: max((item.step for item in writer.open().checkpoints), default=-1), "opening the worker group"
     )
-    if own is not None and max(steps) > last_step and steps.index(max(steps)) == session.rank:
-        upload_staged(own[1], writer, retention)
+    found = newest_whole(parts)
+    own = [each for rank, each in found if rank == session.rank and each.step > last_step]
+    # The first part comes last: it enters the checkpoint when all the others are stored.
+    for each in reversed(own):
+        if each.part.index == 0:
+            upload_staged(each.folder, writer, retention)
+        else:
+            upload_part(each.folder, writer)
     session.barrier("uploading the checkpoint that a killed worker group left")
     for folder in others:
         remove(folder)

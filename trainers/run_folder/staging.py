@@ -12,11 +12,11 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from os import getuid
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from trainers.errors import ResumeError, StorageError
 from trainers.run_folder.journal import Checkpoint
@@ -120,25 +120,69 @@ class Staging:
             self.root.rmdir()
 
 
-def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float]) -> None:
-    """Declares a staged checkpoint complete, all its files written.
+class Part(NamedTuple):
+    """Which of a checkpoint's parts a node has staged: the files that its own ranks wrote.
+
+    Attributes:
+        index: 0 is the main process's, which has all but the other nodes' shards.
+        count: Of how many.
+    """
+
+    index: int
+    count: int
+
+
+WHOLE = Part(0, 1)
+
+
+class StagedPart(NamedTuple):
+    """A complete staged checkpoint, or a node's part of one.
+
+    Attributes:
+        step: Optimizer steps before it.
+        name: Of the checkpoint, the same on all its nodes.
+        part: Which of its parts.
+        folder: Where it is staged.
+    """
+
+    step: int
+    name: str
+    part: Part
+    folder: Path
+
+
+def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], part: Part = WHOLE) -> None:
+    """Declares a staged checkpoint, or a node's part of one, complete: all its files are written.
 
     Args:
         folder: Its folder, named as the checkpoint is.
         step: Optimizer steps before it.
         attempt: The attempt that writes it.
         metrics: Its scores on the validation set; percent.
+        part: Which of its parts the folder holds.
     """
     files = {str(path.relative_to(folder)): {"size_bytes": path.stat().st_size} for path in _files(folder)}
     checkpoint = Checkpoint(folder.name, step, attempt, metrics, now(), files)
     partial = folder / f"{STAGED}.part"
-    partial.write_text(json.dumps(asdict(checkpoint)))
+    shared = {} if part == WHOLE else {"part": part}
+    partial.write_text(json.dumps({**asdict(checkpoint), **shared}))
     partial.rename(folder / STAGED)
 
 
 def read_staged(folder: Path) -> Checkpoint:
     """The description of a complete staged checkpoint, without SHA-256 sums."""
-    return Checkpoint(**json.loads((folder / STAGED).read_text()))
+    return _read_marker(folder)[0]
+
+
+def part_of(folder: Path) -> Part:
+    """Which of a checkpoint's parts is staged in a folder."""
+    return _read_marker(folder)[1]
+
+
+def _read_marker(folder: Path) -> tuple[Checkpoint, Part]:
+    content = json.loads((folder / STAGED).read_text())
+    part = Part(*content.pop("part", WHOLE))
+    return Checkpoint(**content), part
 
 
 def list_staged(staging: Path) -> list[Checkpoint]:
@@ -151,10 +195,24 @@ def list_staged(staging: Path) -> list[Checkpoint]:
     return found
 
 
-def newest_staged(folders: Iterable[Path]) -> tuple[int, Path] | None:
-    """Step and folder of the newest complete checkpoint of some worker groups; None where there is none."""
-    staged = [(item.step, folder / item.name) for folder in folders for item in list_staged(folder)]
-    return max(staged, default=None)
+def list_parts(folders: Iterable[Path]) -> list[StagedPart]:
+    """What is complete in the folders of some worker groups."""
+    staged = [(item, folder / item.name) for folder in folders for item in list_staged(folder)]
+    return [StagedPart(item.step, item.name, part_of(path), path) for item, path in staged]
+
+
+def newest_whole(parts_of_ranks: Sequence[Sequence[StagedPart]]) -> list[tuple[int, StagedPart]]:
+    """The newest checkpoint of which every part is staged somewhere: each part with a rank that has it.
+
+    Args:
+        parts_of_ranks: What each rank has found on its node.
+    """
+    found: dict[tuple[int, str], dict[int, tuple[int, StagedPart]]] = {}
+    for rank, parts in enumerate(parts_of_ranks):
+        for each in parts:
+            found.setdefault((each.step, each.name), {}).setdefault(each.part.index, (rank, each))
+    whole = {key: parts for key, parts in found.items() if len(parts) == next(iter(parts.values()))[1].part.count}
+    return [parts for _, parts in sorted(whole[max(whole)].items())] if whole else []
 
 
 def remove(folder: Path) -> None:

@@ -18,7 +18,7 @@ from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import METRICS, now
-from trainers.run_folder.staging import stage
+from trainers.run_folder.staging import WHOLE, Part, stage
 from trainers.scoring.scorer import SplitScore
 
 VALIDATION = "validation"
@@ -213,18 +213,26 @@ class KeepCheckpoints(TrainerCallback):
         newest: Name of the last one.
     """
 
-    def __init__(self, session: Session, uploader: Uploader | None, attempt: int, group: str, *, sharded: bool):
-        """Takes where checkpoints go.
+    def __init__(self, session: Session, uploader: Uploader, attempt: int, group: str, *, sharded: bool):
+        """Takes where checkpoints go. Every rank calls it.
 
         Args:
             session: This rank.
-            uploader: On the leading rank; None on the others.
+            uploader: Used on the main process; of sharded checkpoints on the first rank of each node.
             attempt: Number of this attempt.
             group: Name of this worker group.
             sharded: Whether every rank writes files of a checkpoint.
         """
         self._session, self._uploader, self._attempt, self._group = session, uploader, attempt, group
         self._sharded = sharded
+        self._part: Part | None = WHOLE if session.is_main_process else None
+        if sharded:
+            locals_ = session.gather(session.local_rank, "counting the nodes")
+            first_ranks = [rank for rank, local_rank in enumerate(locals_) if local_rank == 0]
+            if session.rank in first_ranks:
+                self._part = Part(first_ranks.index(session.rank), len(first_ranks))
+        # A part that is stored, but perhaps not entered yet.
+        self._stored: Path | None = None
         self._scored: tuple[int, SplitScore] | None = None
         self.newest: str | None = None
 
@@ -234,37 +242,74 @@ class KeepCheckpoints(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stages the checkpoint of this step; only one that a request to stop leaves has no score."""
-        if self._sharded:
-            self._session.barrier("writing the checkpoint")
-        if self._uploader is not None:
-            self._stage_scored(args, state, control)
-        # Here, where a long wait is told: the others would wait in the next step's collective.
-        self._session.barrier("uploading the checkpoint before this one")
-
-    def _stage_scored(self, args: Any, state: Any, control: Any) -> None:
         scored = self._scored is not None and self._scored[0] == state.global_step
         assert scored or control.should_training_stop, "a checkpoint without its score"
-        written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self._stage(written, state.global_step)
+        if self._sharded:
+            self._session.barrier("writing the checkpoint")
+        folder = None
+        if self._part is not None:
+            folder = self._stage(
+                Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step, self._part
+            )
+        self._wait_for_parts()
+        if folder is not None and self._session.is_main_process:
+            self._uploader.submit(folder)
+        # Here, where a long wait is told: the others would wait in the next step's collective.
+        self._session.barrier("uploading the checkpoint before this one")
+        if folder is not None and not self._session.is_main_process:
+            self._drop_stored()
+            self._uploader.submit(folder)
+            self._stored = folder
 
     def keep_again(self, checkpoint: Path, step: int) -> None:
         """Stages a checkpoint that is on this node already once more, now with the score that it lacked."""
-        if self._uploader is not None:
+        if self._session.is_main_process:
             written = checkpoint.with_name(f"checkpoint-{step}")
             shutil.copytree(checkpoint, written)
-            self._stage(written, step)
+            self._uploader.submit(self._stage(written, step, WHOLE))
 
-    def _stage(self, written: Path, step: int) -> None:
-        assert self._uploader is not None
+    def finish(self) -> None:
+        """Waits until the last checkpoint is uploaded. Every rank calls it.
+
+        Raises:
+            FencedError: another attempt has taken over.
+            StorageError: it could not be uploaded.
+        """
+        self._wait_for_parts()
+        self._session.broadcast(self._uploader.wait, "uploading the last checkpoint")
+        self._drop_stored()
+
+    def _wait_for_parts(self) -> None:
+        """Waits on each node but the first until its part is stored; every rank raises what went wrong with one."""
+        if not self._sharded:
+            return
+        failed: Exception | None = None
+        if not self._session.is_main_process:
+            try:
+                self._uploader.wait()
+            except (FencedError, StorageError) as error:
+                failed = error
+        for error in self._session.gather(failed, "uploading the shards of the checkpoint before this one"):
+            if error is not None:
+                raise error
+
+    def _drop_stored(self) -> None:
+        """Deletes what was kept on this node until its checkpoint was entered."""
+        if self._stored is not None:
+            shutil.rmtree(self._stored)
+            self._stored = None
+
+    def _stage(self, written: Path, step: int, part: Part) -> Path:
         folder = written.with_name(f"{written.name}-a{self._attempt}-{self._group}")
         written.rename(folder)
         metrics: dict[str, float] = {}
         if self._scored is not None and self._scored[0] == step:
-            write_validation(folder, self._scored[1])
             metrics = validation_metrics(self._scored[1])
-        stage(folder, step=step, attempt=self._attempt, metrics=metrics)
-        self._uploader.submit(folder)
+            if part.index == 0:
+                write_validation(folder, self._scored[1])
+        stage(folder, step=step, attempt=self._attempt, metrics=metrics, part=part)
         self.newest = folder.name
+        return folder
 
 
 def write_validation(folder: Path, result: SplitScore) -> None:

@@ -52,8 +52,7 @@ class Loop:
         trainer: The Hugging Face Trainer.
         stop: Agrees with the other ranks on a last step, once somebody asks to stop.
         progress: Reports steps and scores.
-        keeper: Stages checkpoints.
-        uploader: Uploads them.
+        keeper: Stages checkpoints, and has them uploaded.
         reports: Reports them to Ray.
     """
 
@@ -67,7 +66,6 @@ class Loop:
     stop: LastStep
     progress: ProgressReport
     keeper: KeepCheckpoints
-    uploader: Uploader
     reports: CheckpointReports
 
     @property
@@ -94,13 +92,7 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         upload_tensorboard(rank)
 
     uploader = Uploader(rank.writer, rank.keeping, also=after_upload)
-    keeper = KeepCheckpoints(
-        session,
-        uploader if session.is_main_process else None,
-        order.attempt,
-        rank.staging.group,
-        sharded=config.strategy.is_sharded,
-    )
+    keeper = KeepCheckpoints(session, uploader, order.attempt, rank.staging.group, sharded=config.strategy.is_sharded)
     durations_s = order.sets["train"].index["duration_s"].to_numpy()
     log = MetricsLog(rank.writer, session.print_from_main)
     progress = ProgressReport(session, log, plan, durations_s, order.attempt, rank.status)
@@ -129,7 +121,7 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         optimizer=nvme_optimizer(config.strategy, arguments),
     )
     last_step = schedule.last_step
-    return Loop(rank, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, uploader, reports)
+    return Loop(rank, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, reports)
 
 
 def train(loop: Loop) -> str | None:
@@ -147,7 +139,7 @@ def train(loop: Loop) -> str | None:
     if loop.first_step < loop.last_step:
         with loop.stop:
             loop.trainer.train(resume_from_checkpoint=str(loop.start.local) if loop.start is not None else None)
-    loop.rank.session.broadcast(loop.uploader.wait, "uploading the last checkpoint")
+    loop.keeper.finish()
     loop.reports.report_new()
     return _describe_stop(loop)
 

@@ -1,0 +1,110 @@
+"""A checkpoint whose ranks wrote on several nodes: each stores its own files, and it exists when all are stored."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.run_folder.writers import begin, first_group, group_of
+from trainers.errors import FencedError
+from trainers.run_folder.checkpoints import (
+    PART,
+    RetentionPolicy,
+    Uploader,
+    fetch,
+    list_checkpoints,
+    model_of,
+    upload_part,
+    upload_staged,
+)
+from trainers.run_folder.journal import Checkpoint
+from trainers.run_folder.layout import CHECKPOINTS, RunFolder
+from trainers.run_folder.staging import WHOLE, Part, StagedPart, list_parts, newest_whole, part_of, stage
+from trainers.storage import open_storage
+
+KEEP_ALL = RetentionPolicy(None, "eval_wer")
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """An empty run folder."""
+    return RunFolder(open_storage(str(tmp_path / "run")))
+
+
+def staged_part(node: Path, index: int, count: int = 2, step: int = 8, name: str = "a1-x") -> Path:
+    """What the ranks of one node have written: all have a shard, the first node the model too."""
+    path = node / f"checkpoint-{step}-{name}"
+    (path / f"global_step{step}").mkdir(parents=True)
+    (path / f"global_step{step}" / f"zero_pp_rank_{index}_optim_states.pt").write_bytes(bytes([index]) * 100)
+    if index == 0:
+        (path / "model.safetensors").write_bytes(b"weights")
+    stage(path, step=step, attempt=1, metrics={"eval_wer": 5.0}, part=Part(index, count))
+    return path
+
+
+def test_it_is_entered_once_all_parts_are_stored(folder: RunFolder, tmp_path: Path) -> None:
+    writer = first_group(folder)
+    first, second = (staged_part(tmp_path / f"node{index}", index) for index in (0, 1))
+    entered = threading.Event()
+    uploader = Uploader(writer, KEEP_ALL, also=lambda checkpoint, seconds: entered.set())
+    uploader.submit(first)
+    target = folder.storage.sub(f"{CHECKPOINTS}/{first.name}")
+    while not target.exists("model.safetensors"):
+        assert not entered.is_set()
+    assert list_checkpoints(folder) == [], "the other node's shard is not stored"
+    upload_part(second, writer)
+    uploader.wait()
+    (made,) = list_checkpoints(folder)
+    shards = [f"global_step8/zero_pp_rank_{index}_optim_states.pt" for index in (0, 1)]
+    assert list(made.files) == [*shards, "model.safetensors"]
+    assert not first.exists()
+    assert second.exists(), "until its node learns that the checkpoint was entered"
+    fetch(folder.storage.sub(CHECKPOINTS), made, tmp_path / "fetched")
+    assert [(tmp_path / "fetched" / name).stat().st_size for name in shards] == [100, 100]
+    assert list(model_of(made).files) == ["model.safetensors"], "a shard is no part of the model"
+
+
+def test_nobody_waits_for_parts_of_a_run_that_was_taken_over(folder: RunFolder, tmp_path: Path) -> None:
+    driver = begin(folder)
+    stale = group_of(driver, "x")
+    uploader = Uploader(stale, KEEP_ALL, also=lambda checkpoint, seconds: None)
+    uploader.submit(staged_part(tmp_path, 0))
+    group_of(begin(folder), "y")
+    with pytest.raises(FencedError):
+        uploader.wait()
+    assert list_checkpoints(folder) == []
+
+
+def test_parts_of_a_killed_group_come_together_under_a_name_of_the_next(folder: RunFolder, tmp_path: Path) -> None:
+    writer = first_group(folder, "y")
+    upload_part(staged_part(tmp_path / "node1", 1), writer)
+    made: Checkpoint = upload_staged(staged_part(tmp_path / "node0", 0), writer, KEEP_ALL)
+    assert made.name == "checkpoint-8-a1-x-y"
+    assert folder.storage.exists(f"{CHECKPOINTS}/{made.name}/{PART.format(1)}")
+    assert len(made.files) == 3
+
+
+class TestWhatAKilledGroupLeft:
+    def test_a_marker_of_a_whole_checkpoint_is_as_before(self, tmp_path: Path) -> None:
+        path = tmp_path / "checkpoint-8-a1-x"
+        path.mkdir()
+        stage(path, step=8, attempt=1, metrics={})
+        assert "part" not in (path / "STAGED.json").read_text()
+        assert part_of(path) == WHOLE
+
+    def test_the_newest_of_which_no_part_is_missing_is_taken(self, tmp_path: Path) -> None:
+        for step, indexes in ((8, (0, 1)), (16, (0, 1)), (24, (1,))):
+            for index in indexes:
+                staged_part(tmp_path / f"node{index}", index, step=step)
+        of_ranks = [list_parts([tmp_path / "node0"]), [], list_parts([tmp_path / "node1"]), []]
+        assert [(rank, each.step, each.part.index) for rank, each in newest_whole(of_ranks)] == [(0, 16, 0), (2, 16, 1)]
+
+    def test_a_part_that_two_ranks_see_is_stored_once(self) -> None:
+        first = StagedPart(8, "checkpoint-8-a1-x", Part(0, 2), Path("/a"))
+        second = StagedPart(8, "checkpoint-8-a1-x", Part(1, 2), Path("/b"))
+        assert newest_whole([[first, second], [first, second]]) == [(0, first), (0, second)]
+
+    def test_nothing_whole_is_nothing(self) -> None:
+        lone = StagedPart(8, "checkpoint-8-a1-x", Part(0, 2), Path("/x"))
+        assert newest_whole([[lone], []]) == []
