@@ -55,6 +55,7 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.queue
 	$(BIN)/python -m tests.benchmarks.ledger
 	$(BIN)/python -m tests.benchmarks.api
+	$(BIN)/python -m tests.benchmarks.augmentation
 	$(BIN)/python -m tests.benchmarks.scale.bucket_reading
 	$(BIN)/python -m tests.benchmarks.scale.shard_fetches
 	$(BIN)/python -m tests.benchmarks.scale.training_start

@@ -1,9 +1,11 @@
 """Every benchmark runs to its end, in a form of next to nothing whose figures mean nothing."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.benchmarks import __main__ as stock
-from tests.benchmarks import api, ledger, queue
+from tests.benchmarks import api, augmentation, ledger, queue, unheard_speakers
 from tests.benchmarks.scale import bucket_reading, coordination, hub_memory, shard_fetches, training_start
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -30,6 +32,20 @@ def test_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_api(capsys: pytest.CaptureFixture[str]) -> None:
     assert api.main(["--runs", "2000", "--waiting", "500", "--turns", "3", "--requests", "100"]) == 0
     assert "resident memory" in capsys.readouterr().out
+
+
+def test_augmentation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert augmentation.main(["--smoke"]) == 0
+    assert "| all of it |" in capsys.readouterr().out
+
+
+def test_unheard_speakers(
+    speech_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FSDD", str(speech_data / "fsdd"))
+    changes = ["--set", "training.max_steps=2", "--set", "training.save_steps=2", "--set", "training.eval_steps=2"]
+    assert unheard_speakers.main(["--speakers", "theo", *changes]) == 0
+    assert "| all | 430 |" in capsys.readouterr().out
 
 
 def test_reading_from_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:

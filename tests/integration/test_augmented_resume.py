@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -76,8 +77,20 @@ def test_a_training_that_died_goes_on_bit_for_bit(
     def run(name: str) -> int:
         return main(["--config", str(recipe), "--no-ray", "--set", f"run.name={name}"])
 
-    assert run("calm") == 0
     original = SpeechTrainer.training_step
+    states: list[tuple[int, bytes, int]] = []
+
+    def watched(self: SpeechTrainer, *args: Any, **kwargs: Any) -> Any:
+        state = np.random.get_state(legacy=False)["state"]
+        states.append((self.state.global_step, state["key"].tobytes(), state["pos"]))
+        return original(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SpeechTrainer, "training_step", watched)
+        assert run("calm") == 0
+    assert [step for step, *_ in states] == [step for step in range(MAX_STEPS) for _ in range(2)], "two forward passes"
+    if "model.apply_spec_augment" in changes:
+        assert len(set(states)) == len(states), "each forward pass draws masks of its own"
 
     def dies(self: SpeechTrainer, *args: Any, **kwargs: Any) -> Any:
         if self.state.global_step == DIES_AT:

@@ -195,7 +195,7 @@ class TestGeneration:
 
 
 class TestAugmentation:
-    CTC: ClassVar = {
+    CTC: ClassVar[dict[str, Any]] = {
         "model": {"init": "scratch", "family": "ctc", "d_model": 16, "attention_heads": 2, "architecture": "wav2vec2"},
         "augment.frequency_masks": 2,
     }
