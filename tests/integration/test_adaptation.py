@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCTC, WhisperForConditionalGeneration, pipeline
 
 from tests.integration.test_second_starts import first, run_folder, stop_after
-from tests.trainers.synthetic import config, speechlike
+from tests.integration.test_strategies import WEIGHT_TOLERANCE, TorchrunRuns
+from tests.trainers.synthetic import config, content, speechlike
 from trainers.config.loader import build_config, read_yaml
 from trainers.config.overrides import apply_overrides
+from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, ResumeError, StoppedError
 from trainers.models.adaptation.trained_weights import trained_names
@@ -95,6 +98,26 @@ def test_what_is_not_trained_is_untouched_in_the_exported_model(
     assert (
         f"train: {count:,} of {sum(weight.numel() for weight in before.values()):,} weights" in capsys.readouterr().out
     )
+
+
+@pytest.mark.slow
+def test_what_is_not_trained_is_untouched_where_the_rest_is_sharded(tones: Path, tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    wanted = {**first(tones, tmp_path), "adapt.method": "freeze_encoder", "scaling.num_workers": 2}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(content(wanted)))
+    runs = TorchrunRuns(recipe, tmp_path / "runs")
+    strategies = ("ddp", "zero2", "zero3")
+    code, said = runs.run(*(runs.start(name, name) for name in strategies))
+    assert code == 0, said
+    network = begun_with(config({**wanted, "run.storage_path": str(tmp_path / "runs"), "run.name": "ddp"}))
+    names = trained_names(network, AdaptPart(method="freeze_encoder"))
+    before = {name: weight.detach() for name, weight in network.named_parameters()}
+    ddp = runs.weights("ddp")
+    for strategy in strategies:
+        after = runs.weights(strategy)
+        assert differing({name: before[name] for name in after}, after) == names, strategy
+        assert max(float((after[name] - ddp[name]).abs().max()) for name in names) < WEIGHT_TOLERANCE, strategy
 
 
 @pytest.fixture(scope="module")
