@@ -25,13 +25,7 @@ SIZES = {
     **dict.fromkeys(("encoder_num_attention_heads", "decoder_num_attention_heads"), HEADS),
     **dict.fromkeys(("encoder_num_key_value_heads", "decoder_num_key_value_heads", "num_key_value_heads"), HEADS),
 }
-NEW_SIZES = {
-    "d_model": 64,
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "ffn_dim": 128,
-    "feature_encoder_dim": 64,
-}
+NEW_SIZES = {"d_model": 128, "encoder_layers": 4, "decoder_layers": 2, "ffn_dim": 512, "feature_encoder_dim": 64}
 # Files beside the weights: config, processor, generation config.
 DESCRIPTION = ["*.json", "*.txt", "*.model", "*.jinja"]
 

@@ -7,7 +7,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,10 @@ class Stages:
         if self._name:
             self.say(f"{self._name:<9}{self._clock() - self._since:5.1f} s · {note or self._note}")
         self._name = ""
+
+    def go_on_from(self, other: "Stages") -> None:
+        """Takes over the stage that another process has come to."""
+        self._name, self._note, self._since = other._name, other._note, other._since
 
     def succeeded(self) -> int:
         """Prints that all stages work; returns the exit code."""
@@ -142,7 +148,23 @@ class _StagedEngine(LocalEngine):
         self._stages, self._stop_at, self._resumed_from = stages, stop_at, resumed_from
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
-        """See `LocalEngine`."""
+        """See `LocalEngine`; DeepSpeed's process groups serve one training of a process, so it gets one of its own."""
+        if not order.config.strategy.is_sharded:
+            self.train_here(order)
+            return
+        with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+            stages, error = pool.submit(_train_there, self, order, tempfile.gettempdir()).result()
+        self._stages.go_on_from(stages)
+        if error is not None:
+            raise error
+
+    @property
+    def stages(self) -> Stages:
+        """What has been said of stages."""
+        return self._stages
+
+    def train_here(self, order: WorkOrder) -> None:
+        """Trains in this process."""
         with converting_memory_errors():
             work(order, LocalSession.of_this_process(), self._watch)
 
@@ -150,6 +172,20 @@ class _StagedEngine(LocalEngine):
         if loop.first_step != self._resumed_from:
             raise ResumeError(f"training goes on from step {loop.first_step}, not from step {self._resumed_from}")
         loop.trainer.add_callback(_Watch(self._stages, loop, self._stop_at))
+
+
+def _train_there(engine: _StagedEngine, order: WorkOrder, temporary: str) -> tuple[Stages, Exception | None]:
+    """Trains in this process, for another one; gives that one what it needs to go on."""
+    tempfile.tempdir = temporary
+    try:
+        engine.train_here(order)
+    except RayscribeError as error:
+        return engine.stages, error
+    except Exception as error:
+        traceback.print_exc()
+        # As it is, it may not travel.
+        return engine.stages, RuntimeError(f"{type(error).__name__}: {error}")
+    return engine.stages, None
 
 
 class _Watch(TrainerCallback):
@@ -181,7 +217,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},
         "data": {**_few_clips(config, folder).model_dump(), "cache_dir": None, "max_bad_fraction": 0.5},
         "scaling": {},
-        "strategy": {},
+        "strategy": config.strategy.model_dump() if _tries_strategy(config) else {},
         "adapt.n": min(config.adapt.n, LAYERS) if config.adapt.n is not None else None,
         "model.attn_implementation": None if _needs_gpu(config) else config.model.attn_implementation,
         "training.max_steps": STEPS,
@@ -208,12 +244,17 @@ def _needs_gpu(config: TrainConfig) -> bool:
     return (config.model.attn_implementation or "").startswith("flash")
 
 
+def _tries_strategy(config: TrainConfig) -> bool:
+    """Whether a CPU has what the strategy needs; a ds_config may be written for another number of workers."""
+    part = config.strategy
+    return part.name == "deepspeed" and part.ds_config is None and part.nvme_path is None
+
+
 def _left_out(config: TrainConfig) -> list[str]:
     """Fields that are not tried, since one process on a CPU does not have what they ask for."""
     asked = {
         "scaling": config.scaling != ScalingPart(),
-        # There is nothing to shard; and a process trains here twice, which DeepSpeed's process groups do not outlive.
-        "strategy": config.strategy.is_sharded,
+        "strategy": config.strategy.is_sharded and not _tries_strategy(config),
         "training.fp16": config.training.fp16,
         "model.attn_implementation": _needs_gpu(config),
         **{f"training.training_args.{name}": name in config.training.training_args for name in LEFT_OUT},

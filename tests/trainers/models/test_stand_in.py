@@ -64,7 +64,7 @@ def test_small_weights_stand_for_themselves(tmp_path: Path) -> None:
 def test_sizes_of_a_new_model_are_small_and_fit_each_other(tmp_path: Path) -> None:
     model = config({"model.d_model": 600, "model.attention_heads": 12, "model.encoder_layers": 24}).model
     small, _ = stand_in(model, tmp_path, seed=1)
-    assert (small.d_model, small.encoder_layers, small.decoder_layers) == (64, 2, model.decoder_layers)
+    assert (small.d_model, small.encoder_layers, small.decoder_layers) == (128, 4, model.decoder_layers)
     assert small.d_model % small.attention_heads == 0
     again, line = stand_in(small, tmp_path, seed=1)
     assert (again, line) == (small, "as it is")

@@ -19,7 +19,6 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
         "training.warmup_steps": 500,
         "training.learning_rate": 0.3,
         "training.report_to": ["wandb", "tensorboard"],
-        "strategy": {"name": "fsdp"},
         "run.resume": "from:/runs/a/checkpoints/b",
         "scaling.resources_per_worker": {"GPU": 1},
     }
@@ -29,10 +28,22 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
     assert (training.fp16, training.learning_rate, training.report_to) == (False, 0.3, ["tensorboard"])
     assert training.training_args == {"adam_beta1": 0.8}
     assert (small.scaling.num_workers, small.scaling.use_gpu, small.scaling.worker_resources) == (1, False, {"CPU": 1})
-    assert not small.strategy.is_sharded
     assert (small.run.resume, small.run.storage_path, small.data.cache_dir) == ("auto", str(tmp_path / "runs"), None)
     assert small.data.demo is not None
     assert small.data.demo.train_utterances == 16
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        ({"name": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"}, "deepspeed"),
+        ({"name": "deepspeed", "zero_stage": 3, "offload_optimizer": "nvme", "nvme_path": "/local"}, "ddp"),
+        ({"name": "fsdp"}, "ddp"),
+    ],
+)
+def test_a_strategy_is_tried_where_a_cpu_has_what_it_needs(strategy: dict[str, Any], name: str, tmp_path: Path) -> None:
+    small = small_config(config({"data": {"demo": {}}, "strategy": strategy, "scaling.use_gpu": True}), tmp_path)
+    assert small.strategy.name == name
 
 
 def test_manifests_are_cut_with_what_they_say_of_each_clip(tmp_path: Path) -> None:
