@@ -10,10 +10,11 @@ from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.family import Family
 from trainers.models.pretrained import open_pretrained
+from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily
 from trainers.models.whisper.whisper_family import WhisperFamily
 
 # A model that is trained from scratch is of the first, unless its config says otherwise.
-FAMILIES: dict[str, Family] = {family.name: family for family in (WhisperFamily(), CtcFamily())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (WhisperFamily(), CtcFamily(), Seq2SeqFamily())}
 
 
 def family_of(model: ModelPart) -> Family:

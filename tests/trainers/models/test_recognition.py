@@ -8,9 +8,10 @@ import torch
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.data.features import LogMel
+from trainers.models.decoder_labels import label_loss
 from trainers.models.recognizer import Decoding, Recognition
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, label_loss
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 
 TEXTS = ["one two three", "four", "здраво свете", "日本語"]
 FAMILY = WhisperFamily()

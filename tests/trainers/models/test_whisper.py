@@ -10,9 +10,10 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError
+from trainers.models.decoder_labels import label_loss, pad_labels
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, label_loss, open_exported, pad_labels
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, open_exported
 from trainers.models.whisper.whisper_scratch import LANGUAGES, START, language_code
 
 TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]

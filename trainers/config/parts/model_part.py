@@ -48,7 +48,7 @@ class ModelPart(Part):
 
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
     name_or_path: Location | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")
-    family: Literal["whisper", "ctc"] | None = Field(
+    family: Literal["whisper", "ctc", "seq2seq"] | None = Field(
         None, description="Family of the model. null: that of the weights; whisper for scratch."
     )
     revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
@@ -159,6 +159,8 @@ class ModelPart(Part):
             raise ValueError(f"name_or_path is {self.name_or_path} but init is scratch: set model.init: pretrained")
         if self.init == "scratch" and self.family != "ctc" and self.language is None and trains(info):
             raise ValueError("language is missing: a scratch model needs one, e.g. model.language: English")
+        if self.init == "scratch" and self.family == "seq2seq":
+            raise ValueError("init is scratch, but the family seq2seq begins with weights: set model.init: pretrained")
         if self.init == "scratch" and self.vocabulary == "own":
             raise ValueError("vocabulary is own but init is scratch: a new model learns one (characters, bpe)")
         if self.borrowed_language is not None and self.language is None:

@@ -9,11 +9,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCTC, set_seed
 
 from trainers.config.parts.model_part import ModelPart
+from trainers.data.extractor_features import ExtractorFeatures
 from trainers.data.features import LENGTHS
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.ctc.ctc_scratch import regularization
-from trainers.models.ctc.extractor_features import ExtractorFeatures
 from trainers.models.family import Limits
 from trainers.models.pretrained import attention, open_pretrained
 from trainers.models.recognizer import IGNORED_LABEL, Decoding, LabelCollator, Recognition, Recognizer, Target

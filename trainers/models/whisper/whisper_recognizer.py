@@ -1,6 +1,6 @@
 """A Whisper model as Rayscribe trains and scores it: padded labels, loss, and input of any even length."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.data.features import LogMel
+from trainers.models.decoder_labels import label_loss, pad_labels, without_end
 from trainers.models.family import Limits
 from trainers.models.pretrained import attention, open_pretrained
 from trainers.models.recognizer import (
-    IGNORED_LABEL,
     Alternative,
     Decoding,
     LabelCollator,
@@ -154,7 +154,7 @@ class WhisperRecognizer(Recognizer):
         """Hypotheses of their tokens, (R, T) and padded; `prompts` is (R, P), `limit` the most tokens generated."""
         padding = {self.model.generation_config.pad_token_id, self.model.generation_config.eos_token_id}
         texts = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        rows = [_without_end(row, padding) for row in tokens.tolist()]
+        rows = [without_end(row, padding) for row in tokens.tolist()]
         ended = [row if len(row) == limit else [*row, self.model.generation_config.eos_token_id] for row in rows]
         labels = pad_labels(ended, start_id=0, pad_id=self.model.config.pad_token_id)["labels"].to(prompts.device)
         inputs = torch.cat([prompts, labels[:, :-1].clamp(min=0)], dim=1)
@@ -172,14 +172,6 @@ class WhisperRecognizer(Recognizer):
         """Forbids timestamps, which are not wanted: after one, generation would go back to the audio."""
         first = self.model.generation_config.no_timestamps_token_id + 1
         return SuppressTokensLogitsProcessor(list(range(first, self.model.config.vocab_size)), device=self.model.device)
-
-
-def _without_end(tokens: Sequence[int], padding: Collection[int]) -> list[int]:
-    """Tokens of a hypothesis without its end token and what is behind it."""
-    length = len(tokens)
-    while length and tokens[length - 1] in padding:
-        length -= 1
-    return list(tokens[:length])
 
 
 def load(
@@ -215,43 +207,3 @@ def open_exported(folder: Path) -> WhisperRecognizer:
     """See `Family.open_exported`."""
     network = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder))
-
-
-def pad_labels(labels: Sequence[Sequence[int]], *, start_id: int, pad_id: int) -> dict[str, torch.Tensor]:
-    """Pads labels by their lengths (never by token id: Whisper's padding token is its end token).
-
-    Args:
-        labels: Label ids of each utterance; -100 among them is kept.
-        start_id: The decoder's start token.
-        pad_id: The padding token.
-
-    Returns:
-        int64 labels (B, L), -100 behind each, and int64 decoder_input_ids (B, L): labels moved right by one.
-    """
-    width = max(len(row) for row in labels)
-    padded = torch.full((len(labels), width), IGNORED_LABEL, dtype=torch.int64)
-    for target, row in zip(padded, labels, strict=True):
-        target[: len(row)] = torch.tensor(row, dtype=torch.int64)
-    inputs = torch.cat([torch.full((len(labels), 1), start_id, dtype=torch.int64), padded[:, :-1]], dim=1)
-    return {"labels": padded, "decoder_input_ids": inputs.masked_fill(inputs == IGNORED_LABEL, pad_id)}
-
-
-def label_loss(
-    logits: torch.Tensor, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
-) -> torch.Tensor:
-    """Cross-entropy summed over labels, divided by the number of labels of the whole global batch.
-
-    Args:
-        logits: (B, L, V).
-        labels: (B, L), -100 is ignored.
-        count: Labels of the global batch, over all ranks and forward passes. None: those of this batch.
-        smoothing: Label smoothing, 0 for none.
-    """
-    total = torch.nn.functional.cross_entropy(
-        logits.float().flatten(0, 1),
-        labels.flatten(),
-        ignore_index=IGNORED_LABEL,
-        reduction="sum",
-        label_smoothing=smoothing,
-    )
-    return total / (labels.ne(IGNORED_LABEL).sum() if count is None else count)

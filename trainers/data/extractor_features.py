@@ -1,4 +1,4 @@
-"""A CTC model's input: what its own feature extractor gives for each clip alone, and padding behind it."""
+"""Input that is what a model's own feature extractor gives for each clip alone, and padding behind it."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,0 +1,55 @@
+"""Labels of models with a decoder: how they are padded, what their loss is, and where a hypothesis ends."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from trainers.models.recognizer import IGNORED_LABEL
+
+
+def pad_labels(labels: Sequence[Sequence[int]], *, start_id: int, pad_id: int) -> dict[str, torch.Tensor]:
+    """Pads labels by their lengths (never by token id: Whisper's padding token is its end token).
+
+    Args:
+        labels: Label ids of each utterance; -100 among them is kept.
+        start_id: The decoder's start token.
+        pad_id: The padding token.
+
+    Returns:
+        int64 labels (B, L), -100 behind each, and int64 decoder_input_ids (B, L): labels moved right by one.
+    """
+    width = max(len(row) for row in labels)
+    padded = torch.full((len(labels), width), IGNORED_LABEL, dtype=torch.int64)
+    for target, row in zip(padded, labels, strict=True):
+        target[: len(row)] = torch.tensor(row, dtype=torch.int64)
+    inputs = torch.cat([torch.full((len(labels), 1), start_id, dtype=torch.int64), padded[:, :-1]], dim=1)
+    return {"labels": padded, "decoder_input_ids": inputs.masked_fill(inputs == IGNORED_LABEL, pad_id)}
+
+
+def label_loss(
+    logits: torch.Tensor, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
+) -> torch.Tensor:
+    """Cross-entropy summed over labels, divided by the number of labels of the whole global batch.
+
+    Args:
+        logits: (B, L, V).
+        labels: (B, L), -100 is ignored.
+        count: Labels of the global batch, over all ranks and forward passes. None: those of this batch.
+        smoothing: Label smoothing, 0 for none.
+    """
+    total = torch.nn.functional.cross_entropy(
+        logits.float().flatten(0, 1),
+        labels.flatten(),
+        ignore_index=IGNORED_LABEL,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    return total / (labels.ne(IGNORED_LABEL).sum() if count is None else count)
+
+
+def without_end(tokens: Sequence[int], padding: Collection[int]) -> list[int]:
+    """Tokens of a hypothesis without its end token and what is behind it."""
+    length = len(tokens)
+    while length and tokens[length - 1] in padding:
+        length -= 1
+    return list(tokens[:length])
