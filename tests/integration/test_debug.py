@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor
+from typer.testing import CliRunner
 
+from jobs.cli.app import app as command_line
 from tests.trainers.synthetic import content
 from trainers.errors import DataError, ResumeError
 from trainers.main import main
@@ -29,6 +31,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def debug(tones: Path, folder: Path, changes: dict[str, Any]) -> int:
     """Debugs a recipe that is meant for a cluster with GPUs and a bucket."""
+    return main(["--config", str(write_recipe(tones, folder, changes)), "--debug"])
+
+
+def write_recipe(tones: Path, folder: Path, changes: dict[str, Any]) -> Path:
     recipe = folder / "recipe.yaml"
     recipe.write_text(
         yaml.safe_dump(
@@ -43,7 +49,7 @@ def debug(tones: Path, folder: Path, changes: dict[str, Any]) -> int:
             )
         )
     )
-    return main(["--config", str(recipe), "--debug"])
+    return recipe
 
 
 def stages_in(output: str) -> list[str]:
@@ -130,6 +136,13 @@ def test_a_stage_that_fails_is_named_with_the_error_and_its_exit_code(
     assert last.startswith(f"debug: prepare failed with exit code {DataError.exit_code}: ")
     assert "nowhere.wav" in last
     assert [*temporary.iterdir()] == []
+
+
+def test_the_rayscribe_command_debugs_too(tones: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tones, tmp_path, {"data.train": str(tmp_path / "nowhere.csv")})
+    answer = CliRunner().invoke(command_line, ["train", str(recipe), "--debug"])
+    assert answer.exit_code == DataError.exit_code
+    assert f"debug: prepare failed with exit code {DataError.exit_code}: " in answer.stderr
 
 
 def test_a_checkpoint_that_is_not_gone_on_from_is_a_failure(
