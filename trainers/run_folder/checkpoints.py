@@ -39,8 +39,8 @@ BASE = "base.json"
 _BASE_COMPLETE = "config.json"
 _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
 _WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
-# The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together.
-_SHARDS = re.compile(r"global_step\d+/.*|latest|zero_to_\w+\.py")
+# The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together; of FSDP.
+_SHARDS = re.compile(r"global_step\d+/.*|latest|zero_to_\w+\.py|pytorch_model_fsdp\.bin|optimizer\.bin")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
 
@@ -99,7 +99,7 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
         StorageError: the storage does not accept it.
     """
     writer.check()
-    checkpoint, count = read_staged(staged), part_of(staged).count
+    checkpoint, count = read_staged(staged), part_of(staged).total
     target, name = _target_of(checkpoint, writer)
     files = _store(staged, checkpoint, target)
     for index in range(1, count):
@@ -127,7 +127,7 @@ def upload_part(staged: Path, writer: GroupWriter) -> None:
     checkpoint = read_staged(staged)
     target, _ = _target_of(checkpoint, writer)
     files = _store(staged, checkpoint, target)
-    target.write_bytes(PART.format(part_of(staged).index), json.dumps(files, indent=1).encode())
+    target.write_bytes(PART.format(part_of(staged).number), json.dumps(files, indent=1).encode())
 
 
 def _target_of(checkpoint: Checkpoint, writer: GroupWriter) -> tuple[Storage, str]:
@@ -332,7 +332,7 @@ class Uploader:
     def _upload(self, staged: Path) -> None:
         began = time.monotonic()
         try:
-            if part_of(staged).index > 0:
+            if part_of(staged).number > 0:
                 upload_part(staged, self._writer)
                 return
             checkpoint = upload_staged(staged, self._writer, self._retention)

@@ -60,7 +60,7 @@ def take_over(
     own = [each for rank, each in found if rank == session.rank and each.step > last_step]
     # The first part comes last: it enters the checkpoint when all the others are stored.
     for each in reversed(own):
-        if each.part.index == 0:
+        if each.part.number == 0:
             upload_staged(each.folder, writer, retention)
         else:
             upload_part(each.folder, writer)

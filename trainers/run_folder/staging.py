@@ -124,12 +124,12 @@ class Part(NamedTuple):
     """Which of a checkpoint's parts a node has staged: the files that its own ranks wrote.
 
     Attributes:
-        index: 0 is the main process's, which has all but the other nodes' shards.
-        count: Of how many.
+        number: 0 is the main process's, which has all but the other nodes' shards.
+        total: Of how many.
     """
 
-    index: int
-    count: int
+    number: int
+    total: int
 
 
 WHOLE = Part(0, 1)
@@ -210,8 +210,8 @@ def newest_whole(parts_of_ranks: Sequence[Sequence[StagedPart]]) -> list[tuple[i
     found: dict[tuple[int, str], dict[int, tuple[int, StagedPart]]] = {}
     for rank, parts in enumerate(parts_of_ranks):
         for each in parts:
-            found.setdefault((each.step, each.name), {}).setdefault(each.part.index, (rank, each))
-    whole = {key: parts for key, parts in found.items() if len(parts) == next(iter(parts.values()))[1].part.count}
+            found.setdefault((each.step, each.name), {}).setdefault(each.part.number, (rank, each))
+    whole = {key: parts for key, parts in found.items() if len(parts) == next(iter(parts.values()))[1].part.total}
     return [parts for _, parts in sorted(whole[max(whole)].items())] if whole else []
 
 

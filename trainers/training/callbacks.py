@@ -289,9 +289,10 @@ class KeepCheckpoints(TrainerCallback):
                 self._uploader.wait()
             except (FencedError, StorageError) as error:
                 failed = error
-        for error in self._session.gather(failed, "uploading the shards of the checkpoint before this one"):
-            if error is not None:
-                raise error
+        outcomes = self._session.gather(failed, "uploading the shards of the checkpoint before this one")
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
     def _drop_stored(self) -> None:
         """Deletes what was kept on this node until its checkpoint was entered."""
@@ -305,7 +306,7 @@ class KeepCheckpoints(TrainerCallback):
         metrics: dict[str, float] = {}
         if self._scored is not None and self._scored[0] == step:
             metrics = validation_metrics(self._scored[1])
-            if part.index == 0:
+            if part.number == 0:
                 write_validation(folder, self._scored[1])
         stage(folder, step=step, attempt=self._attempt, metrics=metrics, part=part)
         self.newest = folder.name

@@ -21,7 +21,8 @@ from trainers.data.prepared_set import ClipReader
 from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer, Target
 from trainers.training.schedule import Schedule, new_scheduler
-from trainers.training.strategies.zero import sharding_known, shards_weights, whole_weights
+from trainers.training.strategies.whole_weights import shards_weights, whole_weights
+from trainers.training.strategies.zero import sharding_known
 
 # How many steps ahead shards are fetched. A step of a set that is shuffled as a whole needs about as many shards as it
 # has utterances; one within a window few that are not there yet, but all of the next window's at once.

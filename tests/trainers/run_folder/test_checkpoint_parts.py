@@ -98,7 +98,10 @@ class TestWhatAKilledGroupLeft:
             for index in indexes:
                 staged_part(tmp_path / f"node{index}", index, step=step)
         of_ranks = [list_parts([tmp_path / "node0"]), [], list_parts([tmp_path / "node1"]), []]
-        assert [(rank, each.step, each.part.index) for rank, each in newest_whole(of_ranks)] == [(0, 16, 0), (2, 16, 1)]
+        assert [(rank, each.step, each.part.number) for rank, each in newest_whole(of_ranks)] == [
+            (0, 16, 0),
+            (2, 16, 1),
+        ]
 
     def test_a_part_that_two_ranks_see_is_stored_once(self) -> None:
         first = StagedPart(8, "checkpoint-8-a1-x", Part(0, 2), Path("/a"))

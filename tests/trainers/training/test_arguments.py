@@ -1,14 +1,23 @@
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import Seq2SeqTrainingArguments
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
-from trainers.training.arguments import OWNED, autocast_dtype, check_training_args, training_arguments
+from trainers.training.arguments import (
+    OWNED,
+    autocast_dtype,
+    check_arguments,
+    check_training_args,
+    training_arguments,
+)
+from trainers.training.strategies.rendering import strategy_arguments
 
 
 def arguments(changes: dict[str, Any], folder: Path, accumulation: int = 1) -> Seq2SeqTrainingArguments:
@@ -115,3 +124,39 @@ def test_owned_arguments_name_fields_that_exist() -> None:
 )
 def test_scoring_shares_the_precision_of_training(changes: dict[str, Any], dtype: torch.dtype | None) -> None:
     assert autocast_dtype(config(changes)) == dtype
+
+
+class TestStrategy:
+    def test_ddp_asks_for_nothing(self, tmp_path: Path) -> None:
+        assert strategy_arguments(config().strategy) == {}
+        made = arguments({}, tmp_path)
+        assert (made.deepspeed, bool(made.fsdp)) == (None, False)
+
+    def test_deepspeed_gets_the_config_with_its_autos_filled(self, tmp_path: Path) -> None:
+        pytest.importorskip("deepspeed")
+        zero = {"strategy.name": "deepspeed", "strategy.zero_stage": 3, "training.max_grad_norm": 0.5}
+        made = arguments({**zero, "training.per_device_train_batch_size": 3}, tmp_path, accumulation=2)
+        filled = made.hf_deepspeed_config.config
+        assert filled["train_micro_batch_size_per_gpu"] == 3
+        assert filled["gradient_accumulation_steps"] == 2
+        assert filled["gradient_clipping"] == 0.5
+        assert filled["bf16"] == filled["fp16"] == {"enabled": False}
+        assert filled["zero_optimization"]["stage"] == 3
+        assert not is_deepspeed_zero3_enabled(), "models that are loaded meanwhile are whole"
+
+    def test_fsdp_is_version_2(self) -> None:
+        rendered = strategy_arguments(config({"strategy.name": "fsdp", "scaling.use_gpu": True}).strategy)
+        assert rendered == {"fsdp": True, "fsdp_config": {"version": 2, "state_dict_type": "FULL_STATE_DICT"}}
+        made = Seq2SeqTrainingArguments(use_cpu=True, report_to="none", **rendered)
+        assert made.fsdp_plugin_args is not None
+        assert made.fsdp_plugin_args["fsdp_version"] == 2
+        assert made.fsdp_plugin_args["reshard_after_forward"] is True
+
+    def test_a_package_that_is_missing_is_found_before_the_workers_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wanted = config({"strategy.name": "deepspeed"})
+        check_arguments(wanted)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(ConfigError, match=r"needs the package deepspeed.*pip install deepspeed"):
+            check_arguments(wanted)

@@ -1,4 +1,4 @@
-"""DeepSpeed in a rank's process: before it is imported, while it trains, and while others use the model it shards.
+"""DeepSpeed in a rank's process: before it is imported, and while it trains.
 
 New and loaded weights alike are made whole on every rank, as for DDP, and sharded when training begins; so the same
 seed gives the same weights, and a model must fit a rank's memory once. transformers is told of ZeRO-3 only while a
@@ -55,33 +55,6 @@ def sharding_known(arguments: TrainingArguments) -> Iterator[None]:
         unset_hf_deepspeed_config()
 
 
-@contextmanager
-def whole_weights(model: Any) -> Iterator[None]:
-    """Within it every rank holds all weights, and its forward passes ask nothing of the others. All ranks enter it.
-
-    Ranks have unequal numbers of batches to score, halve those that do not fit their memory, and may give up early;
-    with sharded weights each of these would leave the others waiting. So the weights are gathered once for a score.
-
-    Args:
-        model: What the Trainer trains, wrapped.
-    """
-    if not shards_weights(model):
-        yield
-        return
-    # Not before `deepspeed_process`.
-    from deepspeed.runtime.zero import unwrap_model_for_generation  # noqa: PLC0415
-
-    failed: BaseException | None = None
-    with unwrap_model_for_generation(model):
-        try:
-            yield
-        except BaseException as error:
-            # It puts its hooks back only where the block ends by itself.
-            failed = error
-    if failed is not None:
-        raise failed
-
-
 def nvme_optimizer(
     part: StrategyPart, arguments: TrainingArguments
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]] | None:
@@ -97,9 +70,3 @@ def nvme_optimizer(
 
     betas = (arguments.adam_beta1, arguments.adam_beta2)
     return DeepSpeedCPUAdam, {"lr": arguments.learning_rate, "betas": betas, "eps": arguments.adam_epsilon}
-
-
-def shards_weights(model: Any) -> bool:
-    """Whether DeepSpeed shards the weights of what the Trainer trains, as ZeRO-3 does."""
-    partitions = getattr(model, "zero_optimization_partition_weights", None)
-    return partitions is not None and bool(partitions())

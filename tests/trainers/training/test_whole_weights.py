@@ -1,0 +1,30 @@
+"""Scoring with a model whose weights are sharded: ranks that score unequally often do not wait for each other."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+from torch.multiprocessing.spawn import start_processes
+
+from tests.trainers.training.fsdp_process import train_and_score
+
+
+def run(folder: Path, *, sharded: bool) -> list[list[torch.Tensor]]:
+    """Losses, encoder outputs and tokens of both ranks."""
+    folder.mkdir()
+    multiprocessing.set_forkserver_preload(["tests.trainers.training.fsdp_process"])
+    start_processes(_one_rank, args=(folder, sharded), nprocs=2, start_method="forkserver")
+    return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+def _one_rank(rank: int, folder: Path, sharded: bool) -> None:
+    train_and_score(rank, folder, sharded=sharded)
+
+
+@pytest.mark.slow
+def test_fsdp2_trains_and_scores_as_a_model_that_is_whole(tmp_path: Path) -> None:
+    whole, sharded = (run(tmp_path / str(kind), sharded=kind) for kind in (False, True))
+    for expected, got in zip(whole, sharded, strict=True):
+        for one, other in zip(expected, got, strict=True):
+            assert torch.allclose(one, other, atol=1e-6)

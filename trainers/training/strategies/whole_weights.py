@@ -1,0 +1,67 @@
+"""The model of ranks that hold shards of its weights, whole for a score."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.distributed.fsdp import FSDPModule
+
+
+@contextmanager
+def whole_weights(model: Any) -> Iterator[None]:
+    """Within it every rank holds all weights, and its forward passes ask nothing of the others. All ranks enter it.
+
+    Ranks have unequal numbers of batches to score, halve those that do not fit their memory, and may give up early;
+    with sharded weights each of these would leave the others waiting. So the weights are gathered once for a score.
+
+    Args:
+        model: What the Trainer trains, wrapped; of FSDP2, it has trained a step already.
+    """
+    if isinstance(model, FSDPModule):
+        with _unsharded(model):
+            yield
+    elif shards_weights(model):
+        with _gathered(model):
+            yield
+    else:
+        yield
+
+
+def shards_weights(model: Any) -> bool:
+    """Whether no rank holds all weights of what the Trainer trains: with ZeRO-3 and FSDP2."""
+    if isinstance(model, FSDPModule):
+        return True
+    partitions = getattr(model, "zero_optimization_partition_weights", None)
+    return partitions is not None and bool(partitions())
+
+
+@contextmanager
+def _gathered(engine: Any) -> Iterator[None]:
+    """DeepSpeed's engine without the hooks that gather and shard again in each layer."""
+    # Only where a rank trains with it: importing it takes seconds, and asks for `zero.deepspeed_process`.
+    from deepspeed.runtime.zero import unwrap_model_for_generation  # noqa: PLC0415
+
+    failed: BaseException | None = None
+    with unwrap_model_for_generation(engine):
+        try:
+            yield
+        except BaseException as error:
+            # It puts its hooks back only where the block ends by itself.
+            failed = error
+    if failed is not None:
+        raise failed
+
+
+@contextmanager
+def _unsharded(root: FSDPModule) -> Iterator[None]:
+    """FSDP2's modules, which gather nothing that they hold already."""
+    modules = [module for module in root.modules() if isinstance(module, FSDPModule)]  # type: ignore[attr-defined]
+    for module in modules:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.reshard()
+            module.set_reshard_after_forward(True, recurse=False)
