@@ -1,6 +1,7 @@
 """Whole runs that train some of the weights, or an adapter beside them."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from trainers.config.loader import build_config, read_yaml
 from trainers.config.overrides import apply_overrides
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.schema import TrainConfig
-from trainers.errors import ConfigError, ResumeError, StoppedError
+from trainers.errors import ConfigError, DamagedError, ResumeError, StoppedError
 from trainers.models.adaptation.trained_weights import trained_names
 from trainers.models.known_families import family_of
 from trainers.pipeline.engine import LocalEngine
@@ -266,6 +267,16 @@ def test_a_run_in_a_bucket_keeps_and_finds_its_base_there(
     assert evaluate(wanted, LocalEngine(), model=checkpoint, split="test").totals["wer"] == best["test"]["wer"]
     card = folder.storage.read_bytes("model/README.md").decode()
     assert "Trained from new weights with Rayscribe, adapt.method lora, " in card
+
+
+def test_a_checkpoint_that_was_copied_without_its_base_is_not_scored(with_adapter: TrainConfig, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(newest(with_adapter), copied)
+    elsewhere = with_adapter.model_copy(
+        update={"run": with_adapter.run.model_copy(update={"storage_path": str(tmp_path)})}
+    )
+    with pytest.raises(DamagedError, match=rf"--model {copied}: .*/base-\w+: is missing, and the adapter was trained"):
+        evaluate(elsewhere, LocalEngine(), model=str(copied), split="test")
 
 
 def test_an_adapter_whose_base_has_changed_is_not_continued(

@@ -10,7 +10,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession, Session
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
 from trainers.models.known_families import family_of
 from trainers.models.pretrained import load_once_a_node
@@ -75,8 +75,8 @@ def _open_model(order: EvaluateOrder, session: Session) -> Recognizer:
             fetch_base(storage, Path(local))
             local = str(merge_folder(Path(local)))
             return _load(order.config, local, None, session)
-        except ConfigError as error:
-            raise ConfigError(f"--model {order.model}: {str(error).replace(local, 'it')}") from error
+        except (ConfigError, DamagedError) as error:
+            raise type(error)(f"--model {order.model}: {str(error).replace(local, 'it')}") from error
 
 
 def _load(config: TrainConfig, name_or_path: str, revision: str | None, session: Session) -> Recognizer:

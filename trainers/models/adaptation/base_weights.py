@@ -52,7 +52,16 @@ class Base:
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> "Base":
-        """What an adapter's checkpoint was trained on."""
+        """What an adapter's checkpoint was trained on.
+
+        Raises:
+            DamagedError: it does not say so.
+        """
+        if not (folder / BASE).is_file():
+            raise DamagedError(
+                f"{folder}: holds an adapter, and no {BASE} that says which weights it was trained on: name a "
+                "checkpoint of a run, or a model that the adapter is merged into"
+            )
         return cls(**json.loads((folder / BASE).read_text()))
 
     def write(self, folder: Path) -> None:

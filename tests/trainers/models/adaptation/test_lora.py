@@ -122,6 +122,13 @@ def test_an_adapter_with_weights_left_out_is_refused(tmp_path: Path) -> None:
         adapter.load(tmp_path)
 
 
+def test_an_adapter_that_names_no_base_is_refused(tmp_path: Path) -> None:
+    trained(network("whisper")).save(tmp_path)
+    (tmp_path / "base.json").unlink()
+    with pytest.raises(DamagedError, match=r"holds an adapter, and no base\.json"):
+        merge_folder(tmp_path)
+
+
 def test_a_folder_without_an_adapter_is_left_as_it_is(tmp_path: Path) -> None:
     network("whisper").save_pretrained(tmp_path)
     assert merge_folder(tmp_path) == tmp_path
