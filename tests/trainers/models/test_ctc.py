@@ -108,7 +108,7 @@ class TestMasks:
         bins[:, 20:40] = 7.0
         changed = torch.nonzero((inputs[name] != before)[0].reshape(len(before[0]), -1).any(1)).flatten()
         stride = 2 if recognizer.limits.has_bins else 1
-        assert (changed[0], changed[-1]) == (20 // stride, 40 // stride - 1)
+        assert (int(changed[0]), int(changed[-1])) == (20 // stride, 40 // stride - 1)
 
 
 class TestLoss:

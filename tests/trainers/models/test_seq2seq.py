@@ -40,7 +40,7 @@ FAMILY = Seq2SeqFamily()
 START, END, PAD = 1, 2, 0
 # A pipeline generates 256 tokens.
 POSITIONS = 300
-TOKENS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "decoder_start_token_id": START}
+TOKENS: Any = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "decoder_start_token_id": START}
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -56,8 +56,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def speech_to_text(size: int) -> tuple[Any, Any]:
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    wide = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "conv_channels": 32, "input_feat_per_channel": 80}
+    sizes: Any = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    wide: Any = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "conv_channels": 32, "input_feat_per_channel": 80}
     plain = Speech2TextConfig(
         vocab_size=size, d_model=16, max_target_positions=POSITIONS, dropout=0.0, **sizes, **wide, **TOKENS
     )
@@ -65,14 +65,14 @@ def speech_to_text(size: int) -> tuple[Any, Any]:
 
 
 def moonshine(size: int) -> tuple[Any, Any]:
-    layers = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1}
-    heads = {"encoder_num_attention_heads": 2, "decoder_num_attention_heads": 2}
+    layers: Any = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1}
+    heads: Any = {"encoder_num_attention_heads": 2, "decoder_num_attention_heads": 2}
     plain = MoonshineConfig(vocab_size=size, hidden_size=32, intermediate_size=32, **layers, **heads, **TOKENS)
     return MoonshineForConditionalGeneration(plain), Wav2Vec2FeatureExtractor(do_normalize=False)
 
 
 def encoder_decoder(size: int) -> tuple[Any, Any]:
-    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    small: Any = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     encoder = Wav2Vec2Config(**small, conv_dim=[8] * 7, feat_extract_norm="layer", num_conv_pos_embedding_groups=4)
     decoder = BertConfig(
         **small, vocab_size=size, is_decoder=True, add_cross_attention=True, max_position_embeddings=POSITIONS
