@@ -2,7 +2,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCTC, Speech2TextConfig, Speech2TextForConditionalGeneration
+from transformers import (
+    AutoConfig,
+    AutoModelForCTC,
+    AutoModelForSpeechSeq2Seq,
+    BartConfig,
+    MoonshineConfig,
+    PretrainedConfig,
+    Speech2TextConfig,
+    SpeechEncoderDecoderConfig,
+    Wav2Vec2Config,
+)
 
 from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
@@ -38,12 +48,29 @@ def test_a_stand_in_is_a_small_model_of_the_same_kind(model_type: str, tmp_path:
     ]
 
 
-def test_another_speech_model_has_a_stand_in_too(tmp_path: Path) -> None:
-    Speech2TextConfig(architectures=["Speech2TextForConditionalGeneration"]).save_pretrained(tmp_path / "large")
+@pytest.mark.parametrize(
+    ("described", "inputs"),
+    [
+        (MoonshineConfig(architectures=["MoonshineForConditionalGeneration"]), "input_values"),
+        (Speech2TextConfig(architectures=["Speech2TextForConditionalGeneration"]), "input_features"),
+        (
+            SpeechEncoderDecoderConfig.from_encoder_decoder_configs(
+                Wav2Vec2Config(), BartConfig(), architectures=["SpeechEncoderDecoderModel"]
+            ),
+            "input_values",
+        ),
+    ],
+    ids=lambda item: getattr(item, "model_type", ""),
+)
+def test_models_with_a_decoder_have_stand_ins_too(described: PretrainedConfig, inputs: str, tmp_path: Path) -> None:
+    described.save_pretrained(tmp_path / "large")
     model = config({"model": {"name_or_path": str(tmp_path / "large"), "language": "English"}}).model
     stand_in(model, tmp_path / "small", seed=1)
-    small = Speech2TextForConditionalGeneration.from_pretrained(tmp_path / "small")
-    assert (small.config.d_model, small.config.encoder_layers, small.config.vocab_size) == (32, 2, 10_000)
+    small = AutoModelForSpeechSeq2Seq.from_pretrained(tmp_path / "small")
+    assert sum(weight.numel() for weight in small.parameters()) < LARGE
+    speech = torch.zeros(1, 100, 80) if inputs == "input_features" else torch.zeros(1, 16_000)
+    with torch.no_grad():
+        assert small(**{inputs: speech}, decoder_input_ids=torch.tensor([[1, 2]])).logits.shape[:2] == (1, 2)
 
 
 def test_small_weights_stand_for_themselves(tmp_path: Path) -> None:
