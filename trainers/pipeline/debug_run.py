@@ -294,4 +294,5 @@ def _few_clips(config: TrainConfig, folder: Path) -> DataPart:
 def _first_of(name: str, count: int) -> str:
     """The first clips of each part of a split: `train[10%:]+validation` → `train[:16]+validation[:16]`."""
     parts = (re.split(r"[\[(]", part)[0].strip() for part in name.split("+"))
-    return "+".join(f"{part}[:{count}]" for part in parts)
+    # What stands for every split takes no limit.
+    return "+".join(part if part == "all" else f"{part}[:{count}]" for part in parts)

@@ -66,6 +66,7 @@ def test_manifests_are_cut_with_what_they_say_of_each_clip(tmp_path: Path) -> No
         ("train", "train[:16]"),
         ("train+validation", "train[:16]+validation[:16]"),
         ("train[10%:20%]", "train[:16]"),
+        ("all", "all"),
         ("train.clean.100(pct1_dropremainder)", "train.clean.100[:16]"),
     ],
 )
