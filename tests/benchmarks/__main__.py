@@ -12,12 +12,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks.comparisons import Bench, compare_evaluation, compare_preparation, compare_training
+from tests.benchmarks.comparisons import (
+    Bench,
+    compare_ctc,
+    compare_evaluation,
+    compare_preparation,
+    compare_training,
+)
 from tests.benchmarks.sides import SideError
 from tests.benchmarks.sizes import FULL, QUICK, RANKS, SMOKE
 from tests.benchmarks.speech import make_speech
 from tests.benchmarks.table import machine_facts, render
-from tests.benchmarks.weights import write_weights
+from tests.benchmarks.weights import write_ctc_weights, write_weights
 
 LEGEND = (
     "ratio: more than 1 favors Rayscribe. Rates are medians over turns, read from inside, imports left out.\n"
@@ -43,11 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(name)
         speech = make_speech(folder / "speech", sizes)
         weights = write_weights(folder / "model", speech.folder / "train.csv", sizes)
+        ctc_weights = write_ctc_weights(folder / "ctc-model", speech.folder / "train.csv", sizes)
         say(f"{speech.clips} clips of mean {speech.mean_s:.2f} s: {speech.origin}")
         say(f"Whisper of {weights / 1e6:.1f} M new weights, d_model {sizes.d_model}, {RANKS} ranks a side, {sizes}")
+        say(f"wav2vec2 of {ctc_weights / 1e6:.1f} M new weights, of the same width and depth")
         bench, rows = Bench(folder, speech, sizes, say), []
         try:
-            for compare in (compare_preparation, compare_training, compare_evaluation):
+            for compare in (compare_preparation, compare_training, compare_evaluation, compare_ctc):
                 rows += compare(bench)
         except SideError as error:
             print(error, file=sys.stderr)

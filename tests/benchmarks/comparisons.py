@@ -11,7 +11,8 @@ from tests.benchmarks.speech import Speech
 from tests.benchmarks.table import Row
 
 OURS, STOCK = "tests.benchmarks.our_recipe", "tests.benchmarks.stock_recipe"
-PREPARE_GOAL, TRAIN_GOAL, EVALUATE_GOAL, SHORT_GOAL, STORED_GOAL_GB = 15, 0.98, 2, 15, 0.08
+STOCK_CTC = "tests.benchmarks.stock_ctc_recipe"
+PREPARE_GOAL, TRAIN_GOAL, EVALUATE_GOAL, SHORT_GOAL, CTC_GOAL, STORED_GOAL_GB = 15, 0.98, 2, 15, 1.5, 0.08
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,20 @@ class Bench:
     sizes: Sizes
     say: Callable[[str], None]
 
-    def ours(self, name: str, verb: str, *arguments: object, ranks: int = RANKS) -> Side:
+    def ours(self, name: str, verb: str, *arguments: object, ranks: int = RANKS, model: str = "model") -> Side:
         """Starts a side of Rayscribe."""
-        common = {"model": "model", "cache": "cache", "work": "runs", "speech": "speech"}
+        common = {"model": model, "cache": "cache", "work": "runs", "speech": "speech"}
         return self._start(name, OURS, verb, common, arguments, ranks)
 
     def stock(self, name: str, verb: str, *arguments: object) -> Side:
         """Starts a side of the stock recipe."""
         common = {"model": "model", "work": "stock", "manifest": "speech/train.csv"}
         return self._start(name, STOCK, verb, common, arguments, RANKS)
+
+    def stock_ctc(self, name: str, verb: str, *arguments: object) -> Side:
+        """Starts a side of the stock recipe for CTC."""
+        common = {"model": "ctc-model", "work": "stock-ctc", "speech": "speech"}
+        return self._start(name, STOCK_CTC, verb, common, arguments, RANKS)
 
     def _start(
         self, name: str, module: str, verb: str, paths: dict[str, str], arguments: Sequence[object], ranks: int
@@ -145,6 +151,26 @@ def compare_evaluation(bench: Bench) -> list[Row]:
         ),
         *_memory_rows("evaluate", ours, stock),
     ]
+
+
+def compare_ctc(bench: Bench) -> list[Row]:
+    """Optimizer steps and scores of the same wav2vec2 on the same batch, every weight trained."""
+    sizes, rows = bench.sizes, []
+    steps = (sizes.rounds + 1) * sizes.turn_steps
+    for verb, batch, clips in (
+        ("train", sizes.train_batch, sizes.train_batch * RANKS * sizes.turn_steps),
+        ("evaluate", sizes.score_batch, sizes.score_clips),
+    ):
+        common = ("--batch", batch, "--steps", steps, "--turn-steps", sizes.turn_steps)
+        stock = bench.stock_ctc("stock", verb, *common, "--clips", max(sizes.stock_clips, sizes.score_clips))
+        ours = bench.ours("Rayscribe", verb, *common, model="ctc-model")
+        with running([stock, ours]):
+            alternate([stock, ours], sizes.rounds)
+        for side in (stock, ours):
+            bench.say(f"CTC, {verb}, {side.name}: clips/s of each turn {_rates(side, clips)}")
+        what = f"CTC, {verb}, clips/s"
+        rows.append(Row(what, _rate(ours, clips), _rate(stock, clips), least_ratio=CTC_GOAL, digits=2))
+    return rows
 
 
 def _rate(side: Side, clips: int) -> float:

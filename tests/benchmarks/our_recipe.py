@@ -32,7 +32,7 @@ from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.session import LocalSession
 from trainers.models.decoder_labels import pad_labels
-from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.known_families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.pipeline.ray_engine import RayEngine
@@ -74,7 +74,12 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
             cache_dir=str(given.cache / "first"),
             normalizer="none",
         ),
-        model=ModelPart(name_or_path=str(given.model), language="english", max_context_s=given.context or None),
+        model=ModelPart(
+            name_or_path=str(given.model),
+            language="english",
+            max_context_s=given.context or None,
+            freeze_feature_encoder=False,
+        ),
         training=TrainingPart(
             max_steps=given.steps,
             per_device_train_batch_size=given.batch,
@@ -185,7 +190,7 @@ def evaluate(given: argparse.Namespace) -> None:
     """Scores the test split on two ranks in every turn; one batch of each rank goes before, uncounted."""
     session, config = LocalSession.of_this_process(), config_of(given)
     silence_libraries()
-    recognizer = WhisperFamily().load_recognizer(config.model, None, 0)
+    recognizer = family_of(config.model).load_recognizer(config.model, None, 0)
     options = scoring_options(config, recognizer.limits)
     warm, scorer = (
         Scorer(

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration]
 def test_the_comparison_with_the_stock_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert stock.main(["--smoke"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    for stage in ("prepare", "train", "evaluate"):
+    for stage in ("prepare", "train", "evaluate", "CTC"):
         assert [row for row in rows if row.startswith(f"| {stage}, ") and row.endswith((" yes |", " NO |"))], stage
 
 

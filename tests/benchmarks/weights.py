@@ -1,4 +1,4 @@
-"""A Whisper of new weights and 30 s of context, that both sides open with from_pretrained."""
+"""A Whisper of 30 s of context and a wav2vec2, of new weights, that both sides open with from_pretrained."""
 
 import csv
 from pathlib import Path
@@ -7,6 +7,7 @@ import transformers
 
 from tests.benchmarks.sizes import Sizes
 from trainers.config.parts.model_part import ModelPart
+from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.whisper.whisper_family import WhisperFamily
 
 HEAD_WIDTH = 64
@@ -24,8 +25,7 @@ def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
         decoder_layers=sizes.decoder_layers,
         attention_heads=sizes.d_model // HEAD_WIDTH,
     )
-    with manifest.open(encoding="utf-8") as file:
-        texts = [row["text"] for row in csv.DictReader(file)]
+    texts = texts_of(manifest)
     WhisperFamily().write_description(folder, texts, part)
     network = WhisperFamily().load_recognizer(part, folder, seed=0).model
     # New weights utter timestamps, after which generate goes back to the audio; trained ones, told not to, do not.
@@ -33,3 +33,27 @@ def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
     network.generation_config.suppress_tokens = list(range(last_word + 1, network.config.vocab_size))
     network.save_pretrained(folder)
     return sum(weight.numel() for weight in network.parameters())
+
+
+def write_ctc_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
+    """The same of a wav2vec2 with a layer norm, whose padding both sides mask."""
+    part = ModelPart(
+        init="scratch",
+        family="ctc",
+        architecture="wav2vec2",
+        d_model=sizes.d_model,
+        encoder_layers=sizes.encoder_layers,
+        attention_heads=sizes.d_model // HEAD_WIDTH,
+        feature_encoder_dim=sizes.d_model,
+    )
+    CtcFamily().write_description(folder, texts_of(manifest), part)
+    recognizer = CtcFamily().load_recognizer(part, folder, seed=0)
+    recognizer.model.save_pretrained(folder)
+    CtcFamily().write_for_all_readers(folder)
+    return sum(weight.numel() for weight in recognizer.model.parameters())
+
+
+def texts_of(manifest: Path) -> list[str]:
+    """The transcripts of a manifest."""
+    with manifest.open(encoding="utf-8") as file:
+        return [row["text"] for row in csv.DictReader(file)]

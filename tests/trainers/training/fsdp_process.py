@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -10,7 +11,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration, set_see
 
 from trainers.training.strategies.whole_weights import shards_weights, whole_weights
 
-SIZES = {
+SIZES: Any = {
     "vocab_size": 64,
     "d_model": 16,
     "encoder_layers": 1,
