@@ -15,14 +15,19 @@ from trainers.storage import open_storage
 from trainers.training.trainer import SpeechTrainer
 
 MAX_STEPS, SAVE_STEPS, DIES_AT = 12, 4, 10
+AUGMENT: dict[str, Any] = {
+    "augment.speed_range": [0.8, 1.25],
+    "augment.gain_db": [-6, 6],
+    "augment.noise_probability": 0.7,
+    "augment.rir_probability": 0.7,
+    "augment.time_masks": 2,
+    "augment.frequency_masks": 2,
+}
 CHANGES: dict[str, dict[str, Any]] = {
-    "augment": {
-        "augment.speed_range": [0.8, 1.25],
-        "augment.gain_db": [-6, 6],
-        "augment.noise_probability": 0.7,
-        "augment.rir_probability": 0.7,
-        "augment.time_masks": 2,
-        "augment.frequency_masks": 2,
+    "augment": AUGMENT,
+    "augment, CTC": {
+        "model": {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2},
+        **AUGMENT,
     },
     # Drawn from the global generators of numpy and torch, one forward pass after the other.
     "the model's own": {

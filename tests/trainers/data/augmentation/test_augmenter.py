@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from tests.trainers.synthetic import config, speechlike, write_recording
-from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS
+from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.data.augmentation import recording_pool
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool, open_manifest
 from trainers.data.augmentation.speed import Speeds
 from trainers.data.sources.opening import read_location
 from trainers.errors import DataError
+from trainers.storage import open_storage
 
 CLIP = speechlike(1.0, seed=3)
 NOTHING: dict[str, Any] = {"speeds": None, "noise": None, "rirs": None}
@@ -110,6 +111,20 @@ def test_a_recording_is_read_once_while_the_bound_holds(manifest: Path, monkeypa
     for _ in range(50):
         small.draw(generator)
     assert len(read) > 20, "memory is bounded"
+
+
+def test_manifest_and_recordings_may_be_in_a_bucket(manifest: Path, s3_bucket: str, s3_endpoint: str) -> None:
+    options = StorageOptions(s3_endpoint)
+    storage = open_storage(f"{s3_bucket}/noise", options)
+    for path in manifest.parent.iterdir():
+        storage.write_bytes(path.name, path.read_bytes())
+    table = open_manifest("augment.noise_manifest", f"{s3_bucket}/noise/noise.csv", "path", options)
+    pool, here = RecordingPool("augment.noise_manifest", table, options), pool_of(manifest)
+    one, other = (np.random.default_rng(0) for _ in range(2))
+    for _ in range(6):
+        assert np.array_equal(pool.draw(one), here.draw(other))
+    with pytest.raises(DataError, match=r"s3://.*/gone\.csv: no such file"):
+        open_manifest("augment.noise_manifest", f"{s3_bucket}/noise/gone.csv", "path", options)
 
 
 def test_what_is_wrong_with_a_manifest_is_said_by_its_field(manifest: Path) -> None:
