@@ -11,7 +11,14 @@ from tests.trainers.synthetic import config
 from trainers.training.arguments import on_one_device, training_arguments
 from trainers.training.trainer import SpeechTrainer
 
-OVERRIDDEN = ("_prepare_inputs", "_get_num_items_in_batch", "_save", "_save_rng_state", "_load_rng_state")
+OVERRIDDEN = (
+    "_prepare_inputs",
+    "_get_num_items_in_batch",
+    "_save",
+    "_load_from_checkpoint",
+    "_save_rng_state",
+    "_load_rng_state",
+)
 
 
 def parameters(method: Any) -> list[str]:
