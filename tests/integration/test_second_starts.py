@@ -26,7 +26,7 @@ from trainers.training.callbacks import KeepCheckpoints
 
 # Changes that name other data, other hardware or another storage, or fields of another family, are tried elsewhere.
 NOT_HERE = {
-    *(f"model.{name}" for name in WhisperFamily.foreign_fields),
+    *WhisperFamily.foreign_fields,
     "run.s3_endpoint_url",
     "scaling.num_workers",
     "scaling.use_gpu",
