@@ -123,7 +123,7 @@ class CtcFamily:
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """See `Family`."""
-        ids: list[list[int]] = processor.tokenizer(list(texts), add_special_tokens=False).input_ids
+        ids: list[list[int]] = processor.tokenizer(list(texts), add_special_tokens=False).input_ids if texts else []
         return ids
 
     def labels_fingerprint(self, processor: Any) -> str:
