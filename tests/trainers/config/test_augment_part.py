@@ -45,6 +45,12 @@ def test_the_slowest_and_the_fastest_speed(part: AugmentPart) -> None:
         ({"augment.speed_range": [0.9, 1.1], "augment.speed_factors": [1.1]}, "set speed_factors: \\[\\]"),
         ({"augment.noise_probability": 1.5}, "augment.noise_probability"),
         ({"augment.noise_manifest": "gs://bucket/noise.csv"}, "augment.noise_manifest: gs:// is not supported"),
+        ({"augment.noise_snr_db": [0, 10]}, "noise_snr_db is \\[0.0, 10.0\\], but noise_manifest is None"),
+        ({"augment.noise_probability": 1}, "noise_probability is 1.0, but noise_manifest is None: set noise_manifest"),
+        ({"augment.rir_probability": 0.7}, "rir_probability is 0.7, but rir_manifest is None"),
+        ({"augment.time_mask_s": 0.2}, "time_mask_s is 0.2, but time_masks is 0: set time_masks, or leave time_mask_s"),
+        ({"augment.time_mask_fraction": 0.1}, "time_mask_fraction is 0.1, but time_masks is 0"),
+        ({"augment.frequency_mask_fraction": 0.1}, "frequency_mask_fraction is 0.1, but frequency_masks is 0"),
         ({"augment.time_masks": 1, "model.apply_spec_augment": True}, "model.apply_spec_augment: false"),
         ({"augment.frequency_masks": 1, "model.apply_spec_augment": True}, "model.apply_spec_augment: false"),
     ],
@@ -56,3 +62,8 @@ def test_what_cannot_be_meant_is_refused(changes: dict[str, object], said: str) 
 
 def test_the_model_s_own_masking_goes_with_everything_but_ours() -> None:
     assert config({"model.apply_spec_augment": True, "augment.speed_factors": [0.9, 1.1]}).model.apply_spec_augment
+
+
+def test_a_default_that_is_written_out_is_fine() -> None:
+    written = {f"augment.{name}": value for name, value in AugmentPart().model_dump().items()}
+    assert config(written).augment == AugmentPart()

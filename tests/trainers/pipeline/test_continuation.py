@@ -69,6 +69,9 @@ class TestAnyChange:
 
 LORA = {"adapt.method": "lora"}
 LAST = {"adapt.method": "last_n_layers", "adapt.n": 1}
+NOISE = {"augment.noise_manifest": "/data/noise.csv"}
+ROOMS = {"augment.rir_manifest": "/data/rirs.csv"}
+MASKS = {"augment.time_masks": 2, "augment.frequency_masks": 2}
 
 
 @pytest.mark.parametrize(
@@ -80,9 +83,15 @@ LAST = {"adapt.method": "last_n_layers", "adapt.n": 1}
         (LORA, {**LORA, "adapt.target_modules": ["q_proj"]}),
         (LORA, {}),
         (LAST, {**LAST, "adapt.n": 2}),
+        (NOISE, {**NOISE, "augment.noise_snr_db": [0.0, 10.0]}),
+        (NOISE, {**NOISE, "augment.noise_probability": 0.9}),
+        (ROOMS, {**ROOMS, "augment.rir_probability": 0.9}),
+        (MASKS, {**MASKS, "augment.time_mask_s": 0.2}),
+        (MASKS, {**MASKS, "augment.time_mask_fraction": 0.1}),
+        (MASKS, {**MASKS, "augment.frequency_mask_fraction": 0.1}),
     ],
 )
-def test_what_is_trained_is_part_of_the_experiment(before: dict[str, Any], now: dict[str, Any]) -> None:
+def test_what_is_trained_and_how_clips_are_changed_is_part_of_the_experiment(before: dict[str, Any], now: dict[str, Any]) -> None:
     first, second = config({**FIRST, **before}), config({**FIRST, **now})
     (name,) = {key for key in {**before, **now} if before.get(key) != now.get(key)}
     with pytest.raises(ResumeError, match=rf"holds another experiment(.|\n)*{name}: "):

@@ -7,6 +7,13 @@ from pydantic import AfterValidator, Field, model_validator
 from trainers.config.parts.part import Location, NotNegative, Part, PositiveFloat
 
 SLOWEST, FASTEST = 0.5, 2.0
+# What says nothing while the first is not set.
+_FIELDS_OF = {
+    "noise_manifest": ("noise_snr_db", "noise_probability"),
+    "rir_manifest": ("rir_probability",),
+    "time_masks": ("time_mask_s", "time_mask_fraction"),
+    "frequency_masks": ("frequency_mask_fraction",),
+}
 
 
 def _ascending(pair: list[float]) -> list[float]:
@@ -64,6 +71,17 @@ class AugmentPart(Part):
             raise ValueError(
                 "speed_factors and speed_range both set the speed: set speed_factors: [] or the other null"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fields_are_of_something(self) -> Self:
+        for switch, fields in _FIELDS_OF.items():
+            for name in fields if not getattr(self, switch) else ():
+                value, default = getattr(self, name), type(self).model_fields[name].default
+                if value != default:
+                    raise ValueError(
+                        f"{name} is {value}, but {switch} is {getattr(self, switch)}: set {switch}, or leave {name} out"
+                    )
         return self
 
     @property

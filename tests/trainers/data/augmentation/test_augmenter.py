@@ -83,7 +83,7 @@ def test_a_gain_is_within_its_range_and_full_scale_is_clipped() -> None:
 @pytest.mark.parametrize(("probability", "changed"), [(0.0, 0), (0.4, 80), (1.0, 200)])
 def test_noise_and_rooms_are_for_their_fraction_of_clips(manifest: Path, probability: float, changed: int) -> None:
     changes = {"augment.noise_probability": probability, "augment.rir_probability": probability}
-    part = config({"augment.noise_manifest": "/noise.csv", **changes}).augment
+    part = config({"augment.noise_manifest": "/noise.csv", "augment.rir_manifest": "/rirs.csv", **changes}).augment
     for noise, rirs in ((pool_of(manifest), None), (None, pool_of(manifest))):
         augmenter = Augmenter(part, 1, speeds=None, noise=noise, rirs=rirs)
         count = sum(not np.array_equal(augmenter.change(CLIP, position, 0), CLIP) for position in range(200))
