@@ -64,7 +64,7 @@ def test_every_stage_of_a_recipe_runs_and_nothing_is_kept(
     assert debug(tones, tmp_path, {}) == 0
     output = capsys.readouterr().out
     assert stages_in(output) == [*STAGES, "all stages work"]
-    assert "debug: one process on a CPU, so without scaling\n" in output
+    assert "debug: a new run in one process on a CPU, so without scaling\n" in output
     assert "resuming from checkpoint-1-" in output
     assert f"train {CLIPS['train']} clips · validation {CLIPS['validation']} clips" in output
     assert [*temporary.iterdir()] == []

@@ -31,6 +31,7 @@ from trainers.pipeline.fit import fit
 from trainers.pipeline.root_cause import converting_memory_errors
 from trainers.pipeline.splits import prepare_all
 from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.resume import FROM
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop
 from trainers.training.rank import WorkOrder
@@ -124,8 +125,8 @@ def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
     stages.end(line)
     stages.begin("prepare")
     small = small_config(config.model_copy(update={"model": model}), folder)
-    if left_out := _left_out(config):
-        stages.say(f"one process on a CPU, so without {', '.join(left_out)}")
+    if names := left_out(config):
+        stages.say(f"a new run in one process on a CPU, so without {', '.join(names)}")
     sets = prepare_all(small, LocalEngine())
     stages.end(" · ".join(f"{split} {len(item.index)} clips" for split, item in sets.items()))
     stages.begin("train", "a step")
@@ -250,9 +251,10 @@ def _tries_strategy(config: TrainConfig) -> bool:
     return part.name == "deepspeed" and part.ds_config is None and part.nvme_path is None
 
 
-def _left_out(config: TrainConfig) -> list[str]:
-    """Fields that are not tried, since one process on a CPU does not have what they ask for."""
+def left_out(config: TrainConfig) -> list[str]:
+    """Fields that are not tried, since a new run in one process on a CPU does not have what they ask for."""
     asked = {
+        "run.resume": config.run.resume.startswith(FROM),
         "scaling": config.scaling != ScalingPart(),
         "strategy": config.strategy.is_sharded and not _tries_strategy(config),
         "training.fp16": config.training.fp16,

@@ -5,7 +5,7 @@ import pytest
 
 from tests.trainers.synthetic import config, write_corpus
 from trainers.data.sources.opening import open_sources
-from trainers.pipeline.debug_run import small_config
+from trainers.pipeline.debug_run import left_out, small_config
 
 GPU = {"training.fp16": True, "training.training_args": {"tf32": True, "adam_beta1": 0.8}, "scaling.use_gpu": True}
 
@@ -31,6 +31,19 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
     assert (small.run.resume, small.run.storage_path, small.data.cache_dir) == ("auto", str(tmp_path / "runs"), None)
     assert small.data.demo is not None
     assert small.data.demo.train_utterances == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, []),
+        ({"run.resume": "auto"}, []),
+        ({"run.resume": "from:/runs/a/checkpoints/b"}, ["run.resume"]),
+        (GPU, ["scaling", "training.fp16", "training.training_args.tf32"]),
+    ],
+)
+def test_what_is_not_tried_is_named(changes: dict[str, Any], names: list[str]) -> None:
+    assert left_out(config({"data": {"demo": {}}, **changes})) == names
 
 
 @pytest.mark.parametrize(
