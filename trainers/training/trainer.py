@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.scheduler import AcceleratedScheduler
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
@@ -290,6 +291,9 @@ class ApplyConfig(TrainerCallback):
         """Sets how often is logged, scored and saved, and the rate of the next step, after the checkpoint is loaded."""
         state.compute_steps(args, state.max_steps)
         scheduler, optimizer = kwargs["lr_scheduler"], kwargs["optimizer"]
+        if isinstance(scheduler, AcceleratedScheduler):
+            # DeepSpeed's.
+            scheduler = scheduler.scheduler
         if isinstance(scheduler, LambdaLR):
             for group, peak, factor in zip(
                 optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True

@@ -91,7 +91,7 @@ MASKS = {"augment.time_masks": 2, "augment.frequency_masks": 2}
         (MASKS, {**MASKS, "augment.frequency_mask_fraction": 0.1}),
     ],
 )
-def test_what_is_trained_and_how_clips_are_changed_is_part_of_the_experiment(before: dict[str, Any], now: dict[str, Any]) -> None:
+def test_what_is_trained_and_on_what_is_part_of_the_experiment(before: dict[str, Any], now: dict[str, Any]) -> None:
     first, second = config({**FIRST, **before}), config({**FIRST, **now})
     (name,) = {key for key in {**before, **now} if before.get(key) != now.get(key)}
     with pytest.raises(ResumeError, match=rf"holds another experiment(.|\n)*{name}: "):

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import get_scheduler
+from accelerate.utils.deepspeed import DeepSpeedSchedulerWrapper
+from transformers import TrainerControl, TrainerState, get_scheduler
 
 from tests.trainers.synthetic import config
 from trainers.errors import ConfigError
 from trainers.training.arguments import training_arguments
 from trainers.training.schedule import Length, Schedule, new_scheduler
+from trainers.training.trainer import ApplyConfig
 
 PEAK = 1e-3
 WARMUP = 2
@@ -68,3 +70,30 @@ def test_constant_at_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_a_part_of_an_epoch_counts_as_a_whole_step() -> None:
     assert Schedule([Length(None, 1.5)], 5).last_step == 8
+
+
+@pytest.mark.parametrize("wrap", [lambda scheduler, optimizer: scheduler, DeepSpeedSchedulerWrapper])
+def test_the_first_step_after_a_change_of_length_has_the_new_rate(wrap: Any, tmp_path: Path) -> None:
+    arguments = training_arguments(
+        config({"training.learning_rate": PEAK, "training.max_steps": 20, "training.warmup_steps": 0}),
+        output_dir=tmp_path,
+        accumulation=1,
+        on_gpu=False,
+    )
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=PEAK)
+    # Rescaled from 10 steps.
+    scheduler = new_scheduler(Schedule([Length(20, None)], 5), arguments, optimizer)
+    for _ in range(5):
+        optimizer.step()
+        scheduler.step()
+    new_rate = optimizer.param_groups[0]["lr"]
+    # What a checkpoint of the shorter run brings.
+    optimizer.param_groups[0]["lr"] = PEAK / 2
+    ApplyConfig().on_train_begin(
+        arguments,
+        TrainerState(max_steps=20),
+        TrainerControl(),
+        lr_scheduler=wrap(scheduler, optimizer),
+        optimizer=optimizer,
+    )
+    assert optimizer.param_groups[0]["lr"] == new_rate == pytest.approx(PEAK * 15 / 20)
