@@ -80,7 +80,8 @@ def read_ds_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
         return result, []
     path = part.pop("ds_config")
     try:
-        part["ds_config"] = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        file = Path(os.path.expandvars(path)).expanduser()
+        part["ds_config"] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return result, [f"strategy.ds_config: {path}: cannot be read as JSON: {error}; name a ds_config.json"]
     return result, []

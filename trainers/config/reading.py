@@ -7,7 +7,8 @@ from typing import Any
 STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
 DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
 AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
-PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, ("model", "name_or_path"))
+MODEL_FIELDS = (("model", "name_or_path"), ("model", "vocabulary_file"))
+PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *MODEL_FIELDS)
 
 
 @dataclass(frozen=True)

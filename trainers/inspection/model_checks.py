@@ -42,6 +42,10 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
     """Compares lengths of transcripts with what the model holds and with what scoring generates."""
     if not subject.splits:
         yield skipped("no manifest could be opened")
+    for split in subject.splits:
+        noted = opened.family.check_texts(opened.processor, split.texts)
+        if noted is not None:
+            yield warning(f"{split.name}: {noted}")
     config, limits = subject.config, opened.family.limits(subject.config.model, opened.processor)
     if limits.new_tokens is None:
         yield from (_check_frames(subject, opened, split, limits) for split in subject.splits)

@@ -64,16 +64,16 @@ def open_model(subject: Subject) -> Opened | Finding:
             family.language_code(part.token_language)
         if not family.learns_processor(part):
             return Opened(family, family.open_processor(part, None))
+        train = subject.split("train")
+        if train is not None:
+            return Opened(family, family.new_processor(train.texts, part))
     except StorageError as error:
         return subject.unreachable(str(error))
     except ConfigError as error:
         # What could be read and does not fit is as wrong on the nodes; what could not be read here, they may have.
         unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()
         return subject.unreachable(str(error)) if unread else problem(str(error))
-    train = subject.split("train")
-    if train is None:
-        return skipped("the vocabulary is learned from data.train, which could not be opened here")
-    return Opened(family, family.new_processor(train.texts, part))
+    return skipped("the vocabulary is learned from data.train, which could not be opened here")
 
 
 def model_name(part: ModelPart) -> str:

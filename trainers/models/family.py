@@ -6,7 +6,7 @@ a run needs no weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -117,6 +117,13 @@ class Family(Protocol):
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Label ids of each text, with what stands before and behind the text."""
+
+    def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
+        """What is to be said of a split's transcripts; None: nothing.
+
+        Raises:
+            ConfigError: they cannot be what the processor is for.
+        """
 
     def labels_fingerprint(self, processor: Any) -> str:
         """Hash of all of the processor that label ids depend on: 16 hexadecimal digits."""

@@ -232,6 +232,9 @@ def _check_utterances(
     for split, prepared in sets.items():
         index = prepared.index
         left_out += [{"split": split, **row} for row in prepared.quarantine]
+        noted = family.check_texts(processor, (text.as_py() for text in index["text"]))
+        if noted is not None:
+            print_line(f"warning: {split}: {noted}")
         labels = labels_of(prepared, family, processor)
         if split == "train":
             chosen = select_training(index, label_sizes(labels, bounds), config.data, bounds)

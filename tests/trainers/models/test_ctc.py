@@ -17,7 +17,7 @@ from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.ctc.ctc_recognizer import CtcRecognizer, pad_labels
 from trainers.models.known_families import family_of, family_of_folder, refuse_foreign_fields
-from trainers.models.recognizer import IGNORED_LABEL, Decoding, Target
+from trainers.models.recognizer import IGNORED_LABEL, Decoding, Recognition, Target
 
 FAMILY = CtcFamily()
 TEXTS = ["one two", "three", "four four"]
@@ -27,8 +27,10 @@ KINDS = [(architecture, "layer") for architecture in get_args(CtcArchitecture)] 
 
 def part(**changes: Any) -> ModelPart:
     """The model part of a tiny new CTC model."""
-    small = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
-    return config({"model": {**small, "feature_encoder_dim": 8, **changes}}).model
+    small: dict[str, Any] = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1}
+    if changes.get("architecture", "wav2vec2-bert") != "wav2vec2-bert":
+        small["feature_encoder_dim"] = 8
+    return config({"model": {**small, "attention_heads": 2, **changes}}).model
 
 
 def build(folder: Path, model: ModelPart) -> CtcRecognizer:
@@ -184,9 +186,43 @@ class TestVocabulary:
         with pytest.raises(ConfigError, match=wanted):
             FAMILY.new_processor(["b"], part(vocabulary_file=str(file)))
 
-    def test_a_delimiter_that_is_a_character_of_the_text_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"model\.word_delimiter_token is \|"):
-            FAMILY.new_processor(["a|b"], part())
+    @pytest.mark.parametrize(
+        ("changes", "text"),
+        [
+            ({}, "a|b"),
+            ({"pad_token": "-"}, "one-two"),
+            ({"unk_token": "e"}, "one"),
+            ({"vocabulary": "bpe"}, "a [PAD] b"),
+        ],
+    )
+    def test_a_special_token_that_is_in_the_text_is_refused(self, changes: dict[str, Any], text: str) -> None:
+        with pytest.raises(ConfigError, match="which the training text has, too"):
+            FAMILY.new_processor([text], part(**changes))
+
+    @pytest.mark.parametrize(
+        ("changes", "wanted"),
+        [
+            ({"unk_token": "[PAD]"}, "must differ"),
+            ({"vocabulary": "bpe", "vocabulary_file": "/v.json"}, "keep one of them"),
+            ({"architecture": "wav2vec2-bert", "freeze_feature_encoder": True}, "freeze_feature_encoder is True"),
+            ({"architecture": "wav2vec2-bert", "feat_extract_norm": "group"}, "feat_extract_norm is group"),
+            ({"apply_spec_augment": True, "mask_feature_length": 17}, "is more than the 16 that there are"),
+            ({"max_context_s": 121}, "max_context_s"),
+        ],
+    )
+    def test_fields_that_exclude_each_other_are_refused(self, changes: dict[str, Any], wanted: str) -> None:
+        with pytest.raises(ConfigError, match=wanted):
+            part(**changes)
+
+    def test_what_a_text_has_and_the_vocabulary_has_not_is_said_and_most_of_a_text_is_refused(self) -> None:
+        processor = FAMILY.new_processor(["one two"], part())
+        assert FAMILY.check_texts(processor, ["two one", ""]) is None
+        assert FAMILY.check_texts(processor, ["one tree", "to"]) == (
+            "1 of 10 characters are not in the vocabulary (r), and no hypothesis will have them"
+        )
+        with pytest.raises(ConfigError, match=r"6 of 7 characters are not in the vocabulary \(O"):
+            FAMILY.check_texts(processor, ["ONE TWO"])
+        assert FAMILY.check_texts(FAMILY.new_processor(["a"], part(vocabulary="bpe", vocab_size=300)), ["Ж"]) is None
 
     def test_another_vocabulary_has_labels_of_its_own(self) -> None:
         processors = [FAMILY.new_processor([text], part()) for text in ("ab", "ab", "abc")]
@@ -257,6 +293,11 @@ class TestFolders:
         adopted = FAMILY.load_recognizer(part(architecture="wav2vec2"), tmp_path / "same", seed=5, weights=saved)
         for name, weight in recognizer.model.state_dict().items():
             assert torch.equal(adopted.model.state_dict()[name], weight), name
+        vocabulary = tmp_path / "vocab.json"
+        vocabulary.write_text(json.dumps({"|": 0, "[UNK]": 1, "[PAD]": 2, "a": 3}))
+        for other in ({"vocabulary_file": str(vocabulary)}, {"vocabulary": "bpe"}):
+            with pytest.raises(ConfigError, match=rf"another vocabulary than model\.{next(iter(other))}"):
+                FAMILY.adopt_description(saved, tmp_path / "other", part(architecture="wav2vec2", **other))
         with pytest.raises(ConfigError, match="hidden_size 16, not 32"):
             FAMILY.adopt_description(saved, tmp_path / "other", part(architecture="wav2vec2", d_model=32))
 
@@ -280,6 +321,16 @@ def test_fields_of_ctc_models_are_refused_for_a_whisper() -> None:
     whisper = config({"model.ctc_zero_infinity": True})
     with pytest.raises(ConfigError, match=r"model\.ctc_zero_infinity: of no meaning .* whisper"):
         refuse_foreign_fields(whisper, family_of(whisper.model))
+
+
+def test_a_clip_too_short_for_one_output_is_heard_as_nothing(recognizer: CtcRecognizer) -> None:
+    blip, labels = torch.zeros(410 if recognizer.limits.has_bins else 300, dtype=torch.int16), [[1], [2, 3]]
+    alone = recognizer.new_features().inputs([blip], None)
+    (found,) = recognizer.recognize(alone, labels[:1], Decoding(10, 1))
+    assert found == Recognition("", 0.0, 0.0)
+    both = recognizer.new_features().inputs([blip, clip(1.0)], 1.0)
+    _, other = recognizer.recognize(both, labels, Decoding(10, 1))
+    assert other.loss > 0 and np.isfinite(other.avg_logprob)
 
 
 def test_a_beam_search_is_refused(tmp_path: Path) -> None:

@@ -142,6 +142,12 @@ def test_labels_are_the_text_between_the_start_which_is_given_and_the_end(folder
         assert recognizer.processor.tokenizer.decode(ids[:-1]) == text
 
 
+def test_nothing_is_masked_or_skipped_that_no_field_asks_for(folder: Path) -> None:
+    encoder = opened(folder).model.get_encoder()
+    assert not getattr(encoder.config, "apply_spec_augment", False)
+    assert not getattr(encoder.config, "layerdrop", 0.0)
+
+
 def test_it_says_what_it_has_learned(learned: Seq2SeqRecognizer) -> None:
     found = learned.recognize(batch(learned), learned.encode_labels(TEXTS), Decoding(30, num_beams=1))
     assert [item.text for item in found] == TEXTS

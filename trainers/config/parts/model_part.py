@@ -32,6 +32,7 @@ CTC_FIELDS = (
 )
 # And to models with a decoder alone.
 DECODER_FIELDS = (
+    "model.task",
     "model.decoder_layers",
     "model.max_label_tokens",
     "model.dropout",
@@ -114,12 +115,17 @@ class ModelPart(Part):
         "augment.frequency_masks, which it excludes, are drawn for each utterance, whatever the batch.",
     )
     mask_time_prob: Dropout = Field(0.05, description="apply_spec_augment: about this fraction of frames is masked.")
-    mask_time_length: Positive = Field(10, le=FEWEST_OUTPUTS, description="apply_spec_augment: frames of a mask.")
+    mask_time_length: Positive | None = Field(
+        None,
+        le=FEWEST_OUTPUTS,
+        description="apply_spec_augment: frames of a mask. null: the model's own; 10 for new.",
+    )
     mask_feature_prob: Dropout = Field(
         0.0, description="apply_spec_augment: about this fraction of mel bins, or hidden dimensions, is masked."
     )
-    mask_feature_length: Positive = Field(
-        10, description="apply_spec_augment: mel bins, or hidden dimensions, of a mask."
+    mask_feature_length: Positive | None = Field(
+        None,
+        description="apply_spec_augment: mel bins, or hidden dimensions, of a mask. null: the model's own; 10 for new.",
     )
     freeze_feature_encoder: bool | None = Field(
         None,
@@ -145,9 +151,9 @@ class ModelPart(Part):
     @field_validator("max_context_s")
     @classmethod
     def _a_whisper_hears_30_s(cls, max_context_s: int | None, info: ValidationInfo) -> int | None:
-        if info.data.get("family") != "ctc" and (max_context_s or 0) > WHISPER_CONTEXT_S:
+        if info.data.get("family") in (None, "whisper") and (max_context_s or 0) > WHISPER_CONTEXT_S:
             raise ValueError(
-                f"is more than the {WHISPER_CONTEXT_S} s of a Whisper; for a CTC model set model.family: ctc"
+                f"is more than the {WHISPER_CONTEXT_S} s of a Whisper; for another model say which model.family it has"
             )
         return max_context_s
 
@@ -167,6 +173,22 @@ class ModelPart(Part):
             raise ValueError(f"borrowed_language is {self.borrowed_language}: say for which language")
         if self.d_model % self.attention_heads:
             raise ValueError(f"d_model {self.d_model} must be a multiple of attention_heads {self.attention_heads}")
+        return self
+
+    @model_validator(mode="after")
+    def _ctc_fits(self) -> Self:
+        if self.vocabulary_file is not None and self.vocabulary in ("own", "bpe"):
+            raise ValueError(f"vocabulary is {self.vocabulary}, and vocabulary_file names another: keep one of them")
+        if len({self.word_delimiter_token, self.unk_token, self.pad_token}) < 3:
+            raise ValueError("word_delimiter_token, unk_token and pad_token must differ: each has a meaning of its own")
+        if self.init == "scratch" and self.family == "ctc" and self.architecture == "wav2vec2-bert":
+            for name in ("feature_encoder_dim", "feat_extract_norm", "freeze_feature_encoder"):
+                value = getattr(self, name)
+                if value is not False and value != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is {value}, but wav2vec2-bert has no layers over samples: remove it")
+        width = self.d_model if self.family == "ctc" else self.num_mel_bins
+        if self.init == "scratch" and self.apply_spec_augment and (self.mask_feature_length or 0) > width:
+            raise ValueError(f"mask_feature_length {self.mask_feature_length} is more than the {width} that there are")
         return self
 
     @property

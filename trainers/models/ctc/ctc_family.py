@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from trainers.models.ctc.ctc_scratch import (
     new_extractor,
     new_tokenizer,
     processor_of,
+    refuse_other_vocabulary,
     regularization,
+    unknown_characters,
 )
 from trainers.models.family import Limits
 from trainers.models.pretrained import open_pretrained
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 # Attention over 6,000 frames of 20 ms.
 CONTEXT_S = 120.0
+# Characters that a message names.
+NAMED = 10
 SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_dim")
 
 
@@ -48,7 +52,6 @@ class CtcFamily:
         "data2vec-audio",
         "unispeech",
         "unispeech-sat",
-        "wav2vec2-conformer",
     )
     foreign_fields: tuple[str, ...] = DECODER_FIELDS
 
@@ -91,6 +94,7 @@ class CtcFamily:
                 f"run.resume: the checkpoint's model is another than the config's: {other}: "
                 "set model to what the checkpoint was trained with"
             )
+        refuse_other_vocabulary(processor.tokenizer, model)
         config.update(regularization(model))
         processor.save_pretrained(folder)
         config.save_pretrained(folder)
@@ -125,6 +129,17 @@ class CtcFamily:
         """See `Family`."""
         ids: list[list[int]] = processor.tokenizer(list(texts), add_special_tokens=False).input_ids if texts else []
         return ids
+
+    def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
+        """See `Family`: characters that the vocabulary does not have, and no hypothesis."""
+        unknown, count, whole = unknown_characters(processor.tokenizer, texts)
+        if not unknown:
+            return None
+        names = " ".join(unknown[:NAMED])
+        said = f"{count} of {whole} characters are not in the vocabulary ({names}), and no hypothesis will have them"
+        if 2 * count > whole:
+            raise ConfigError(f"{said}: give model.vocabulary_file, or data.do_lower_case, as the weights were trained")
+        return said
 
     def labels_fingerprint(self, processor: Any) -> str:
         """See `Family`: what the tokenizer saves."""
@@ -169,6 +184,17 @@ def _read_config(model: ModelPart) -> Any:
 
 
 def _open_extractor(model: ModelPart) -> Any:
+    config = _read_config(model)
+    if model.freeze_feature_encoder and config.model_type == "wav2vec2-bert":
+        raise ConfigError(
+            f"model.freeze_feature_encoder: {model.name_or_path} has no convolutions over samples: remove it"
+        )
+    width = config.hidden_size
+    if model.apply_spec_augment and (model.mask_feature_length or 0) > width:
+        raise ConfigError(
+            f"model.mask_feature_length {model.mask_feature_length} is more than the {width} hidden dimensions of "
+            f"{model.name_or_path}"
+        )
     name, revision = str(model.name_or_path), model.revision or "main"
     extractor = open_pretrained(model, lambda: AutoFeatureExtractor.from_pretrained(name, revision=revision))
     check_rate(extractor, f"model.name_or_path: {name}")

@@ -70,9 +70,11 @@ class CtcRecognizer(Recognizer):
                 f"training.generation_num_beams is {decoding.num_beams}, and a CTC model is decoded by its best path: "
                 "set it to 1"
             )
+        device, heard = self.model.device, self._frames(inputs[LENGTHS]) > 0
+        if not bool(heard.all()):
+            return self._among(inputs, labels, heard, decoding)
         given = dict(inputs)
         lengths = given.pop(LENGTHS)
-        device = self.model.device
         precision = torch.autocast(device.type, decoding.autocast) if decoding.autocast is not None else nullcontext()
         with precision:
             logits = self.model(**given).logits
@@ -83,6 +85,18 @@ class CtcRecognizer(Recognizer):
         texts = [self.processor.tokenizer.decode(row[:size]) for row, size in zip(path.tolist(), frames, strict=True)]
         means = [float(row[:size].mean()) for row, size in zip(logprobs, frames, strict=True)]
         return [Recognition(text.strip(), loss, mean) for text, loss, mean in zip(texts, losses, means, strict=True)]
+
+    def _among(
+        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], heard: torch.Tensor, how: Decoding
+    ) -> list[Recognition]:
+        """The same where clips are too short for one output: they have the empty hypothesis, and cost nothing."""
+        rows = torch.nonzero(heard).flatten().tolist()
+        found = [Recognition("", 0.0, 0.0)] * len(labels)
+        if rows:
+            part = {name: value[heard] for name, value in inputs.items()}
+            for row, item in zip(rows, self.recognize(part, [labels[row] for row in rows], how), strict=True):
+                found[row] = item
+        return found
 
     def _frames(self, lengths: torch.Tensor | None) -> torch.Tensor:
         """Outputs of inputs of these lengths, int64 (B,)."""

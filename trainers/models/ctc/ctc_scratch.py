@@ -2,7 +2,9 @@
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ POSITION_KERNEL, POSITION_GROUPS = 32, 4
 POSITION_LAYERS = 5
 
 
-def new_tokenizer(texts: Iterable[str], model: ModelPart) -> Any:
+def new_tokenizer(texts: Sequence[str], model: ModelPart) -> Any:
     """The tokenizer of a config: its vocabulary given, or learned from the training text.
 
     Args:
@@ -37,8 +39,15 @@ def new_tokenizer(texts: Iterable[str], model: ModelPart) -> Any:
         model: Says what is learned, and the special tokens.
 
     Raises:
-        ConfigError: a given vocabulary cannot be read, or lacks a special token; the word delimiter is in the text.
+        ConfigError: a given vocabulary cannot be read, or lacks a special token; a special token is in the text.
     """
+    for name in ("word_delimiter_token", "unk_token", "pad_token"):
+        token = getattr(model, name)
+        if any(token in text for text in texts):
+            raise ConfigError(
+                f"model.{name} is {token}, which the training text has, too: take another, or remove it from the text "
+                "(data.chars_to_ignore)"
+            )
     if model.vocabulary == "bpe":
         return _learn_bpe(texts, model)
     vocabulary = _given(model) if model.vocabulary_file is not None else _characters(texts, model)
@@ -57,11 +66,6 @@ def new_tokenizer(texts: Iterable[str], model: ModelPart) -> Any:
 
 def _characters(texts: Iterable[str], model: ModelPart) -> dict[str, int]:
     found = set().union(*texts)
-    if model.word_delimiter_token in found:
-        raise ConfigError(
-            f"model.word_delimiter_token is {model.word_delimiter_token}, which the training text has as a character: "
-            "take another, or remove it from the text (data.chars_to_ignore)"
-        )
     tokens = [model.word_delimiter_token, *sorted(found - {" "}), model.unk_token, model.pad_token]
     return {token: number for number, token in enumerate(tokens)}
 
@@ -172,7 +176,39 @@ def regularization(model: ModelPart) -> dict[str, Any]:
     names = ["ctc_loss_reduction", "ctc_zero_infinity"]
     if model.apply_spec_augment:
         names += ["mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length"]
-    return changes | {name: getattr(model, name) for name in names}
+    return changes | {name: value for name in names if (value := getattr(model, name)) is not None}
+
+
+def refuse_other_vocabulary(tokenizer: Any, model: ModelPart) -> None:
+    """Refuses a config that asks for another vocabulary than that of the checkpoint which a run begins with.
+
+    Raises:
+        ConfigError: names what differs.
+    """
+    is_bpe = not isinstance(tokenizer, Wav2Vec2CTCTokenizer)
+    other = []
+    if model.vocabulary_file is not None and _given(model) != tokenizer.get_vocab():
+        other.append(f"model.vocabulary_file {model.vocabulary_file}")
+    if model.vocabulary in ("characters", "bpe") and (model.vocabulary == "bpe") != is_bpe:
+        other.append(f"model.vocabulary {model.vocabulary}")
+    if other:
+        raise ConfigError(
+            f"run.resume: the checkpoint has another vocabulary than {' and '.join(other)}, and weights for no other: "
+            "remove it"
+        )
+
+
+def unknown_characters(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], int, int]:
+    """What of texts a vocabulary of characters does not have; one of bytes has all.
+
+    Returns:
+        The characters, the most frequent first; how many of the texts' characters are such; and how many there are.
+    """
+    if not isinstance(tokenizer, Wav2Vec2CTCTokenizer):
+        return [], 0, 0
+    known, counts = {*tokenizer.get_vocab(), " "}, Counter(chain.from_iterable(texts))
+    unknown = [character for character, _ in counts.most_common() if character not in known]
+    return unknown, sum(counts[character] for character in unknown), counts.total()
 
 
 def check_rate(extractor: Any, origin: str) -> None:

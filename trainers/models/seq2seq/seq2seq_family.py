@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 CONTEXT_S = 120.0
 # Most label tokens of a decoder whose config names no number of positions.
 LABEL_TOKENS = 1024
+# Of a config: where it came from, what it was loaded with, and what loading switches off.
+NOT_ARCHITECTURE = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "layerdrop",
+    "apply_spec_augment",
+)
 POSITIONS = ("max_target_positions", "max_position_embeddings", "n_positions")
 
 
@@ -60,6 +69,7 @@ class Seq2SeqFamily:
     model_types: tuple[str, ...] = ("speech_to_text", "speech-encoder-decoder", "moonshine")
     foreign_fields: tuple[str, ...] = (
         *CTC_FIELDS,
+        "model.task",
         "model.borrowed_language",
         "model.dropout",
         "model.attention_dropout",
@@ -130,6 +140,10 @@ class Seq2SeqFamily:
         """Label ids of each text: the tokenizer's own without the decoder's start token, and one end token."""
         encoded = processor.tokenizer(list(texts)).input_ids if texts else []
         return [_between(ids, processor.start_id, processor.end_id) for ids in encoded]
+
+    def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
+        """See `Family`: its tokens write any text."""
+        return None
 
     def labels_fingerprint(self, processor: Any) -> str:
         """See `Family`: what the tokenizer saves, and the tokens around a text."""
@@ -202,9 +216,9 @@ def _between(ids: Sequence[int], start: int, end: int) -> list[int]:
 
 
 def _architecture(content: dict[str, Any]) -> dict[str, Any]:
-    """A config, and those in it, without where they came from and what they were loaded with."""
+    """A config, and those in it, without `NOT_ARCHITECTURE`."""
     return {
         name: _architecture(value) if isinstance(value, dict) else value
         for name, value in content.items()
-        if name not in ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+        if name not in NOT_ARCHITECTURE
     }

@@ -102,6 +102,11 @@ def load(model: ModelPart, processor: Seq2SeqProcessor, weights: Path | None) ->
     network = open_pretrained(
         model, lambda: AutoModelForSpeechSeq2Seq.from_pretrained(name, revision=revision, **options)
     )
+    for config in (network.config, getattr(network.config, "encoder", None)):
+        # Of a wav2vec2 encoder: what no field of the config asks for.
+        for name_of, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):
+            if hasattr(config, name_of):
+                setattr(config, name_of, off)
     return Seq2SeqRecognizer(network, processor)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,6 +130,10 @@ class WhisperFamily:
         encoded = (item.ids for item in backend.encode_batch_fast(list(texts), add_special_tokens=True))
         return [ids[1:] if ids and ids[0] == start else ids for ids in encoded]
 
+    def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
+        """See `Family`: its tokens write any text."""
+        return None
+
     def labels_fingerprint(self, processor: Any) -> str:
         """See `Family`: the tokenizer with its prefix, without what a call to it leaves behind."""
         tokenizer = json.loads(processor.tokenizer.backend_tokenizer.to_str())
@@ -167,7 +171,7 @@ def regularization(model: ModelPart) -> dict[str, Any]:
     changes["apply_spec_augment"] = model.apply_spec_augment
     if model.apply_spec_augment:
         names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
-        changes |= {name: getattr(model, name) for name in names}
+        changes |= {name: value for name in names if (value := getattr(model, name)) is not None}
     return changes
 
 

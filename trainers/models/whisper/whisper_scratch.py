@@ -34,6 +34,8 @@ TASKS = ("translate", "transcribe")
 # Seconds between two timestamp tokens, and seconds of one output of the encoder.
 TIME_PRECISION_S = 0.02
 FULL_CONTEXT_S = 30
+# Of SpecAugment, in every released model.
+MASK_LENGTH = 10
 
 
 def language_code(language: str) -> str:
@@ -126,9 +128,9 @@ def new_config(model: ModelPart, tokenizer: Any) -> WhisperConfig:
         activation_dropout=model.activation_dropout or 0.0,
         apply_spec_augment=model.apply_spec_augment,
         mask_time_prob=model.mask_time_prob,
-        mask_time_length=model.mask_time_length,
+        mask_time_length=model.mask_time_length or MASK_LENGTH,
         mask_feature_prob=model.mask_feature_prob,
-        mask_feature_length=model.mask_feature_length,
+        mask_feature_length=model.mask_feature_length or MASK_LENGTH,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
