@@ -168,7 +168,7 @@ def _new_base(rank: Rank, recognizer: Recognizer, *, is_own: bool) -> Base:
 
     def settle() -> Base:
         if not is_own:
-            return Base.pretrained(recognizer.model, rank.config.model)
+            return Base.pretrained(recognizer.model, rank.config.model, rank.config.run.seed)
         base = Base.own(recognizer.model)
         store_own(base, recognizer.model, rank.folder.storage.sub(layout.CHECKPOINTS), rank.staging.folder)
         return base
@@ -185,6 +185,8 @@ def _load_weights(rank: Rank, model: ModelPart, weights: Path | None) -> Recogni
             rank.folder.storage.download_folder(processor, Path(folder))
 
         def load(part: ModelPart) -> Recognizer:
+            # Of weights that the files lack, see `Base.seed`.
+            set_seed(rank.config.run.seed)
             return family_of(part).load_recognizer(part, description, rank.config.run.seed, weights=weights)
 
         return load_once_a_node(model, rank.session, load)

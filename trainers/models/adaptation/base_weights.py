@@ -31,18 +31,20 @@ class Base:
         name_or_path: Hub id or folder of a pretrained model. None: the run's own weights.
         revision: Git revision on the Hub.
         folder: Folder of the run's own weights, beside the checkpoints. None: pretrained ones.
+        seed: Seed of what transformers draws for weights that the pretrained files lack. None: not known.
     """
 
     sha256: str
     name_or_path: str | None = None
     revision: str | None = None
     folder: str | None = None
+    seed: int | None = None
 
     @classmethod
-    def pretrained(cls, network: Any, model: ModelPart) -> "Base":
-        """The weights of the config's model, at the revision that was opened."""
+    def pretrained(cls, network: Any, model: ModelPart, seed: int) -> "Base":
+        """The weights of the config's model, at the revision and with the seed that they were opened with."""
         revision = getattr(network.config, "_commit_hash", None) or model.revision
-        return cls(fingerprint(network), model.name_or_path, revision)
+        return cls(fingerprint(network), model.name_or_path, revision, seed=seed)
 
     @classmethod
     def own(cls, network: Any) -> "Base":
@@ -100,7 +102,12 @@ class Base:
         # A head for another vocabulary comes with the adapter.
         options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}
         revision = self.revision or "main"
-        network = open_pretrained(part, lambda: auto_class(config).from_pretrained(name, revision=revision, **options))
+        with torch.random.fork_rng(devices=[]):
+            if self.seed is not None:
+                torch.default_generator.manual_seed(self.seed)
+            network = open_pretrained(
+                part, lambda: auto_class(config).from_pretrained(name, revision=revision, **options)
+            )
         self.check(network)
         return network
 

@@ -9,6 +9,7 @@ from transformers import AutoModelForCTC, AutoModelForSpeechSeq2Seq
 
 from tests.trainers.models.adaptation.networks import CONFIGS, CTC, SEQ2SEQ
 from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import DamagedError
 from trainers.models.adaptation.base_weights import Base, fingerprint
 from trainers.models.adaptation.lora import ADAPTER_WEIGHTS, Adapter, merge_folder
@@ -132,3 +133,32 @@ def test_an_adapter_that_names_no_base_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_an_adapter_is_left_as_it_is(tmp_path: Path) -> None:
     network("whisper").save_pretrained(tmp_path)
     assert merge_folder(tmp_path) == tmp_path
+
+
+def test_weights_that_the_base_lacks_are_those_that_the_adapter_was_trained_beside(tmp_path: Path) -> None:
+    lacked, pretrained, folder = "wav2vec2.masked_spec_embed", tmp_path / "pretrained", tmp_path / "checkpoint"
+    network("wav2vec2").save_pretrained(pretrained)
+    weights = load_file(pretrained / "model.safetensors")
+    del weights[lacked]
+    save_file(weights, pretrained / "model.safetensors", metadata={"format": "pt"})
+    torch.manual_seed(7)
+    model = AutoModelForCTC.from_pretrained(pretrained)
+    drawn = model.state_dict()[lacked].clone()
+    base = Base.pretrained(model, ModelPart(name_or_path=str(pretrained)), 7)
+    folder.mkdir()
+    Adapter.added(model, PART, 0, base).save(folder)
+    merged = load_file(merge_folder(folder) / "model.safetensors")
+    assert torch.equal(merged[lacked], drawn)
+
+
+def test_a_base_of_a_version_that_wrote_no_seed_opens(tmp_path: Path) -> None:
+    network("wav2vec2").save_pretrained(tmp_path / "pretrained")
+    model = AutoModelForCTC.from_pretrained(tmp_path / "pretrained")
+    base = Base.pretrained(model, ModelPart(name_or_path=str(tmp_path / "pretrained")), 7)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    Adapter.added(model, PART, 0, base).save(folder)
+    written = json.loads((folder / "base.json").read_text())
+    del written["seed"]
+    (folder / "base.json").write_text(json.dumps(written))
+    assert fingerprint(AutoModelForCTC.from_pretrained(merge_folder(folder))) == base.sha256
