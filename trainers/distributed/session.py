@@ -93,6 +93,12 @@ class Session(ABC):
         torch.distributed.all_gather_object(items, item)
         return items
 
+    def raise_of_any(self, failed: Exception | None, what: str) -> None:
+        """Raises on every rank what failed on one, the first of them; `what` as of `barrier`."""
+        for outcome in self.gather(failed, what):
+            if outcome is not None:
+                raise outcome
+
     def broadcast(self, make: Callable[[], Any], what: str) -> Any:
         """What `make` returns on rank 0, on every rank; `what` as of `barrier`.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.distributed.session import Session
-from trainers.errors import DamagedError, ResumeError
+from trainers.errors import DamagedError, RayscribeError, ResumeError
 from trainers.run_folder.checkpoints import (
     MANIFEST,
     RetentionPolicy,
@@ -22,7 +22,7 @@ from trainers.run_folder.checkpoints import (
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import Staging, list_parts, newest_whole, remove
+from trainers.run_folder.staging import StagedPart, Staging, list_parts, newest_whole, remove
 from trainers.storage import Storage, open_storage
 
 FROM = "from:"
@@ -49,6 +49,7 @@ def take_over(
     Raises:
         FencedError: a later attempt has begun; every rank raises it.
         ResumeError: an earlier group is alive on this node, see `Staging.others`.
+        StorageError: a part of the checkpoint could not be uploaded.
     """
     others = staging.others(numbered=numbered, log=session.print_from_main) if session.local_rank == 0 else []
     # Also waits until all nodes are free of earlier groups.
@@ -58,17 +59,27 @@ def take_over(
     )
     found = newest_whole(parts)
     own = [each for rank, each in found if rank == session.rank and each.step > last_step]
-    # The first part comes last: it enters the checkpoint when all the others are stored.
-    for each in reversed(own):
+    later = [each for each in own if each.part.number > 0]
+    # The first part enters the checkpoint: not before all the others are stored, since it would wait for them.
+    session.raise_of_any(_failure(later, writer), "uploading the parts that a killed worker group left")
+    for each in own:
         if each.part.number == 0:
             upload_staged(each.folder, writer, retention)
-        else:
-            upload_part(each.folder, writer)
     session.barrier("uploading the checkpoint that a killed worker group left")
     for folder in others:
         remove(folder)
     if session.is_main_process:
         sweep(writer)
+
+
+def _failure(parts: Sequence[StagedPart], writer: GroupWriter) -> RayscribeError | None:
+    """Uploads parts of a checkpoint, not its first; gives what went wrong with one."""
+    try:
+        for each in parts:
+            upload_part(each.folder, writer)
+    except RayscribeError as error:
+        return error
+    return None
 
 
 def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> tuple[Checkpoint, Path] | None:

@@ -289,10 +289,7 @@ class KeepCheckpoints(TrainerCallback):
                 self._uploader.wait()
             except (FencedError, StorageError) as error:
                 failed = error
-        outcomes = self._session.gather(failed, "uploading the shards of the checkpoint before this one")
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
+        self._session.raise_of_any(failed, "uploading the shards of the checkpoint before this one")
 
     def _drop_stored(self) -> None:
         """Deletes what was kept on this node until its checkpoint was entered."""

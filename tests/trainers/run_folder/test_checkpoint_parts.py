@@ -1,12 +1,15 @@
 """A checkpoint whose ranks wrote on several nodes: each stores its own files, and it exists when all are stored."""
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.trainers.run_folder.writers import begin, first_group, group_of
-from trainers.errors import FencedError
+from trainers.distributed.session import LocalSession
+from trainers.errors import FencedError, StorageError
 from trainers.run_folder.checkpoints import (
     PART,
     RetentionPolicy,
@@ -17,9 +20,11 @@ from trainers.run_folder.checkpoints import (
     upload_part,
     upload_staged,
 )
+from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import WHOLE, Part, StagedPart, list_parts, newest_whole, part_of, stage
+from trainers.run_folder.resume import take_over
+from trainers.run_folder.staging import WHOLE, Part, StagedPart, Staging, list_parts, newest_whole, part_of, stage
 from trainers.storage import open_storage
 
 KEEP_ALL = RetentionPolicy(None, "eval_wer")
@@ -83,6 +88,67 @@ def test_parts_of_a_killed_group_come_together_under_a_name_of_the_next(folder: 
     assert made.name == "checkpoint-8-a1-x-y"
     assert folder.storage.exists(f"{CHECKPOINTS}/{made.name}/{PART.format(1)}")
     assert len(made.files) == 3
+
+
+@dataclass(frozen=True)
+class ThreadSession(LocalSession):
+    """The only rank of a node, which is a thread; what is gathered goes through a list that all share."""
+
+    together: Any = None
+    items: Any = None
+
+    def gather(self, item: Any, what: str) -> list[Any]:
+        """See Session."""
+        self.items[self.rank] = item
+        self.together.wait(TIMEOUT_S)
+        gathered = list(self.items)
+        self.together.wait(TIMEOUT_S)
+        return gathered
+
+    def broadcast(self, make: Any, what: str) -> Any:
+        """See Session."""
+        return self.gather(make() if self.is_main_process else None, what)[0]
+
+    def barrier(self, what: str) -> None:
+        """See Session."""
+        self.together.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_nodes_take_over_a_killed_group_s_parts_or_all_raise_what_went_wrong(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    driver, upload = begin(folder), type(folder.storage).upload_file
+
+    def upload_file(storage: Any, local: Path, key: str) -> None:
+        if is_full and "zero_pp_rank_1" in key:
+            raise StorageError(f"{storage.url(key)}: no space left on device")
+        upload(storage, local, key)
+
+    monkeypatch.setattr(type(folder.storage), "upload_file", upload_file)
+    together, items = threading.Barrier(2), [None, None]
+
+    said: dict[int, str] = {}
+
+    def node(rank: int) -> None:
+        staged_part(tmp_path / f"node{rank}" / "x", rank)
+        writer = GroupWriter.of(folder, driver.attempt, "y")
+        staging = Staging(tmp_path / f"node{rank}", "y", str(rank))
+        try:
+            take_over(staging, writer, KEEP_ALL, ThreadSession(rank, 2, 0, together, items), numbered=False)
+            said[rank] = ""
+        except StorageError as error:
+            said[rank] = str(error)
+
+    nodes = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in nodes:
+        thread.start()
+    for thread in nodes:
+        thread.join(TIMEOUT_S)
+    assert len(said) == 2, "none waits for ever"
+    assert said[0] == said[1]
+    assert ("zero_pp_rank_1_optim_states.pt: no space left on device" in said[0]) == is_full
+    assert [item.step for item in list_checkpoints(folder)] == ([] if is_full else [8])
 
 
 class TestWhatAKilledGroupLeft:

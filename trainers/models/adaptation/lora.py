@@ -148,7 +148,5 @@ def merge_once_a_node(folder: Path, session: Session) -> Path:
             merge_folder(folder)
         except RayscribeError as found:
             error = found
-    for found_by_a_node in session.gather(error, "merging the adapter into the weights"):
-        if found_by_a_node is not None:
-            raise found_by_a_node
+    session.raise_of_any(error, "merging the adapter into the weights")
     return merged_name(folder)
