@@ -22,6 +22,9 @@ TEXTS = ["a", "one two three four five six seven", "no", "the quick brown fox ju
     ""
 ]
 SPLITS = [(1, 4), (2, 1), (2, 2), (3, 1)]
+# Convolutions over samples add in another order for other batch sizes: measured up to 1.7e-5 of a norm of 98. The mean
+# of another count, which this is to find, differs by more than 1e-3.
+TOLERANCE = 1e-4
 CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
 MODELS: Mapping[str, dict[str, Any]] = {
     "whisper": {},
@@ -96,7 +99,7 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_shared_out(
     bench: Bench, whole: float, workers: int, accumulation: int
 ) -> None:
     assert whole > 0
-    assert bench.norm(workers, accumulation) == pytest.approx(whole, rel=1e-5)
+    assert bench.norm(workers, accumulation) == pytest.approx(whole, rel=TOLERANCE)
 
 
 @pytest.mark.slow
