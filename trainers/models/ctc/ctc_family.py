@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +14,6 @@ from trainers.config.parts.model_part import DECODER_FIELDS, ModelPart
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_frames import frame_count, has_bins, sees_padding
 from trainers.models.ctc.ctc_scratch import (
-    check_rate,
     for_tokenizer,
     new_config,
     new_extractor,
@@ -28,7 +25,7 @@ from trainers.models.ctc.ctc_scratch import (
 )
 from trainers.models.family import Limits
 from trainers.models.pretrained import open_pretrained
-from trainers.models.whisper.whisper_scratch import language_code
+from trainers.models.tokenizer_processor import code_or_name, refuse_other_rate, tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
@@ -143,19 +140,11 @@ class CtcFamily:
 
     def labels_fingerprint(self, processor: Any) -> str:
         """See `Family`: what the tokenizer saves."""
-        content = hashlib.sha256(f"{version('transformers')} {version('tokenizers')}".encode())
-        with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
-            processor.tokenizer.save_pretrained(folder)
-            for file in sorted(Path(folder).iterdir()):
-                content.update(file.name.encode() + file.read_bytes())
-        return content.hexdigest()[:16]
+        return tokenizer_fingerprint(processor.tokenizer, f"{version('transformers')} {version('tokenizers')}")
 
     def language_code(self, language: str) -> str:
         """See `Family`; of a language that Whisper does not know, what the config says."""
-        try:
-            return language_code(language)
-        except ConfigError:
-            return language.lower()
+        return code_or_name(language)
 
     def load_recognizer(
         self, model: ModelPart, description: Path | None, seed: int, *, weights: Path | None = None
@@ -197,7 +186,7 @@ def _open_extractor(model: ModelPart) -> Any:
         )
     name, revision = str(model.name_or_path), model.revision or "main"
     extractor = open_pretrained(model, lambda: AutoFeatureExtractor.from_pretrained(name, revision=revision))
-    check_rate(extractor, f"model.name_or_path: {name}")
+    refuse_other_rate(extractor, f"model.name_or_path: {name}")
     return extractor
 
 

@@ -20,7 +20,6 @@ from transformers import (
 )
 
 from trainers.config.parts.model_part import ModelPart
-from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 
 # Of the first layers, as in the released models: one output in 320 samples.
@@ -209,16 +208,3 @@ def unknown_characters(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str],
     known, counts = {*tokenizer.get_vocab(), " "}, Counter(chain.from_iterable(texts))
     unknown = [character for character, _ in counts.most_common() if character not in known]
     return unknown, sum(counts[character] for character in unknown), counts.total()
-
-
-def check_rate(extractor: Any, origin: str) -> None:
-    """Refuses an extractor of another sampling rate than that of stored clips.
-
-    Raises:
-        ConfigError: it has one.
-    """
-    if extractor.sampling_rate != SAMPLING_RATE_HZ:
-        raise ConfigError(
-            f"{origin}: its feature extractor takes {extractor.sampling_rate} Hz, and Rayscribe stores clips at "
-            f"{SAMPLING_RATE_HZ} Hz: take a model of that rate"
-        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 
 from trainers.config.parts.model_part import CTC_FIELDS, ModelPart
-from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 from trainers.models.family import Limits
 from trainers.models.pretrained import open_pretrained
-from trainers.models.whisper.whisper_scratch import language_code
+from trainers.models.tokenizer_processor import code_or_name, refuse_other_rate, tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
@@ -148,19 +145,11 @@ class Seq2SeqFamily:
     def labels_fingerprint(self, processor: Any) -> str:
         """See `Family`: what the tokenizer saves, and the tokens around a text."""
         tokens = (processor.start_id, processor.end_id, version("transformers"), version("tokenizers"))
-        content = hashlib.sha256(repr(tokens).encode())
-        with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
-            processor.tokenizer.save_pretrained(folder)
-            for file in sorted(Path(folder).iterdir()):
-                content.update(file.name.encode() + file.read_bytes())
-        return content.hexdigest()[:16]
+        return tokenizer_fingerprint(processor.tokenizer, repr(tokens))
 
     def language_code(self, language: str) -> str:
         """See `Family`; of a language that Whisper does not know, what the config says."""
-        try:
-            return language_code(language)
-        except ConfigError:
-            return language.lower()
+        return code_or_name(language)
 
     def load_recognizer(
         self, model: ModelPart, description: Path | None, seed: int, *, weights: Path | None = None
@@ -189,11 +178,7 @@ def _read_config(model: ModelPart) -> Any:
 
 def _processor_of(name_or_path: str | Path, revision: str, config: Any) -> Seq2SeqProcessor:
     extractor = AutoFeatureExtractor.from_pretrained(name_or_path, revision=revision)
-    if extractor.sampling_rate != SAMPLING_RATE_HZ:
-        raise ConfigError(
-            f"{name_or_path}: its feature extractor takes {extractor.sampling_rate} Hz, and Rayscribe stores clips at "
-            f"{SAMPLING_RATE_HZ} Hz: take a model of that rate"
-        )
+    refuse_other_rate(extractor, str(name_or_path))
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision)
     names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
     ids = [_id_of(config, name, str(name_or_path)) for name in names]
