@@ -33,6 +33,8 @@ NOT_HERE = {
     "data.test",
     "data.train",
     "data.validation",
+    "augment.noise_manifest",
+    "augment.rir_manifest",
 }
 
 
@@ -166,10 +168,49 @@ class TestRecordings:
         with pytest.raises(ResumeError, match=rf"1 recordings have changed since: {replaced}"):
             fit(wanted, LocalEngine())
 
-    def _started(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+    @pytest.mark.parametrize("field", ["augment.noise_manifest", "augment.rir_manifest"])
+    def test_those_that_are_mixed_into_clips_are_part_of_the_experiment(
+        self, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        noise = write_recording(tmp_path / "noise" / "hum.wav", speechlike(0.4, seed=5))
+        manifest = tmp_path / "noise" / "noise.csv"
+        manifest.write_text("path\nhum.wav\n")
+        wanted = self._started(tmp_path, monkeypatch, {field: str(manifest)})
+        own = noise.read_bytes()
+        write_recording(noise, speechlike(0.4, seed=6))
+        with pytest.raises(ResumeError, match=rf"{field}\.content: (.|\n)*1 recordings have changed since: {noise}"):
+            fit(wanted, LocalEngine())
+        noise.write_bytes(own)
+        manifest.write_text("path\nhum.wav\n./hum.wav\n")
+        with pytest.raises(ResumeError, match=rf"{field}\.content: "):
+            fit(wanted, LocalEngine())
+        manifest.write_text("path\nhum.wav\n")
+        fit(wanted, LocalEngine())
+        assert Journal(RunFolder.of(wanted)).read().finished is not None
+
+    def test_a_given_vocabulary_is_part_of_the_experiment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tokens, vocabulary = ["|", *"abcdefghijklmnopqrstuvwxyz", "[UNK]", "[PAD]"], tmp_path / "vocab.json"
+        vocabulary.write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+        sizes = {"d_model": 16, "encoder_layers": 1, "attention_heads": 2}
+        model = {"init": "scratch", "family": "ctc", "vocabulary_file": str(vocabulary), **sizes}
+        wanted = self._started(tmp_path, monkeypatch, {"model": model})
+        own = vocabulary.read_bytes()
+        vocabulary.write_text(json.dumps({token: number for number, token in enumerate(reversed(tokens))}))
+        with pytest.raises(ResumeError, match=r"model\.vocabulary_file\.content: "):
+            fit(wanted, LocalEngine())
+        vocabulary.unlink()
+        fit(wanted, LocalEngine())
+        vocabulary.write_bytes(own)
+        assert Journal(RunFolder.of(wanted)).read().finished is not None, "it has read what is gone"
+
+    def _started(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Mapping[str, Any] | None = None
+    ) -> TrainConfig:
         train = write_corpus(tmp_path / "speech", ["one", "two", "three", "four"], durations_s=[0.5] * 4, name="train")
         valid = write_corpus(tmp_path / "speech", ["one", "two"], durations_s=[0.5] * 2, name="valid")
-        changes = {"data.train": str(train), "data.validation": str(valid), "data.test": None}
+        changes = {"data.train": str(train), "data.validation": str(valid), "data.test": None, **(more or {})}
         wanted = small(tmp_path, tmp_path / "runs", changes)
         stop_after(wanted, 4, monkeypatch)
         return wanted

@@ -8,8 +8,7 @@ import numpy as np
 from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
 from trainers.data.audio import decode
-from trainers.data.augmentation.recording_pool import open_manifest
-from trainers.data.sources.opening import read_location
+from trainers.data.sources.opening import open_manifest, read_location
 from trainers.errors import AudioError, StorageError
 from trainers.inspection.findings import Finding, named, ok, problem
 from trainers.inspection.subject import Subject
@@ -35,8 +34,9 @@ def _recordings(subject: Subject, field: str, location: str) -> Finding:
     if not is_url(location) and not Path(location).is_file():
         return subject.unreachable(f"{field}: {location}: no such file; give a manifest (--set {field}=…)")
     config = subject.config
-    manifest = open_manifest(field, location, config.data.audio_column_name, config.run.storage_options)
-    paths: list[str] = manifest["audio"].to_pylist()
+    columns = (config.data.audio_column_name, None)
+    manifest = open_manifest(field, location, columns, config.run.storage_options)
+    paths: list[str] = manifest.table["audio"].to_pylist()
     chosen = sorted(np.random.default_rng(0).permutation(len(paths))[:MAX_DECODED].tolist())
     bad: list[str] = []
     for row in chosen:

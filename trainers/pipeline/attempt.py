@@ -1,8 +1,10 @@
 """Everything of an attempt before training: refuse early, prepare, open the attempt, write what it begins with."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from trainers.config.locations import cache_url_of
 from trainers.config.schema import TrainConfig
@@ -10,7 +12,7 @@ from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import select_scored, select_training
 from trainers.data.sources.fingerprint import changed_since, remember
-from trainers.data.sources.opening import Source
+from trainers.data.sources.opening import Source, read_location
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, ResumeError
 from trainers.models.adaptation.skeletons import describe_trained
@@ -27,7 +29,8 @@ from trainers.pipeline.continuation import (
     settled,
 )
 from trainers.pipeline.engine import Engine
-from trainers.pipeline.splits import check_storage, open_config_sources, prepare_splits
+from trainers.pipeline.experiment import content_name
+from trainers.pipeline.splits import check_storage, open_config_mixed, open_config_sources, prepare_splits
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import Driver, refuse_superseded
@@ -65,6 +68,36 @@ class AttemptRequest:
         return decide(self.folder.url, state, previous, self.config, data_keys, retried=retried)
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """What an attempt is trained with, before it is prepared.
+
+    Attributes:
+        sources: Data of the splits.
+        mixed: Recordings that are mixed into clips.
+        contents: Hash of each other file that is known: see `describe`.
+    """
+
+    sources: Sequence[Source]
+    mixed: Sequence[Source]
+    contents: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> Self:
+        """Opens what a config names."""
+        mixed, contents = open_config_mixed(config), {}
+        if config.model.vocabulary_file is not None:
+            # Where it is gone, a run that has read it goes on without.
+            with suppress(FileNotFoundError):
+                content = read_location(config.model.vocabulary_file, config.run.storage_options)
+                contents["model.vocabulary_file"] = hashlib.sha256(content).hexdigest()
+        return cls(open_config_sources(config), mixed, contents)
+
+    def keys(self, prepared: Mapping[str, str]) -> dict[str, str]:
+        """Hash of each content, given those of the prepared sets."""
+        return {**prepared, **self.contents, **{source.split: source.fingerprint for source in self.mixed}}
+
+
 def begin(request: AttemptRequest, status: StatusWriter) -> WorkOrder | None:
     """Begins an attempt; None where the run has finished already.
 
@@ -72,16 +105,16 @@ def begin(request: AttemptRequest, status: StatusWriter) -> WorkOrder | None:
         RayscribeError: the attempt cannot be begun, or cannot succeed.
     """
     journal = Journal(request.folder)
-    sources = _refuse_early(request, journal, status)
-    sets = _prepare(request, sources, status)
-    data_keys = {split: prepared.key for split, prepared in sets.items()}
+    opened = _refuse_early(request, journal, status)
+    sets = _prepare(request, opened, status)
+    data_keys = opened.keys({split: prepared.key for split, prepared in sets.items()})
     if _has_finished(request, journal, data_keys):
         return None
     driver, continuation = _open_attempt(request, journal, data_keys)
     return _write_attempt(replace(request, config=continuation.config), driver, continuation, sets)
 
 
-def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWriter) -> list[Source]:
+def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWriter) -> _Opened:
     """Finds before hours of preparing what would stop the attempt; gives the opened data."""
     config = request.config
     check_storage(config)
@@ -98,25 +131,28 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     if config.adapt.method != "full":
         print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, config.model, family)}")
     as_begun = settled(state, config)
-    sources = open_config_sources(as_begun)
+    opened = _Opened.of(as_begun)
+    data_keys = opened.keys({source.split: prepared_key(source, config.data) for source in opened.sources})
     try:
-        continuation = request.decide(state, {source.split: prepared_key(source, config.data) for source in sources})
+        continuation = request.decide(state, data_keys)
     except ResumeError as error:
-        raise ResumeError(f"{error}{_changed_recordings(config, state, sources)}") from None
+        raise ResumeError(f"{error}{_changed_recordings(config, state, opened)}") from None
     if continuation.config.data.fingerprint != as_begun.data.fingerprint:
         # Another experiment begins, to which the defaults of now apply.
-        sources = open_config_sources(continuation.config)
+        opened = _Opened.of(continuation.config)
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
-    return sources
+    return opened
 
 
-def _changed_recordings(config: TrainConfig, state: State, sources: Sequence[Source]) -> str:
+def _changed_recordings(config: TrainConfig, state: State, opened: _Opened) -> str:
     """Which recordings have changed since the run began, for the message; "" where that is not known."""
     known = state.experiment["experiment"] if state.experiment is not None else {}
     cache, lines = open_storage(cache_url_of(config), config.run.storage_options), []
-    for source in sources:
-        key = known.get(f"data.{source.split}")
+    keys = {source.split: known.get(f"data.{source.split}") for source in opened.sources}
+    keys |= {source.split: known.get(content_name(source.split)) for source in opened.mixed}
+    for source in (*opened.sources, *opened.mixed):
+        key = keys[source.split]
         changed = changed_since(cache, key, source.marks) if key is not None else []
         if changed:
             shown = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
@@ -124,16 +160,18 @@ def _changed_recordings(config: TrainConfig, state: State, sources: Sequence[Sou
     return "".join(lines)
 
 
-def _prepare(request: AttemptRequest, sources: Sequence[Source], status: StatusWriter) -> dict[str, PreparedSet]:
+def _prepare(request: AttemptRequest, opened: _Opened, status: StatusWriter) -> dict[str, PreparedSet]:
     sets = prepare_splits(
         request.config,
-        sources,
+        opened.sources,
         request.engine,
         show=lambda detail: status.show(Phase.PREPARING_DATA, detail=detail),
     )
     cache = open_storage(cache_url_of(request.config), request.config.run.storage_options)
-    for source in sources:
+    for source in opened.sources:
         remember(cache, sets[source.split].key, source.marks)
+    for source in opened.mixed:
+        remember(cache, source.fingerprint, source.marks)
     return sets
 
 

@@ -15,7 +15,16 @@ from trainers.config.locations import cache_url_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ResumeError
-from trainers.pipeline.experiment import BEGAN_FROM, RESOLVED, SHARDS, as_of_now, describe, difference, resolve_fields
+from trainers.pipeline.experiment import (
+    BEGAN_FROM,
+    RESOLVED,
+    SHARDS,
+    as_far_as_known,
+    as_of_now,
+    describe,
+    difference,
+    resolve_fields,
+)
 from trainers.run_folder.journal import State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, CONFIG, RESULT, RunFolder
 from trainers.run_folder.resume import FROM
@@ -80,7 +89,7 @@ def decide(
         state: What its journal comes to.
         previous: Content of the config that the newest attempt ran with. None: there is none.
         config: The config.
-        data_keys: Hash of the prepared set of each split.
+        data_keys: See `describe`.
         retried: A service repeats an attempt of this very run, so that `resume: never` does not refuse it.
 
     Raises:
@@ -96,7 +105,8 @@ def decide(
     assert state.experiment is not None
     before = as_of_now(state.experiment["experiment"])
     resolved = settled(state, config)
-    wanted = describe(resolved, data_keys, began_from=before.get(BEGAN_FROM))
+    wanted = as_far_as_known(describe(resolved, data_keys, began_from=before.get(BEGAN_FROM)), before)
+    before = as_far_as_known(before, wanted)
     # A version that did not write it went on with the checkpoint's optimizer, too: by now that is the run's own.
     before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
     if wanted != before:
@@ -137,8 +147,9 @@ def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapp
     if known is not None:
         before = {BEGAN_FROM: None, **as_of_now(known["experiment"])}
         resolved = resolve_fields(config, cache_url_of(config), before)
-        if describe(resolved, data_keys) == before:
-            return Continuation(resolved, _experiment(known["id"], before, lengths))
+        wanted = as_far_as_known(describe(resolved, data_keys), before)
+        if wanted == as_far_as_known(before, wanted):
+            return Continuation(resolved, _experiment(known["id"], wanted, lengths))
     resolved = resolve_fields(config, cache_url_of(config), None)
     return Continuation(resolved, _experiment(uuid.uuid4().hex, describe(resolved, data_keys), lengths))
 

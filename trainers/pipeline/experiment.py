@@ -8,6 +8,7 @@ from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.strategy_part import StrategyPart
 from trainers.config.parts.training_part import TrainingPart
+from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import default_window_shards
 from trainers.run_folder.resume import FROM
@@ -36,6 +37,8 @@ NOT_MATHEMATICS = {
     # Compared one by one, without those that only load and log.
     "training_args",
 }
+# Fields that name a file whose content is trained with, as the recordings of the splits are.
+FILES = (*(f"{part}.{name}" for part, name in AUGMENT_FIELDS), "model.vocabulary_file")
 # Fields whose null means: as the run began, or the default of new runs.
 RESOLVED = (
     "data.normalizer",
@@ -51,7 +54,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
 
     Args:
         config: The config, resolved (`resolve_fields`).
-        data_keys: Hash of the prepared set of each split.
+        data_keys: Hash of the prepared set of each split, and of the content of each of `FILES` that is known.
         began_from: What a run that goes on began from, where the config does not name it again.
     """
     shape = batch_shape(config, config.scaling.num_workers)
@@ -82,6 +85,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
             parts[f"training.training_args.{name}"] = value
     for name, value in config.strategy.model_dump(mode="json").items():
         parts[f"strategy.{name}"] = value
+    parts |= {content_name(name): data_keys[name] for name in FILES if name in data_keys}
     if config.strategy.is_sharded:
         parts[SHARDS] = f"{config.scaling.num_workers}, each with its shard"
     return parts
@@ -139,6 +143,17 @@ def _normalizer(config: TrainConfig, known: Mapping[str, Any] | None) -> str:
     # In a description it stands with its version.
     began_with = str(known["data.normalizer"]).partition(" ")[0] if known is not None else "none"
     return "basic" if began_with == "none" else began_with
+
+
+def as_far_as_known(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """A description with the contents of files that only another one knows: earlier versions did not look at them."""
+    unknown = {content_name(name) for name in FILES} & other.keys() - one.keys()
+    return {**one, **{name: other[name] for name in unknown}}
+
+
+def content_name(name: str) -> str:
+    """The name in a description of the content of a file that a field names."""
+    return f"{name}.content"
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, prepare
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.opening import SPLITS, Source, open_sources
+from trainers.data.sources.opening import SPLITS, Source, open_mixed_sources, open_sources
 from trainers.distributed.console import print_line
 from trainers.pipeline.engine import Engine
 from trainers.storage import open_storage
@@ -36,6 +37,15 @@ def open_config_sources(config: TrainConfig, splits: tuple[str, ...] = SPLITS) -
     options = config.run.storage_options
     memory = open_storage(cache_url_of(config), options)
     return open_sources(config.data, storage_options=options, splits=splits, memory=memory)
+
+
+def open_config_mixed(config: TrainConfig) -> list[Source]:
+    """Opens the manifests of recordings that a config mixes into clips."""
+    options = config.run.storage_options
+    fields = {f"{part}.{name}": getattr(config.augment, name) for part, name in AUGMENT_FIELDS}
+    locations = {field: location for field, location in fields.items() if location is not None}
+    memory = open_storage(cache_url_of(config), options)
+    return open_mixed_sources(config.data, locations, storage_options=options, memory=memory)
 
 
 def prepare_splits(

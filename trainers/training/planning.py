@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from trainers.config.schema import TrainConfig
 from trainers.data.augmentation.augmenter import Augmenter
-from trainers.data.augmentation.recording_pool import RecordingPool, open_manifest
+from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds, select_scored, select_training
+from trainers.data.sources.opening import open_manifest
 from trainers.models.family import Limits
 from trainers.models.labels import Labels, labels_of
 from trainers.models.recognizer import Decoding, Recognizer
@@ -71,8 +72,8 @@ def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None
         if location is None:
             return None
         options = config.run.storage_options
-        manifest = open_manifest(field, location, config.data.audio_column_name, options)
-        return RecordingPool(field, manifest, options)
+        manifest = open_manifest(field, location, (config.data.audio_column_name, None), options)
+        return RecordingPool(field, manifest.table, options)
 
     return Augmenter(
         part,

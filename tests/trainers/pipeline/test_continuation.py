@@ -12,7 +12,7 @@ from trainers.config.schema import TrainConfig
 from trainers.data.preparation import PrepareOptions
 from trainers.errors import ConfigError, ResumeError
 from trainers.pipeline.continuation import Continuation, decide
-from trainers.pipeline.experiment import as_of_now
+from trainers.pipeline.experiment import FILES, as_of_now
 from trainers.run_folder.journal import Checkpoint, State
 from trainers.training.schedule import Length
 
@@ -109,6 +109,43 @@ def test_a_run_of_a_version_without_adaptation_trained_all_weights() -> None:
     assert again(before, first, first).exact
     with pytest.raises(ResumeError, match=r"adapt\.method: 'full' → 'lora'"):
         again(before, first, config({**FIRST, **LORA}))
+
+
+@pytest.mark.parametrize("name", FILES)
+class TestContentOfAFile:
+    FIELDS: ClassVar = {
+        "augment.noise_manifest": NOISE,
+        "augment.rir_manifest": ROOMS,
+        "model.vocabulary_file": {"model.vocabulary_file": "/data/vocab.json"},
+    }
+
+    def test_is_part_of_the_experiment(self, name: str) -> None:
+        first = config({**FIRST, **self.FIELDS[name]})
+        state = self._started(first, {name: "one"})
+        assert decide(URL, state, None, first, {**keys(first), name: "one"}).exact
+        with pytest.raises(ResumeError, match=rf"{name}\.content: 'one' → 'other'"):
+            decide(URL, state, None, first, {**keys(first), name: "other"})
+
+    def test_is_the_run_s_own_from_the_first_attempt_that_knows_it(self, name: str) -> None:
+        first = config({**FIRST, **self.FIELDS[name]})
+        state = self._started(first, {})
+        known = decide(URL, state, None, first, {**keys(first), name: "one"})
+        assert known.exact
+        later = replace(state, experiment=known.experiment)
+        assert decide(URL, later, None, first, keys(first)).experiment == known.experiment, "where the file is gone"
+        with pytest.raises(ResumeError, match=rf"{name}\.content: 'one' → 'other'"):
+            decide(URL, later, None, first, {**keys(first), name: "other"})
+
+    def test_another_one_before_a_checkpoint_begins_another_experiment(self, name: str) -> None:
+        first = config({**FIRST, **self.FIELDS[name]})
+        state = replace(self._started(first, {name: "one"}), checkpoints=())
+        assert state.experiment is not None
+        same, other = (decide(URL, state, None, first, {**keys(first), name: it}) for it in ("one", "other"))
+        assert same.experiment["id"] == state.experiment["id"] != other.experiment["id"]
+
+    def _started(self, first: TrainConfig, contents: dict[str, str]) -> State:
+        begun = decide(URL, State(), None, first, {**keys(first), **contents})
+        return replace(started(first), experiment=begun.experiment)
 
 
 def _valid(changes: dict[str, Any]) -> TrainConfig | None:

@@ -8,38 +8,11 @@ import pyarrow as pa
 
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import decode
-from trainers.data.sources.manifest import read_manifest
 from trainers.data.sources.opening import read_location
 from trainers.errors import AudioError, DataError
 
 # Of one pool in one process: 70 minutes at 16 kHz. A manifest of more is read again as it is drawn from.
 KEPT_BYTES = 256 * 2**20
-
-
-def open_manifest(field: str, location: str, audio_column_name: str, storage_options: StorageOptions) -> pa.Table:
-    """A manifest of recordings without transcripts, see `manifest.read_manifest`.
-
-    Args:
-        field: The config's field that names it, for messages.
-        location: Absolute path or URL of the manifest.
-        audio_column_name: Its column of recordings; other columns are not read.
-        storage_options: How s3:// is reached.
-
-    Raises:
-        DataError: it is missing or wrong.
-        StorageError: the bucket cannot be read.
-    """
-    try:
-        content = read_location(location, storage_options)
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
-        raise DataError(
-            f"{field}: {location}: {reason}; give a manifest that every node reads (--set {field}=…)"
-        ) from None
-    try:
-        return read_manifest(location, content, audio_column_name=audio_column_name, text_column_name=None)
-    except DataError as error:
-        raise DataError(f"{field}: {error}") from None
 
 
 class RecordingPool:
@@ -50,7 +23,7 @@ class RecordingPool:
 
         Args:
             field: The config's field that names the manifest, for messages.
-            manifest: See `open_manifest`.
+            manifest: Its rows, see `manifest.read_manifest`.
             storage_options: How s3:// is reached.
         """
         self._field, self._storage_options = field, storage_options

@@ -22,7 +22,7 @@ from trainers.config.parts.data_part import DataPart, HubDatasetPart
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.data.sources import parquet_rows
 from trainers.data.sources.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
-from trainers.data.sources.fingerprint import MOST_ASKED_FOR, marks_of, settled_kind
+from trainers.data.sources.fingerprint import MOST_ASKED_FOR, Kind, marks_of, settled_kind
 from trainers.data.sources.manifest import read_manifest
 from trainers.errors import DataError, StorageError
 from trainers.storage import Storage, open_storage
@@ -32,11 +32,28 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
+class Manifest:
+    """A manifest that was read.
+
+    Attributes:
+        location: Its path or URL.
+        content: Its bytes.
+        table: Its rows, see `manifest.read_manifest`.
+        columns: Names of its columns of recordings and of transcripts; None where it has no transcripts.
+    """
+
+    location: str
+    content: bytes
+    table: pa.Table
+    columns: tuple[str, str | None]
+
+
+@dataclass(frozen=True)
 class Source:
     """One split of a data source.
 
     Attributes:
-        split: train, validation or test.
+        split: train, validation or test; or the field that names recordings which are mixed into clips.
         origin: Its name in messages: a path, a URL, a data set.
         table: Rows, see the module.
         fingerprint: Hash of everything that decides what the rows hold.
@@ -97,6 +114,66 @@ def open_sources(
     return _manifests(data, manifests, splits, storage_options, memory)
 
 
+def open_mixed_sources(
+    data: DataPart, locations: Mapping[str, str], *, storage_options: StorageOptions, memory: Storage | None = None
+) -> list[Source]:
+    """Opens manifests of recordings that are mixed into clips, fingerprinted as training data is.
+
+    Args:
+        data: The config's data part.
+        locations: Path or URL of each manifest, by the config's field that names it.
+        storage_options: How s3:// is reached.
+        memory: See `open_sources`.
+
+    Returns:
+        A Source for each, with the field's name in place of a split's.
+
+    Raises:
+        DataError: a manifest is missing or wrong.
+        StorageError: a bucket cannot be read.
+    """
+    sources = []
+    for name, location in locations.items():
+        manifest = open_manifest(name, location, (data.audio_column_name, None), storage_options)
+        kind = settled_kind(data.fingerprint or "auto", location)
+        # `content` is asked for of training data, which may be files where these are objects.
+        kind = "manifest" if kind == "content" and is_url(location) else kind
+        sources.append(_source_of(manifest, name, kind, storage_options, memory))
+    return sources
+
+
+def open_manifest(
+    field: str, location: str, columns: tuple[str, str | None], storage_options: StorageOptions
+) -> Manifest:
+    """Opens the manifest that a field of the config names.
+
+    Args:
+        field: The field's dotted name, for messages.
+        location: Absolute path or URL of the manifest.
+        columns: Its columns of recordings and of transcripts; None where there are no transcripts.
+        storage_options: How s3:// is reached.
+
+    Raises:
+        DataError: it is missing or wrong.
+        StorageError: the bucket cannot be read.
+    """
+    try:
+        content = read_location(location, storage_options)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
+        name = field.rpartition(".")[2]
+        raise DataError(
+            f"{field}: {location}: {reason}; give the path of a manifest (--set {field}=my/{name}.csv)"
+        ) from None
+    audio, text = columns
+    try:
+        table = read_manifest(location, content, audio_column_name=audio, text_column_name=text)
+    except DataError as error:
+        raise DataError(f"{field}: {error}") from None
+    _refuse_unsupported(table, f"{field}: {location}")
+    return Manifest(location, content, table, columns)
+
+
 def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
     """The bytes of a file at an absolute path or s3:// URL.
 
@@ -128,37 +205,28 @@ def _manifests(
     storage_options: StorageOptions,
     memory: Storage | None,
 ) -> list[Source]:
-    sources = []
+    columns, sources = (data.audio_column_name, data.text_column_name), []
     for split in splits:
-        location = manifests.get(split)
-        if location is None:
-            continue
-        try:
-            content = read_location(location, storage_options)
-        except OSError as error:
-            reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
-            raise DataError(
-                f"data.{split}: {location}: {reason}; give the path of a manifest (--set data.{split}=my/{split}.csv)"
-            ) from None
-        table = read_manifest(
-            location,
-            content,
-            audio_column_name=data.audio_column_name,
-            text_column_name=data.text_column_name,
-        )
-        _refuse_unsupported(table, f"data.{split}: {location}")
-        columns = (data.audio_column_name, data.text_column_name)
-        kind, paths = settled_kind(data.fingerprint or "auto", location), table["audio"].to_pylist()
-        marks = marks_of(kind, paths, location, storage_options, memory)
-        known = sum(each is not None for each in marks)
-        note = f"size and time of {known} of {len(marks)} recordings decide whether it is prepared again"
-        note = note if is_url(location) and len(marks) > MOST_ASKED_FOR else ""
-        # Sizes and times were all that there was, and have no name in the hash.
-        named = () if kind == "metadata" else (kind,)
-        fingerprint = _hash(content, columns, *named, marks)
-        by_path = {path: str(mark) for path, mark in zip(paths, marks, strict=False)}
-        sources.append(Source(split, location, table, fingerprint, note=note, marks=by_path))
+        if (location := manifests.get(split)) is not None:
+            manifest = open_manifest(f"data.{split}", location, columns, storage_options)
+            kind = settled_kind(data.fingerprint or "auto", location)
+            sources.append(_source_of(manifest, split, kind, storage_options, memory))
     return sources
+
+
+def _source_of(
+    manifest: Manifest, name: str, kind: Kind, storage_options: StorageOptions, memory: Storage | None
+) -> Source:
+    location, paths = manifest.location, manifest.table["audio"].to_pylist()
+    marks = marks_of(kind, paths, location, storage_options, memory)
+    known = sum(each is not None for each in marks)
+    note = f"size and time of {known} of {len(marks)} recordings decide whether it is prepared again"
+    note = note if is_url(location) and len(marks) > MOST_ASKED_FOR else ""
+    # Sizes and times were all that there was, and have no name in the hash.
+    named = () if kind == "metadata" else (kind,)
+    fingerprint = _hash(manifest.content, manifest.columns, *named, marks)
+    by_path = {path: str(mark) for path, mark in zip(paths, marks, strict=False)}
+    return Source(name, location, manifest.table, fingerprint, note=note, marks=by_path)
 
 
 def _refuse_unsupported(table: pa.Table, where: str) -> None:

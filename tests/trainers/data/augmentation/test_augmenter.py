@@ -11,9 +11,9 @@ from tests.trainers.synthetic import config, speechlike, write_recording
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.data.augmentation import recording_pool
 from trainers.data.augmentation.augmenter import Augmenter
-from trainers.data.augmentation.recording_pool import RecordingPool, open_manifest
+from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
-from trainers.data.sources.opening import read_location
+from trainers.data.sources.opening import open_manifest, read_location
 from trainers.errors import DataError
 from trainers.storage import open_storage
 
@@ -32,8 +32,8 @@ def manifest(tmp_path: Path) -> Path:
 
 
 def pool_of(manifest: Path) -> RecordingPool:
-    table = open_manifest("augment.noise_manifest", str(manifest), "path", DEFAULT_STORAGE_OPTIONS)
-    return RecordingPool("augment.noise_manifest", table, DEFAULT_STORAGE_OPTIONS)
+    opened = open_manifest("augment.noise_manifest", str(manifest), ("path", None), DEFAULT_STORAGE_OPTIONS)
+    return RecordingPool("augment.noise_manifest", opened.table, DEFAULT_STORAGE_OPTIONS)
 
 
 def everything(manifest: Path, seed: int = 1) -> Augmenter:
@@ -118,17 +118,19 @@ def test_manifest_and_recordings_may_be_in_a_bucket(manifest: Path, s3_bucket: s
     storage = open_storage(f"{s3_bucket}/noise", options)
     for path in manifest.parent.iterdir():
         storage.write_bytes(path.name, path.read_bytes())
-    table = open_manifest("augment.noise_manifest", f"{s3_bucket}/noise/noise.csv", "path", options)
-    pool, here = RecordingPool("augment.noise_manifest", table, options), pool_of(manifest)
+    opened = open_manifest("augment.noise_manifest", f"{s3_bucket}/noise/noise.csv", ("path", None), options)
+    pool, here = RecordingPool("augment.noise_manifest", opened.table, options), pool_of(manifest)
     one, other = (np.random.default_rng(0) for _ in range(2))
     for _ in range(6):
         assert np.array_equal(pool.draw(one), here.draw(other))
     with pytest.raises(DataError, match=r"s3://.*/gone\.csv: no such file"):
-        open_manifest("augment.noise_manifest", f"{s3_bucket}/noise/gone.csv", "path", options)
+        open_manifest("augment.noise_manifest", f"{s3_bucket}/noise/gone.csv", ("path", None), options)
 
 
 def test_what_is_wrong_with_a_manifest_is_said_by_its_field(manifest: Path) -> None:
-    with pytest.raises(DataError, match=r"augment\.noise_manifest: .*missing\.csv: no such file; give a manifest"):
+    with pytest.raises(
+        DataError, match=r"augment\.noise_manifest: .*missing\.csv: no such file; give the path of a manifest"
+    ):
         pool_of(manifest.with_name("missing.csv"))
     (manifest.parent / "1.wav").write_bytes(b"no audio")
     pool, generator = pool_of(manifest), np.random.default_rng(0)

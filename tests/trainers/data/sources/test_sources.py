@@ -8,7 +8,8 @@ from tests.trainers.synthetic import speechlike, write_recording, write_rows
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources import fingerprint, opening
-from trainers.data.sources.opening import Source, fingerprint_of, open_sources
+from trainers.data.sources.fingerprint import Kind
+from trainers.data.sources.opening import Source, fingerprint_of, open_mixed_sources, open_sources
 from trainers.storage import Storage, open_storage
 
 RECORDINGS = 12
@@ -61,3 +62,44 @@ class TestManifestInABucket:
         assert source.note == "size and time of 6 of 14 recordings decide whether it is prepared again"
         corpus.upload_file(write_recording(tmp_path / "x.wav", speechlike(0.2)), "0.wav")
         assert self.opened(corpus, fault_proxy).fingerprint != source.fingerprint
+
+
+class TestMixedRecordings:
+    def test_are_fingerprinted_as_training_data_is(self, tmp_path: Path) -> None:
+        manifest = self._manifest(tmp_path)
+        first = self._opened(str(manifest))
+        assert (first.split, first.table["audio"].to_pylist()) == ("augment.noise_manifest", [str(tmp_path / "n.wav")])
+        assert list(first.marks) == [str(tmp_path / "n.wav")]
+        write_recording(tmp_path / "n.wav", speechlike(0.1, seed=2))
+        assert self._opened(str(manifest)).fingerprint != first.fingerprint
+        write_recording(tmp_path / "n.wav", speechlike(0.1, seed=1))
+        assert self._opened(str(manifest)).fingerprint == first.fingerprint
+
+    def test_in_a_bucket_the_manifest_decides_unless_metadata_is_asked_for(
+        self, tmp_path: Path, s3_bucket: str, s3_endpoint: str
+    ) -> None:
+        options = StorageOptions(s3_endpoint)
+        storage = open_storage(f"{s3_bucket}/mixed", options)
+        storage.upload_file(self._manifest(tmp_path), "noise.csv")
+        storage.upload_file(tmp_path / "n.wav", "n.wav")
+        kinds: tuple[Kind, ...] = ("auto", "content", "metadata")
+        before = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
+        storage.upload_file(write_recording(tmp_path / "n.wav", speechlike(0.2)), "n.wav")
+        after = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
+        assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False]
+        (tmp_path / "noise.csv").write_text("path,kind\nn.wav,hum\n")
+        storage.upload_file(tmp_path / "noise.csv", "noise.csv")
+        later = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
+        assert not {*later} & {*before, *after}
+
+    def _manifest(self, folder: Path) -> Path:
+        write_recording(folder / "n.wav", speechlike(0.1, seed=1))
+        manifest = folder / "noise.csv"
+        manifest.write_text("path\nn.wav\n")
+        return manifest
+
+    def _opened(self, location: str, kind: Kind = "auto", options: StorageOptions | None = None) -> Source:
+        data = DataPart(train="/train.csv", validation="/valid.csv", fingerprint=kind)
+        wanted = {"augment.noise_manifest": location}
+        (source,) = open_mixed_sources(data, wanted, storage_options=options or StorageOptions())
+        return source
