@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from trainers.config.locations import cache_url_of
@@ -53,6 +53,7 @@ class AttemptRequest:
         folder: The run folder.
         overrides: What the command line changed, for the record.
         number: The attempt's number where a service counts. None: the next.
+        previous: Configs of earlier attempts that were read, by the attempt: an attempt is decided on several times.
     """
 
     config: TrainConfig
@@ -60,11 +61,14 @@ class AttemptRequest:
     folder: RunFolder
     overrides: Sequence[str]
     number: int | None
+    previous: dict[int | None, dict[str, Any] | None] = field(default_factory=dict)
 
     def decide(self, state: State, data_keys: Mapping[str, str]) -> Continuation:
         """See `continuation.decide`."""
         retried = self.number is not None and self.number > 1
-        previous = previous_config(self.folder, state)
+        if state.prepared not in self.previous:
+            self.previous[state.prepared] = previous_config(self.folder, state)
+        previous = self.previous[state.prepared]
         return decide(self.folder.url, state, previous, self.config, data_keys, retried=retried)
 
 

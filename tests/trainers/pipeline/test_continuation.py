@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -11,9 +12,12 @@ from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import PrepareOptions
 from trainers.errors import ConfigError, ResumeError
+from trainers.pipeline.attempt import AttemptRequest
 from trainers.pipeline.continuation import Continuation, decide
+from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.experiment import FILES, as_of_now
 from trainers.run_folder.journal import Checkpoint, State
+from trainers.run_folder.layout import RunFolder
 from trainers.training.schedule import Length
 
 URL = "/data/runs/run"
@@ -146,6 +150,26 @@ class TestContentOfAFile:
     def _started(self, first: TrainConfig, contents: dict[str, str]) -> State:
         begun = decide(URL, State(), None, first, {**keys(first), **contents})
         return replace(started(first), experiment=begun.experiment)
+
+
+def test_the_config_of_the_attempt_before_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = config({**FIRST, "run.storage_path": str(tmp_path)})
+    folder, state = RunFolder.of(wanted), started(wanted)
+    folder.sub("attempts/1").write_request(wanted, [])
+    request, read = AttemptRequest(wanted, LocalEngine(), folder, [], None), []
+    plain = type(folder.storage).read_bytes
+
+    def counted(storage: Any, key: str) -> bytes:
+        read.append(key)
+        return plain(storage, key)
+
+    monkeypatch.setattr(type(folder.storage), "read_bytes", counted)
+    for _ in range(3):
+        assert request.decide(state, keys(wanted)).changes == ()
+    assert len(read) == 1
+    folder.sub("attempts/2").write_request(wanted, [])
+    request.decide(replace(state, prepared=2), keys(wanted))
+    assert len(read) == 2, "a newer attempt came so far in the meantime"
 
 
 def _valid(changes: dict[str, Any]) -> TrainConfig | None:
