@@ -8,7 +8,7 @@ RayscribeError                 anything that we raise on purpose; its text names
 ├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
 │   └── DamagedError           a checkpoint is not whole, and will not become so
 ├── ResourceError              the cluster can never hold what the config asks for
-├── ScoringError               the ids that were scored are not the ids that were asked for
+├── ScoringError               the ids that were scored are not those that were asked for, or a score is no number
 ├── ProgramError               the code, a library or a value of the config is wrong in a way that nobody foresaw
 ├── FencedError                a newer attempt has taken the run over; this one must not write
 ├── LostWorkerError            the process of a training worker died
@@ -76,7 +76,7 @@ class ResourceError(RayscribeError):
 
 
 class ScoringError(RayscribeError):
-    """The scored ids are not exactly those of the data set."""
+    """The scored ids are not exactly those of the data set, or a score is not a finite number."""
 
     exit_code = 7
     final = True

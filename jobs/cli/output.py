@@ -1,6 +1,5 @@
 """Prints runs, attempts, events and usage as text, and as JSON."""
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -12,13 +11,14 @@ from pydantic import BaseModel
 
 from jobs.model import Attempt, AttemptState, Event, Run
 from trainers.config.durations import format_duration
+from trainers.storage.json_files import to_json
 
 LONGEST_REASON = 100
 
 
 def as_json(content: Any) -> None:
     """Prints one JSON document; models by their fields, times as seconds since 1970."""
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=_plain))
+    typer.echo(to_json(content, "the output", indent=2, default=_plain))
 
 
 def as_yaml(content: Any) -> None:

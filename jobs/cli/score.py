@@ -1,6 +1,5 @@
 """rayscribe score: error rates of any system's output."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ import typer
 
 from jobs.cli.output import as_json
 from trainers.errors import ConfigError
+from trainers.storage.json_files import to_jsonl
 
 
 def score(
@@ -62,7 +62,7 @@ def score(
 
 
 def _write_details(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    content = to_jsonl(lines, str(path))
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:

@@ -15,6 +15,7 @@ from trainers.run_folder.checkpoints import list_checkpoints
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
+from trainers.storage.json_files import finite
 
 Result = TypeVar("Result")
 
@@ -54,7 +55,7 @@ class RunFolders:
         def read() -> Progress | None:
             raw: dict[str, Any] | None = self.read(run, lambda folder: read_status(folder, attempt))
             # Training of a later version may say more.
-            known = {name: _finite(value) for name, value in (raw or {}).items() if name in Progress.model_fields}
+            known = {name: finite(value) for name, value in (raw or {}).items() if name in Progress.model_fields}
             return Progress.model_validate(known) if raw else None
 
         return self._or_default(run, read, None)
@@ -141,8 +142,3 @@ class RunFolders:
             raise StorageError(text) from None
         self._unresponsive.pop(location, None)
         return result
-
-
-def _finite(value: Any) -> Any:
-    """NaN is unequal to itself, and JSON has no form for it or for an infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,7 +14,7 @@ from transformers import WhisperForConditionalGeneration, WhisperTokenizer, pipe
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
-from trainers.errors import ConfigError, DataError, FencedError, ResumeError
+from trainers.errors import ConfigError, DataError, FencedError, ResumeError, ScoringError
 from trainers.main import main
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate, find_model
@@ -264,6 +264,14 @@ def test_what_is_too_long_is_left_out_of_training_and_on_request_out_of_the_scor
     assert "(1 of 3 utterances)" in result.headline
     left_out = [json.loads(line) for line in (run_folder(wanted) / "quarantine.jsonl").read_text().splitlines()]
     assert [(row["split"], row["reason"]) for row in left_out] == [("train", "more than 64 label tokens (the model)")]
+
+
+def test_a_training_that_diverges_ends_with_the_utterance_s_name(tones: Path, tmp_path: Path) -> None:
+    wanted = small(tones, tmp_path, {"training.learning_rate": 1e38, "training.max_steps": 4})
+    with pytest.raises(ScoringError, match=r"the loss of utterance \S+ is (nan|inf): .*lower training\.learning_rate"):
+        fit(wanted, LocalEngine())
+    folder = run_folder(wanted) / "attempts"
+    assert not [path for path in folder.rglob("*.json*") if "NaN" in path.read_text() or "Infinity" in path.read_text()]
 
 
 def test_weights_in_a_folder_transcribe_the_config_s_language(tones: Path, tmp_path: Path, hub_whisper: Path) -> None:

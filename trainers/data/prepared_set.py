@@ -30,6 +30,7 @@ from trainers.data.node_cache import NodeCache
 from trainers.data.shard_cache import ShardCache
 from trainers.errors import DataError, StorageError
 from trainers.storage import Storage, open_storage
+from trainers.storage.json_files import to_jsonl
 
 OPEN_SHARDS = 256
 INDEX_ROWS_AT_ONCE = 131_072
@@ -176,8 +177,7 @@ def finish(
     sink = io.BytesIO()
     pq.write_table(results, sink, compression="zstd")
     storage.write_bytes("index.parquet", sink.getvalue())
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in quarantine)
-    storage.write_bytes("quarantine.jsonl", lines.encode())
+    storage.write_bytes("quarantine.jsonl", to_jsonl(quarantine, "quarantine.jsonl").encode())
     storage.write_bytes("dataset_info.json", b"{}")
     storage.write_bytes("state.json", json.dumps(state, indent=1).encode())
     storage.write_bytes("summary.json", json.dumps(asdict(summary), indent=1).encode())

@@ -1,6 +1,5 @@
 """`--debug`: two batches through every stage of a recipe, in one process and in a folder that is thrown away."""
 
-import json
 import re
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from trainers.pipeline.root_cause import converting_memory_errors
 from trainers.pipeline.splits import prepare_all
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import FROM
+from trainers.storage.json_files import to_jsonl
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop
 from trainers.training.rank import WorkOrder
@@ -288,8 +288,7 @@ def _few_clips(config: TrainConfig, folder: Path) -> DataPart:
             }
             for row in source.table.slice(0, CLIPS[source.split]).to_pylist()
         ]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        Path(manifests[source.split]).write_text(text, encoding="utf-8")
+        Path(manifests[source.split]).write_text(to_jsonl(lines, source.split), encoding="utf-8")
     return data.model_copy(update=manifests)
 
 

@@ -19,6 +19,7 @@ from trainers.distributed.console import is_main_process
 from trainers.errors import FencedError, Interruption, RayscribeError, StorageError
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
+from trainers.storage.json_files import finite
 
 STATUS = "status.json"
 LOGS = "logs"
@@ -161,8 +162,8 @@ class StatusWriter:
             if status["phase"] == Phase.ENDED:
                 # The last status of the workers has how far training had come.
                 status = {**(read_status(self._folder, self._attempt) or {}), **status}
-            status = {**status, "at_s": time.time()}
-            self._folder.storage.write_bytes(status_key(self._attempt), json.dumps(status).encode())
+            status = {name: finite(value) for name, value in {**status, "at_s": time.time()}.items()}
+            self._folder.storage.write_bytes(status_key(self._attempt), json.dumps(status, allow_nan=False).encode())
         except StorageError:
             # Others report that the storage is not available; a status is not worth an attempt.
             return

@@ -26,6 +26,7 @@ from typing import Any
 
 from trainers.errors import ResumeError
 from trainers.run_folder.layout import ATTEMPTS, JOURNAL, RunFolder, now
+from trainers.storage.json_files import to_json
 
 _PARALLEL_READS = 16
 # After a lost race, so that many who race for entry after entry do not keep each other from it.
@@ -166,7 +167,7 @@ class Journal:
                 if entry is None:
                     return state
                 number = state.number + 1
-                content = json.dumps({"number": number, "at": now(), **entry}, ensure_ascii=False).encode()
+                content = to_json({"number": number, "at": now(), **entry}, _key(number)).encode()
                 if self._storage.create_exclusive(_key(number), content):
                     self._state = fold(state, json.loads(content))
                     return self._state

@@ -35,6 +35,7 @@ from trainers.config.loader import to_yaml
 from trainers.config.locations import storage_path_of
 from trainers.config.schema import TrainConfig
 from trainers.storage import Storage, open_storage
+from trainers.storage.json_files import to_json, to_jsonl
 
 ATTEMPT = "attempt.json"
 CONFIG = "config.yaml"
@@ -94,12 +95,20 @@ class RunFolder:
         return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
 
     def write_json(self, key: str, content: Any) -> None:
-        """Writes a JSON file."""
-        self.storage.write_bytes(key, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+        """Writes a JSON file.
+
+        Raises:
+            ScoringError: a number in it is not finite.
+        """
+        self.storage.write_bytes(key, (to_json(content, self.storage.url(key), indent=2) + "\n").encode())
 
     def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes one line of JSON a row."""
-        self.storage.write_bytes(key, jsonl(rows))
+        """Writes one line of JSON a row.
+
+        Raises:
+            ScoringError: a number in it is not finite.
+        """
+        self.storage.write_bytes(key, to_jsonl(rows, self.storage.url(key)).encode())
 
     def write_request(self, config: TrainConfig, overrides: Sequence[str]) -> None:
         """Writes the config, and what was changed on the command line."""
@@ -114,11 +123,6 @@ class RunFolder:
         """Writes evaluation/<split>.jsonl, then evaluation/<split>.json."""
         self.write_jsonl(f"{EVALUATION}/{split}.jsonl", rows)
         self.write_json(f"{EVALUATION}/{split}.json", totals)
-
-
-def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Renders one line of JSON a row."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def now() -> str:

@@ -126,7 +126,8 @@ class Scorer:
 
         Raises:
             CutShortError: a rank gave up.
-            ScoringError: an utterance was scored twice or not at all; the references hold no word.
+            ScoringError: an utterance was scored twice or not at all; the references hold no word; the model gives no
+                finite numbers.
         """
         model = self._recognizer.model
         was_training = model.training
@@ -200,6 +201,8 @@ class Scorer:
         all_ids, scored = self._index["id"].to_pylist(), self._index.take(self._rows)
         ids = scored["id"].to_pylist()
         check_ids(ids, [all_ids[item.position] for item in gathered])
+        # Here every rank finds it.
+        _refuse_not_finite(ids, gathered)
         # One of each, in the order of the index.
         result = ErrorRates().compute(
             predictions=[item.recognition.text for item in gathered],
@@ -222,6 +225,17 @@ class Scorer:
         # Added exactly, so that the loss does not move with the order of ranks either.
         loss = math.fsum(item.recognition.loss for item in gathered) / sum(item.labels for item in gathered)
         return SplitScore(score, utterances, loss, normalizer, len(all_ids) - len(ids))
+
+
+def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) -> None:
+    for id_, item in zip(ids, hypotheses, strict=True):
+        for name in ("loss", "avg_logprob"):
+            number = getattr(item.recognition, name)
+            if not math.isfinite(number):
+                raise ScoringError(
+                    f"the {name} of utterance {id_} is {number}: the model's weights or outputs are no longer finite; "
+                    "go on from an earlier checkpoint with a lower training.learning_rate, or in float32"
+                )
 
 
 def _nbest_of(recognition: Recognition) -> tuple[dict[str, Any], ...] | None:

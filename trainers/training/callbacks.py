@@ -1,6 +1,5 @@
 """What a training run tells: one line of progress, numbers in metrics.jsonl, checkpoints on their way home."""
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import METRICS, now
 from trainers.run_folder.staging import WHOLE, Part, stage
 from trainers.scoring.scorer import SplitScore
+from trainers.storage.json_files import finite, to_json, to_jsonl
 
 VALIDATION = "validation"
 
@@ -52,7 +52,9 @@ class MetricsLog:
             FencedError: after an earlier line it was found that another attempt has taken over.
         """
         self._refuse_if_fenced()
-        self._last = self._pool.submit(self._append, json.dumps(line))
+        # A loss or a norm may be infinite for a step, as where fp16 then scales it down.
+        content = {name: finite(value) for name, value in line.items()}
+        self._last = self._pool.submit(self._append, to_json(content, METRICS))
 
     def flush(self) -> None:
         """Waits until all lines are written.
@@ -311,7 +313,12 @@ class KeepCheckpoints(TrainerCallback):
 
 
 def write_validation(folder: Path, result: SplitScore) -> None:
-    """Writes a checkpoint's score on the validation set, to be shown beside the test score of the best."""
-    (folder / f"{VALIDATION}.json").write_text(json.dumps(result.to_json_dict(), indent=2))
-    lines = (json.dumps(item.to_json_dict(), ensure_ascii=False) + "\n" for item in result.utterances)
-    (folder / f"{VALIDATION}.jsonl").write_text("".join(lines), encoding="utf-8")
+    """Writes a checkpoint's score on the validation set, to be shown beside the test score of the best.
+
+    Raises:
+        ScoringError: a number in it is not finite.
+    """
+    totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
+    (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
+    rows = (item.to_json_dict() for item in result.utterances)
+    (folder / lines).write_text(to_jsonl(rows, lines), encoding="utf-8")

@@ -25,6 +25,16 @@ def test_lines_go_into_the_group_s_own_file(storage: Storage) -> None:
     assert not storage.exists(METRICS)
 
 
+def test_a_norm_that_is_infinite_for_a_step_is_null(storage: Storage) -> None:
+    folder = RunFolder(storage)
+    writer = first_group(folder)
+    log = MetricsLog(writer, print)
+    log.write({"step": 1, "loss": 2.5, "grad_norm": float("inf")})
+    log.flush()
+    text = storage.read_bytes(writer.group.metrics_key).decode()
+    assert text == '{"step": 1, "loss": 2.5, "grad_norm": null}\n', "JSON has no infinity"
+
+
 def test_a_stale_group_learns_of_it_and_its_line_does_not_count(storage: Storage) -> None:
     folder = RunFolder(storage)
     log = MetricsLog(first_group(folder), print)
