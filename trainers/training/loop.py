@@ -33,6 +33,7 @@ from trainers.training.checkpoint_reports import CheckpointReports
 from trainers.training.planning import cache_bytes, plan_training, scored_clips, scoring_options
 from trainers.training.rank import Rank, Start
 from trainers.training.schedule import Schedule
+from trainers.training.strategies.every_layer import run_every_layer
 from trainers.training.strategies.zero import nvme_optimizer
 from trainers.training.trainer import ApplyConfig, PlannedBatches, Reseed, SpeechTrainer
 from trainers.training.validation_scoring import Validation, pass_on
@@ -83,6 +84,8 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
     """Loads the model, plans the batches, and ties the Trainer to both. Every rank calls it."""
     config, session, order = rank.config, rank.session, rank.order
     recognizer = _load_model(rank, start, weights)
+    if config.strategy.shards_weights:
+        recognizer = replace(recognizer, notes=(*recognizer.notes, *run_every_layer(recognizer.model)))
     plan, clips = plan_training(config, order.sets["train"], recognizer, session.world_size)
     reports = CheckpointReports(session, rank.writer, config.checkpoint.score_attribute)
 

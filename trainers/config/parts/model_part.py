@@ -107,7 +107,9 @@ class ModelPart(Part):
         None, description="CTC: dropout before the output layer. null: the model's own."
     )
     layerdrop: Dropout | None = Field(
-        None, description="CTC: how often a layer is skipped in training. null: 0, as ranks must agree on it."
+        None,
+        description="CTC: how often a layer is skipped in training. null: 0. With weights that "
+        "are sharded (ZeRO-3, FSDP2) it is 0, as ranks must agree on it.",
     )
     apply_spec_augment: bool = Field(
         False,

@@ -103,6 +103,11 @@ class StrategyPart(Part):
         """Whether each worker holds, and writes into a checkpoint, only its own shard."""
         return self.name != "ddp"
 
+    @property
+    def shards_weights(self) -> bool:
+        """Whether no worker holds all weights while a step trains."""
+        return self.name == "fsdp" or self.stage == 3
+
     def _offload_problems(self) -> list[str]:
         problems = []
         if self.offload_param is not None and self.stage != 3:
