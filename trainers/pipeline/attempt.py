@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from trainers.config.locations import cache_url_of
 from trainers.config.schema import TrainConfig
+from trainers.config.unread_fields import refuse_unread_fields
 from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import select_scored, select_training
@@ -24,6 +25,7 @@ from trainers.pipeline.continuation import (
     Continuation,
     decide,
     finished,
+    has_begun,
     previous_config,
     refuse_without_journal,
     settled,
@@ -129,6 +131,8 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     status.show(Phase.PREPARING_DATA, detail="opening the data")
     family = family_of(config.model)
     refuse_foreign_fields(config, family)
+    if not has_begun(state):
+        refuse_unread_fields(config)
     if not family.learns_processor(config.model):
         # Weights that cannot be opened, a language without a token.
         family.open_processor(config.model, None)

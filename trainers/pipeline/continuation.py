@@ -14,6 +14,7 @@ import yaml
 from trainers.config.locations import cache_url_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
+from trainers.config.unread_fields import default_of, unread_fields, value_of
 from trainers.errors import ResumeError
 from trainers.pipeline.experiment import (
     BEGAN_FROM,
@@ -106,7 +107,7 @@ def decide(
     before = as_of_now(state.experiment["experiment"])
     resolved = settled(state, config)
     wanted = as_far_as_known(describe(resolved, data_keys, began_from=before.get(BEGAN_FROM)), before)
-    before = as_far_as_known(before, wanted)
+    before = as_far_as_known(before, wanted) | _removed(before, wanted, resolved)
     # A version that did not write it went on with the checkpoint's optimizer, too: by now that is the run's own.
     before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
     if wanted != before:
@@ -117,6 +118,14 @@ def decide(
             + _other_shards(before, wanted)
         )
     return _go_on(url, state, previous, resolved, wanted)
+
+
+def _removed(before: Mapping[str, Any], wanted: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """Fields that a run began with though nothing reads them, and that are now left out, as new runs must."""
+    names = (
+        name for name in unread_fields(config) if name in before and value_of(config, name) == default_of(config, name)
+    )
+    return {name: wanted[name] for name in names}
 
 
 def _other_shards(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from trainers.config.overrides import apply_overrides
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.data.sources.opening import open_sources
 from trainers.distributed.session import LocalSession
@@ -228,7 +229,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "training.save_steps": 1,
         "training.eval_steps": None,
         "training.logging_steps": 1,
-        "training.per_device_train_batch_size": min(training.per_device_train_batch_size, BATCH),
+        "training.per_device_train_batch_size": _utterances(training),
         "training.per_device_eval_batch_size": min(training.per_device_eval_batch_size, BATCH),
         "training.gradient_accumulation_steps": min(training.gradient_accumulation_steps, 2),
         "training.global_batch_size": None,
@@ -239,6 +240,12 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     }
     overrides = [(tuple(name.split(".")), value) for name, value in changes.items()]
     return TrainConfig.model_validate(apply_overrides(config.model_dump(), overrides))
+
+
+def _utterances(training: TrainingPart) -> int:
+    if training.max_batch_duration_s is not None:
+        return training.per_device_train_batch_size
+    return min(training.per_device_train_batch_size, BATCH)
 
 
 def _needs_gpu(config: TrainConfig) -> bool:

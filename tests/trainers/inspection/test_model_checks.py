@@ -50,8 +50,8 @@ def tampered(whisper: Path, tmp_path: Path) -> Tampered:
             content.update(keys)
             kept = {key: value for key, value in content.items() if value is not None}
             (folder / name).write_text(json.dumps(kept))
-        pretrained = {"model.init": "pretrained", "model.name_or_path": str(folder), "model.max_context_s": None}
-        return subject_of(tmp_path, {**pretrained, **fields})
+        weights = {"init": "pretrained", "name_or_path": str(folder), "language": "English"}
+        return subject_of(tmp_path, {"model": weights, **fields})
 
     return make
 
@@ -91,6 +91,10 @@ class TestAdaptation:
 
 
 class TestModel:
+    def test_a_field_that_nothing_reads(self, tampered: Tampered) -> None:
+        subject = tampered(**{"model.d_model": 256})
+        assert "model.d_model is 256, but model.init is pretrained" in the_one(check_model, subject, "error")
+
     def test_a_folder_without_a_model(self, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         changes = {"model.init": "pretrained", "model.name_or_path": str(tmp_path / "empty")}

@@ -152,6 +152,19 @@ class TestContentOfAFile:
         return replace(started(first), experiment=begun.experiment)
 
 
+def test_a_field_that_nothing_reads_may_be_taken_out_of_a_run_that_began_with_it() -> None:
+    weights = {"init": "pretrained", "name_or_path": "/weights", "language": "English"}
+    first = config({**FIRST, "model": {**weights, "d_model": 256}, "training.lr_scheduler_type": "constant"})
+    first = config({**first.model_dump(exclude={"job"}), "training.warmup_steps": 5})
+    state = started(first)
+    assert again(state, first, first).exact
+    without = config({**first.model_dump(exclude={"job"}), "model": weights, "training.warmup_steps": 0})
+    assert again(state, first, without).exact
+    other = config({**first.model_dump(exclude={"job"}), "model": {**weights, "d_model": 64}})
+    with pytest.raises(ResumeError, match=r"model\.d_model: 256 → 64"):
+        again(state, first, other)
+
+
 def test_the_config_of_the_attempt_before_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = config({**FIRST, "run.storage_path": str(tmp_path)})
     folder, state = RunFolder.of(wanted), started(wanted)

@@ -125,7 +125,11 @@ def _length_of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if steps in (None, -1):
         steps = DEFAULT_MAX_STEPS
-    return {"max_steps": DEFAULT_MAX_STEPS, "warmup_steps": min(DEFAULT_WARMUP_STEPS, steps // 10)}
+    length = {"max_steps": DEFAULT_MAX_STEPS}
+    if values.get("lr_scheduler_type") == "constant":
+        # Which has no warm-up.
+        return length
+    return {**length, "warmup_steps": min(DEFAULT_WARMUP_STEPS, steps // 10)}
 
 
 def storage_override(environment: Mapping[str, str]) -> list[Override]:

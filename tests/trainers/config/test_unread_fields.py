@@ -1,0 +1,88 @@
+"""A field that nothing reads is refused in a new run; one that has begun with it goes on, with or without it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainers.synthetic import config
+from trainers.config.loader import build_config, read_yaml
+from trainers.config.locations import variables_in
+from trainers.config.unread_fields import default_of, refuse_unread_fields, unread_fields
+from trainers.errors import ConfigError
+
+SPECS = Path(__file__).parents[3] / "jobs" / "specs"
+PRETRAINED: dict[str, Any] = {"init": "pretrained", "name_or_path": "/weights", "language": "English"}
+CTC: dict[str, Any] = {"init": "scratch", "family": "ctc", "d_model": 16, "attention_heads": 2}
+ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model": {**PRETRAINED, "d_model": 256}},
+            r"model\.d_model is 256, but model\.init is pretrained, and weights",
+        ),
+        ({"model": {**PRETRAINED, "num_mel_bins": 128}}, r"model\.num_mel_bins is 128, .*: remove model\.num_mel_bins"),
+        ({"model": {**PRETRAINED, "architecture": "hubert"}}, r"model\.architecture is hubert"),
+        ({"model": {**PRETRAINED, "vocab_size": 400}}, r"model\.vocab_size is 400, but no byte-level BPE is learned"),
+        ({"model": {**PRETRAINED, "vocabulary": "characters", "vocab_size": 400}}, r"model\.vocab_size is 400"),
+        ({"model": {**CTC, "vocab_size": 400}}, r"model\.vocab_size is 400"),
+        (
+            {"model": {**PRETRAINED, "vocabulary": "own", "unk_token": "<unk>"}},
+            r"model\.unk_token is <unk>, but .* own",
+        ),
+        ({"model": {**CTC, "vocabulary": "bpe", "word_delimiter_token": "_"}}, r"model\.word_delimiter_token is _"),
+        ({"model": {**CTC, "architecture": "data2vec-audio", "feat_extract_norm": "group"}}, r"feat_extract_norm is"),
+        ({"model.revision": "v2"}, r"model\.revision is v2, but model\.init is scratch"),
+        ({**ZERO, "strategy.stage3_prefetch_bucket_size": 9}, r"stage3_prefetch_bucket_size is 9, but .* is 2, not 3"),
+        ({**ZERO, "strategy.zero_stage": 3, "strategy.allgather_bucket_size": 9}, r"allgather_bucket_size is 9"),
+        (
+            {"training.max_batch_duration_s": 9, "training.per_device_train_batch_size": 2},
+            r"per_device_train_batch_size is 2, but training\.max_batch_duration_s sizes the batch",
+        ),
+        ({"training.lr_scheduler_type": "constant", "training.warmup_steps": 5}, r"training\.warmup_steps is 5"),
+    ],
+)
+def test_it_is_refused_by_name_with_the_reason(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        refuse_unread_fields(config(changes))
+
+
+def test_all_are_in_one_message() -> None:
+    wanted = config({"model": {**PRETRAINED, "d_model": 256, "encoder_layers": 6}, "training.warmup_steps": 5})
+    with pytest.raises(ConfigError) as caught:
+        refuse_unread_fields(wanted)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"model": PRETRAINED},
+        {"model": CTC},
+        {"model": {**CTC, "vocabulary": "bpe", "vocab_size": 400, "unk_token": "<u>"}},
+        {"model": {**PRETRAINED, "vocabulary": "bpe", "vocab_size": 400}},
+        {"model": {**PRETRAINED, "vocabulary": "characters", "word_delimiter_token": "_", "revision": "v2"}},
+        {**ZERO, "strategy.allgather_bucket_size": 9},
+        {**ZERO, "strategy.zero_stage": 3, "strategy.stage3_prefetch_bucket_size": 9},
+        {"training.lr_scheduler_type": "constant_with_warmup", "training.warmup_steps": 5},
+    ],
+)
+def test_what_is_read_is_taken(changes: dict[str, Any]) -> None:
+    refuse_unread_fields(config(changes))
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_recipe_has_one(path: Path) -> None:
+    known = dict.fromkeys(variables_in(path.read_text(encoding="utf-8")), "/data")
+    refuse_unread_fields(build_config(read_yaml(path), origin=path.name, environment=known))
+
+
+def test_each_is_a_field() -> None:
+    for changes in ({"model": PRETRAINED}, {"model": {**PRETRAINED, "vocabulary": "own"}}, {"model": CTC}, ZERO):
+        wanted = config(changes)
+        for name in unread_fields(wanted):
+            default_of(wanted, name)
