@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=ee8f7ce2c7751a43
+key=519426c96e2d812d
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -138,6 +138,7 @@ rich==15.0.0
 rpds-py==2026.9.1
 s3transfer==0.19.3
 safetensors==0.8.0
+sentencepiece==0.2.3
 shellingham==1.5.4
 six==1.17.0
 smart-open==9.0.2

@@ -45,6 +45,8 @@ class Seq2SeqProcessor:
         start_id: The decoder's start token, which it is given and which stands in no label.
         end_id: Ends each label.
         pad_id: Stands behind shorter labels.
+        language_id: The token of the language, the first of each label, which every hypothesis is made to begin with.
+            None: the tokenizer has no such tokens.
     """
 
     feature_extractor: Any
@@ -52,6 +54,7 @@ class Seq2SeqProcessor:
     start_id: int
     end_id: int
     pad_id: int
+    language_id: int | None = None
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes both parts."""
@@ -103,7 +106,7 @@ class Seq2SeqFamily:
                 f"run.resume: the checkpoint's model is of another architecture or size than {model.name_or_path}: "
                 "set model to what the checkpoint was trained with"
             )
-        _processor_of(source, "main", config).save_pretrained(folder)
+        _processor_of(source, "main", config, model.language).save_pretrained(folder)
         config.save_pretrained(folder)
 
     def open_processor(self, model: ModelPart, description: Path | None) -> Seq2SeqProcessor:
@@ -112,7 +115,7 @@ class Seq2SeqFamily:
             return _processor_of(description, "main", AutoConfig.from_pretrained(description))
         name, revision = str(model.name_or_path), model.revision or "main"
         config = _read_config(model)
-        return open_pretrained(model, lambda: _processor_of(name, revision, config))
+        return open_pretrained(model, lambda: _processor_of(name, revision, config, model.language))
 
     def limits(self, model: ModelPart, processor: Any) -> Limits:
         """See `Family`."""
@@ -176,13 +179,41 @@ def _read_config(model: ModelPart) -> Any:
     return open_pretrained(model, lambda: AutoConfig.from_pretrained(name, revision=revision))
 
 
-def _processor_of(name_or_path: str | Path, revision: str, config: Any) -> Seq2SeqProcessor:
+def _processor_of(
+    name_or_path: str | Path, revision: str, config: Any, language: str | None = None
+) -> Seq2SeqProcessor:
     extractor = AutoFeatureExtractor.from_pretrained(name_or_path, revision=revision)
     refuse_other_rate(extractor, str(name_or_path))
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision)
     names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-    ids = [_id_of(config, name, str(name_or_path)) for name in names]
-    return Seq2SeqProcessor(extractor, tokenizer, *ids)
+    start_id, end_id, pad_id = (_id_of(config, name, str(name_or_path)) for name in names)
+    language_id = _set_language(tokenizer, language, name_or_path)
+    return Seq2SeqProcessor(extractor, tokenizer, start_id, end_id, pad_id, language_id)
+
+
+def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
+    """Has a tokenizer with tokens of languages (multilingual Speech2Text) begin labels with the language's.
+
+    Args:
+        tokenizer: A transformers tokenizer; one without such tokens writes any language.
+        language: The config's. None: that which the tokenizer was saved with.
+        origin: Where it came from, for the message.
+
+    Returns:
+        The token's id; None for a tokenizer without such tokens.
+
+    Raises:
+        ConfigError: it has no token for the language.
+    """
+    if getattr(tokenizer, "lang_codes", None) is None:
+        return None
+    if language is not None:
+        code = code_or_name(language)
+        if code not in tokenizer.lang_code_to_id:
+            known = ", ".join(sorted(tokenizer.lang_code_to_id))
+            raise ConfigError(f"model.language is {language}, and {origin} has tokens for {known}: name one of these")
+        tokenizer.tgt_lang = code
+    return int(tokenizer.lang_code_to_id[tokenizer.tgt_lang])
 
 
 def _id_of(config: Any, name: str, origin: str) -> int:

@@ -65,6 +65,7 @@ class Seq2SeqRecognizer(Recognizer):
                 decoder_start_token_id=self.processor.start_id,
                 eos_token_id=self.processor.end_id,
                 pad_token_id=self.processor.pad_id,
+                **self._language_options,
             )
             each = len(tokens) // size
             repeated = {name: value.repeat_interleave(each, dim=0) for name, value in given.items()}
@@ -75,29 +76,41 @@ class Seq2SeqRecognizer(Recognizer):
             for group, loss in zip(grouped, losses, strict=True)
         ]
 
+    @property
+    def _language_options(self) -> dict[str, int]:
+        """What has `generate` begin with the token of the language."""
+        language_id = self.processor.language_id
+        return {"forced_bos_token_id": language_id} if language_id is not None else {}
+
     def _alternatives(self, given: Mapping[str, torch.Tensor], tokens: torch.Tensor, most: int) -> list[Alternative]:
         """Hypotheses of their tokens, (R, T) and padded."""
         rows = [without_end(row, {self.processor.pad_id, self.processor.end_id}) for row in tokens.tolist()]
         texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
         ended = [row if len(row) == most else [*row, self.processor.end_id] for row in rows]
-        sums = self._sums(given, ended)
+        # The token of a language is given.
+        first = 0 if self.processor.language_id is None else 1
+        sums = self._sums(given, ended, first)
         return [
-            Alternative(text.strip(), -total / len(row)) for text, total, row in zip(texts, sums, ended, strict=True)
+            Alternative(text.strip(), -total / max(1, len(row) - first))
+            for text, total, row in zip(texts, sums, ended, strict=True)
         ]
 
-    def _sums(self, given: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]]) -> list[float]:
-        """Cross-entropy of each row of labels, nats."""
+    def _sums(self, given: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], first: int = 0) -> list[float]:
+        """Cross-entropy of each row of labels from its token `first` on, nats."""
         collated = {name: value.to(self.model.device) for name, value in self.collate_labels(labels).items()}
         targets = collated.pop("labels")
         logits = self.model(**given, **collated).logits
-        return [float(label_loss(row[None], target[None], 1)) for row, target in zip(logits, targets, strict=True)]
+        rows = zip(logits[:, first:], targets[:, first:], strict=True)
+        return [float(label_loss(row[None], target[None], 1)) for row, target in rows]
 
 
 def load(model: ModelPart, processor: Seq2SeqProcessor, weights: Path | None) -> Seq2SeqRecognizer:
     """See `Family.load_recognizer`."""
     options = {"dtype": torch.float32, **attention(model)}
     if weights is not None:
-        return Seq2SeqRecognizer(AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options), processor)
+        network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
+        _settle_generation(network, processor)
+        return Seq2SeqRecognizer(network, processor)
     name, revision = str(model.name_or_path), model.revision or "main"
     network = open_pretrained(
         model, lambda: AutoModelForSpeechSeq2Seq.from_pretrained(name, revision=revision, **options)
@@ -107,7 +120,14 @@ def load(model: ModelPart, processor: Seq2SeqProcessor, weights: Path | None) ->
         for name_of, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):
             if hasattr(config, name_of):
                 setattr(config, name_of, off)
+    _settle_generation(network, processor)
     return Seq2SeqRecognizer(network, processor)
+
+
+def _settle_generation(network: Any, processor: Seq2SeqProcessor) -> None:
+    """Has the exported model write the language by itself, in a pipeline too."""
+    if processor.language_id is not None:
+        network.generation_config.forced_bos_token_id = processor.language_id
 
 
 def open_exported(folder: Path, processor: Seq2SeqProcessor) -> Seq2SeqRecognizer:
