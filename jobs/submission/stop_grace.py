@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.model import Progress
-from trainers.config.parts.checkpoint_part import BYTES_PER_WEIGHT
+from trainers.config.parts.checkpoint_part import BYTES_PER_NUMBER, BYTES_PER_WEIGHT
 
 LEAST_S, MOST_S = 120, 3600
 # Of a file server or a bucket, until an attempt has measured its own.
@@ -23,6 +23,8 @@ RELEASED = {
     "large-v3": 1550e6,
     "large-v3-turbo": 809e6,
 }
+# Of the released models, tiny's.
+LEAST_WIDTH = 384
 _RELEASED = re.compile(r"whisper-([a-z0-9-]+?)(\.en)?$")
 
 
@@ -38,8 +40,26 @@ def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
         return int(given)
     measured = progress.checkpoint_s if progress is not None else None
     if measured is None:
-        measured = weights_of(config["model"]) * BYTES_PER_WEIGHT / ASSUMED_BYTES_PER_S
+        measured = checkpoint_bytes_of(config) / ASSUMED_BYTES_PER_S
     return round(min(max(LEAST_S, CHECKPOINTS * measured), MOST_S))
+
+
+def checkpoint_bytes_of(config: Mapping[str, Any]) -> float:
+    """About how large a checkpoint is at most; 0 where the model's name does not say it.
+
+    Args:
+        config: The run's config; one of a version without `adapt` or `strategy` trains all weights by DDP.
+    """
+    model, adapt = config["model"], config.get("adapt", {})
+    weights = weights_of(model)
+    if config.get("strategy", {}).get("name", "ddp") != "ddp":
+        # Shards of the weights, and the optimizer's own copy of them, beside what each checkpoint holds.
+        return weights * (BYTES_PER_WEIGHT + 2 * BYTES_PER_NUMBER)
+    if adapt.get("method") == "lora":
+        # r × (m + n) weights beside an m × n layer with n ≥ m ≥ width: 2 × r / width of the layer's at most.
+        width = model["d_model"] if model["init"] == "scratch" else LEAST_WIDTH
+        return weights * min(1.0, 2 * adapt["r"] / width) * BYTES_PER_WEIGHT
+    return weights * BYTES_PER_WEIGHT
 
 
 def weights_of(model: Mapping[str, Any]) -> float:

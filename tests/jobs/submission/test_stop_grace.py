@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from jobs.model import Progress
-from jobs.submission.stop_grace import stop_grace_s, weights_of
+from jobs.submission.stop_grace import checkpoint_bytes_of, stop_grace_s, weights_of
 
 
 def config(grace_s: int | None = None, **model: Any) -> dict[str, Any]:
@@ -27,6 +27,23 @@ def test_a_small_model_has_two_minutes() -> None:
 
 def test_a_large_model_has_the_time_that_three_of_its_checkpoints_take() -> None:
     assert stop_grace_s(config(**LARGE), None) == round(3 * 1550e6 * 12 / 50e6)
+
+
+def test_an_adapter_s_checkpoints_are_small() -> None:
+    lora = {"method": "lora", "r": 16}
+    assert stop_grace_s({**config(**LARGE), "adapt": lora}, None) == 120
+    assert stop_grace_s({**config(**LARGE), "adapt": {**lora, "r": 10_000}}, None) == stop_grace_s(
+        config(**LARGE), None
+    )
+    # 384 layers of width 1280, as peft counts them.
+    assert checkpoint_bytes_of({**config(**LARGE), "adapt": lora}) > 384 * 2 * 16 * 1280 * 12
+    assert stop_grace_s({**config(**LARGE), "adapt": {"method": "freeze_encoder", "r": 16}}, None) == 1116
+
+
+def test_shards_hold_the_weights_twice_more() -> None:
+    sharded = {**config(**LARGE), "strategy": {"name": "deepspeed"}}
+    assert stop_grace_s(sharded, None) == round(3 * 1550e6 * 20 / 50e6)
+    assert stop_grace_s({**sharded, "strategy": {"name": "ddp"}}, None) == 1116
 
 
 @pytest.mark.parametrize(("checkpoint_s", "grace_s"), [(None, 1116), (100.0, 300), (1.0, 120), (5000.0, 3600)])
