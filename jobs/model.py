@@ -76,6 +76,7 @@ class Progress(Record):
     max_steps: int | None = None
     loss: float | None = None
     wer: float | None = None
+    full_context_wer: float | None = None
     eta_s: float | None = None
     checkpoint_s: float | None = None
     detail: str = ""

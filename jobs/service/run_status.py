@@ -83,7 +83,9 @@ def describe(progress: Progress) -> str:
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4f}")
     if progress.wer is not None:
-        parts.append(f"WER {progress.wer:.2f}%")
+        full = progress.full_context_wer
+        beside = f" ({full:.2f}% at the full context)" if full is not None else ""
+        parts.append(f"WER {progress.wer:.2f}%{beside}")
     if progress.eta_s is not None:
         parts.append(f"ETA {format_duration(progress.eta_s)}")
     if progress.detail:

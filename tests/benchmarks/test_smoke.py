@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import __main__ as stock
-from tests.benchmarks import api, augmentation, ledger, queue, unheard_speakers
+from tests.benchmarks import api, augmentation, ledger, queue, short_context, unheard_speakers
 from tests.benchmarks.scale import bucket_reading, coordination, hub_memory, shard_fetches, training_start
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -46,6 +46,13 @@ def test_unheard_speakers(
     changes = ["--set", "training.max_steps=2", "--set", "training.save_steps=2", "--set", "training.eval_steps=2"]
     assert unheard_speakers.main(["--speakers", "theo", *changes]) == 0
     assert "| all | 430 |" in capsys.readouterr().out
+
+
+def test_short_context(speech_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FSDD", str(speech_data / "fsdd"))
+    assert short_context.main(["--smoke"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + len(short_context.KEEPING)
 
 
 def test_reading_from_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,3 +67,20 @@ class TrainConfig(Part):
         if trains(info):
             refuse_contradictions(self.strategy, self.adapt, self.training, self.scaling)
         return self
+
+    @model_validator(mode="after")
+    def _matching_fits(self) -> Self:
+        field, weight = "training.full_context_matching", self.training.full_context_matching
+        method, strategy = self.adapt.method, self.strategy
+        problems = []
+        if self.model.init == "scratch":
+            problems.append("model.init is scratch, and new weights say nothing at 30 s that could be kept")
+        if self.model.max_context_s is None:
+            problems.append("model.max_context_s is null, so that it is trained at its whole context anyway")
+        if method in ("freeze_encoder", "decoder_only"):
+            problems.append(f"adapt.method {method} keeps the encoder as it is, bit for bit")
+        if strategy.is_sharded:
+            problems.append(f"strategy.name is {strategy.name}, and the original is a whole copy on each worker")
+        if weight and problems:
+            raise ValueError(f"{field} is {weight}, but {'; and '.join(problems)}: change that, or set {field}: 0")
+        return self

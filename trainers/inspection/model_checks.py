@@ -11,7 +11,7 @@ from trainers.inspection.findings import Check, Finding, named, ok, problem, ski
 from trainers.inspection.opened_model import Opened, needs_model, open_model
 from trainers.inspection.subject import Split, Subject
 from trainers.inspection.whisper_checks import CHECKS as WHISPER_CHECKS
-from trainers.models.family import Limits, masking_problem
+from trainers.models.family import Limits, masking_problem, matching_problem
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
@@ -22,9 +22,13 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     if isinstance(opened, Finding):
         yield opened
         return
-    unmaskable = masking_problem(subject.config.augment, opened.family.limits(part, opened.processor))
-    if unmaskable is not None:
-        yield problem(unmaskable)
+    limits = opened.family.limits(part, opened.processor)
+    for text in (
+        masking_problem(subject.config.augment, limits),
+        matching_problem(subject.config.training, part, limits),
+    ):
+        if text is not None:
+            yield problem(text)
     if part.init == "scratch":
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
         return

@@ -1,11 +1,13 @@
 """The best checkpoint as a folder that `from_pretrained` and `pipeline` open, with a model card."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.models.family import Family
 from trainers.models.known_families import family_of_folder
@@ -52,8 +54,13 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
         header["base_model"] = config.model.name_or_path
     origin = config.model.name_or_path or "new weights"
     rows = [f"| validation | {_rates(checkpoint.metrics, 'eval_')} |"]
+    if "eval_full_context_wer" in checkpoint.metrics:
+        rows.append(f"| validation, at the full context | {_rates(checkpoint.metrics, 'eval_full_context_')} |")
     if test is not None:
         rows.append(f"| test ({test['scored']} of {test['utterances']} utterances) | {_rates(test, '')} |")
+        full = beyond(config.model, test)
+        if full is not None:
+            rows.append(f"| test, at the full context ({full['context_s']:g} s) | {_rates(full, '')} |")
     padding = (
         f"Clips were padded to length buckets of at most {config.model.max_context_s} s in training.\n\n"
         if config.model.max_context_s is not None
@@ -72,5 +79,11 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
     )
 
 
-def _rates(metrics: dict[str, Any], prefix: str) -> str:
+def beyond(model: ModelPart, totals: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The score at the model's whole context, where that is longer than the one that it is trained at; else None."""
+    full: Mapping[str, Any] | None = totals.get("full_context")
+    return full if full is not None and full["context_s"] > (model.max_context_s or full["context_s"]) else None
+
+
+def _rates(metrics: Mapping[str, Any], prefix: str) -> str:
     return " | ".join(f"{metrics[prefix + name]:.2f}" for name in ("wer", "cer", "ser"))

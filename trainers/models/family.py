@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.training_part import TrainingPart
 from trainers.data.frame_count import FrameCount
 
 if TYPE_CHECKING:
@@ -51,6 +52,17 @@ def masking_problem(augment: AugmentPart, limits: Limits) -> str | None:
     return (
         f"augment.frequency_masks is {augment.frequency_masks}, but this model is given samples, which have no "
         "frequency bins: set it to 0; model.apply_spec_augment and mask_feature_prob mask inside the model"
+    )
+
+
+def matching_problem(training: TrainingPart, model: ModelPart, limits: Limits) -> str | None:
+    """Why a model has no longer context of its own to be matched at; None where it has, or is not asked to."""
+    if not training.full_context_matching or (model.max_context_s or limits.context_s) < limits.context_s:
+        return None
+    return (
+        f"training.full_context_matching is {training.full_context_matching}, but model.max_context_s "
+        f"{model.max_context_s} is not shorter than the model's own context of {limits.context_s:g} s: lower it, or "
+        "set full_context_matching: 0"
     )
 
 

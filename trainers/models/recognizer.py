@@ -14,8 +14,9 @@ from trainers.data.features import Features
 from trainers.models.family import Family, Limits
 
 if TYPE_CHECKING:
-    # It loads peft.
+    # The first loads peft.
     from trainers.models.adaptation.lora import Adapter
+    from trainers.models.whisper.full_context_matching import FullContextMatching
 
 IGNORED_LABEL = -100
 # From label ids of each utterance, -100 among them kept: `labels`, -100 behind each, and what else the model is given.
@@ -96,12 +97,14 @@ class Recognizer(ABC):
         processor: Its processor.
         notes: What was changed of the weights' own settings and matters to the result, a line each.
         adapter: What is trained inside the model in place of its weights. None: they are themselves.
+        matching: What keeps it near the original at the whole context. None: nothing does.
     """
 
     model: Any
     processor: Any
     notes: tuple[str, ...] = ()
     adapter: Adapter | None = None
+    matching: FullContextMatching | None = None
 
     @property
     @abstractmethod

@@ -17,7 +17,7 @@ from trainers.data.sources.opening import Source, read_location
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, ResumeError
 from trainers.models.adaptation.skeletons import describe_trained
-from trainers.models.family import masking_problem
+from trainers.models.family import masking_problem, matching_problem
 from trainers.models.known_families import family_of, refuse_foreign_fields
 from trainers.models.labels import labels_of
 from trainers.models.processor import settle_processor
@@ -271,7 +271,7 @@ def _check_utterances(
     texts = sets["train"].index["text"].to_pylist()
     processor = settle_processor(family, config.model, home, texts, taken_over)
     limits = family.limits(config.model, processor)
-    problem = masking_problem(config.augment, limits)
+    problem = masking_problem(config.augment, limits) or matching_problem(config.training, config.model, limits)
     if problem is not None:
         raise ConfigError(problem)
     bounds, left_out, used = bounds_of(config, limits), [], {}

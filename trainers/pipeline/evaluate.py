@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.errors import ConfigError
+from trainers.models.export import beyond
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.splits import prepare_all
 from trainers.run_folder import layout
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
-from trainers.scoring.ranking import score_line
+from trainers.scoring.ranking import rates_of, score_line
 from trainers.storage import open_storage
 from trainers.training.scoring_worker import EvaluateOrder
 
@@ -30,20 +32,26 @@ class RunResult:
         folder: The run folder's path or URL.
         totals: Totals of the split that was scored last: test, or validation where there is no test.
         split: Its name.
-        language: Of the speech, as `model.language` has it.
+        model: Says the language of the speech, and to which context the model is shortened.
     """
 
     folder: str
     totals: Mapping[str, Any]
     split: str
-    language: str | None
+    model: ModelPart
 
     @property
     def headline(self) -> str:
-        """`WER 4.2% on test (200 utterances) · normalizer basic 1 · <folder>`, or `(199 of 200 utterances)`."""
-        requested, scored = self.totals["utterances"], self.totals["scored"]
+        """`WER 4.2% on test (200 utterances) · normalizer basic 1 · <folder>`, or `(199 of 200 utterances)`.
+
+        Of a model that is trained at a shorter context than its own, what it scores there: `· at 30 s: WER 4.5%`.
+        """
+        requested, scored, language = self.totals["utterances"], self.totals["scored"], self.model.language
         count = f"{scored}" if scored == requested else f"{scored} of {requested}"
-        return f"{score_line(self.totals, f'{self.split} ({count} utterances)', self.language)} · {self.folder}"
+        line = score_line(self.totals, f"{self.split} ({count} utterances)", language)
+        full = beyond(self.model, self.totals)
+        beside = f" · at {full['context_s']:g} s: {rates_of(full, language)}" if full is not None else ""
+        return f"{line}{beside} · {self.folder}"
 
 
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:
@@ -81,7 +89,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
     folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
     engine.evaluate(order, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
-    return RunResult(folder.url, totals or {}, split, config.model.language)
+    return RunResult(folder.url, totals or {}, split, config.model)
 
 
 def find_model(model: str, storage_options: StorageOptions) -> str:

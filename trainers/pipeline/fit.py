@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import RayscribeError
 from trainers.pipeline.attempt import AttemptRequest, begin
@@ -36,15 +37,15 @@ def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = (), a
         if order is not None:
             final.attempt = order.attempt
             engine.train(order, folder)
-        result = _result_of(folder, order, config.model.language)
+        result = _result_of(folder, order, config.model)
         final.headline = result.headline
     return result
 
 
-def _result_of(folder: RunFolder, order: WorkOrder | None, language: str | None) -> RunResult:
+def _result_of(folder: RunFolder, order: WorkOrder | None, model: ModelPart) -> RunResult:
     finish = Journal(folder).read().finished
     if finish is None or (order is not None and finish.attempt < order.attempt):
         raise RayscribeError(f"{folder.url}: the workers ended without a result; look into {layout.ATTEMPTS}/")
     split = "validation" if finish.result["test"] is None else "test"
     totals = folder.read_json(f"{finish.outputs}/{layout.EVALUATION}/{split}.json")
-    return RunResult(folder.url, totals or {}, split, language)
+    return RunResult(folder.url, totals or {}, split, model)

@@ -31,10 +31,10 @@ POLL_S = 0.2
 # The name that the manifest of a quarantined checkpoint gets; its files stay for inspection.
 DAMAGED = "DAMAGED.json"
 # What training needs to go on, and nobody else; the optimizer's is twice the model.
-TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json"}
-# In an adapter's checkpoint: the weights that it was trained on. Its `folder` names a run's own, which are a folder
-# beside the checkpoints.
-BASE = "base.json"
+TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json", "original.json"}
+# In an adapter's checkpoint: the weights that it was trained on; in one of a model that is matched with its original:
+# those that the run began with. Its `folder` names a run's own, which are a folder beside the checkpoints.
+BASE, ORIGINAL = "base.json", "original.json"
 # Written last.
 _BASE_COMPLETE = "config.json"
 _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
@@ -235,7 +235,7 @@ def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
 
 
 def fetch_base(storage: Storage, local: Path) -> None:
-    """Copies the run's own weights that an adapter was trained on beside its checkpoint here; nothing for any other.
+    """Copies the run's own weights that a checkpoint names beside it here; nothing for one that names none.
 
     Args:
         storage: The folder above the checkpoint.
@@ -245,8 +245,8 @@ def fetch_base(storage: Storage, local: Path) -> None:
         DamagedError: they are missing. Whether they are the right ones is seen when they are opened.
         StorageError: the storage is not available.
     """
-    base = local / BASE
-    name = json.loads(base.read_bytes())["folder"] if base.is_file() else None
+    base = next((local / file for file in (BASE, ORIGINAL) if (local / file).is_file()), None)
+    name = json.loads(base.read_bytes())["folder"] if base is not None else None
     if name is None:
         return
     if not _BASE_FOLDER.fullmatch(name) or not storage.exists(f"{name}/{_BASE_COMPLETE}"):

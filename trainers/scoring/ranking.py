@@ -42,12 +42,16 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
         what: What was scored: `test (200 utterances)`.
         language: As for `ranking_rate`.
     """
-    rates = f"WER {_percent(totals['wer'])}"
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     if ranking_rate(language) == "cer":
-        rates = f"CER {_percent(totals['cer'])}, {rates}"
         remarks.insert(0, f"CER ranks: {language} is written without spaces between words")
-    return " · ".join((f"{rates} on {what}", *remarks))
+    return " · ".join((f"{rates_of(totals, language)} on {what}", *remarks))
+
+
+def rates_of(totals: Mapping[str, Any], language: str | None) -> str:
+    """`WER 4.2%`, or `CER 1.3%, WER 4.2%` where CER ranks; arguments as of `score_line`."""
+    wer = f"WER {_percent(totals['wer'])}"
+    return f"CER {_percent(totals['cer'])}, {wer}" if ranking_rate(language) == "cer" else wer
 
 
 def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:

@@ -32,12 +32,22 @@ class ScoringOptions:
         normalizer: Name of what is done to both texts before they are compared, see `normalizers`.
         edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of one length are recognized
             together, and none is padded.
+        full_context_s: Seconds of the model's whole context, where a second score is made of clips that are padded to
+            it. None: no second score.
     """
 
     batch_size: int
     decoding: Decoding
     normalizer: str
     edges_s: tuple[float, ...] | None
+    full_context_s: float | None = None
+
+    @property
+    def of_full_context(self) -> "ScoringOptions":
+        """How the second score is made."""
+        assert self.full_context_s is not None
+        decoding = replace(self.decoding, nbest=None)
+        return replace(self, decoding=decoding, edges_s=(self.full_context_s,), full_context_s=None)
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class SplitScore:
         loss: Cross-entropy per label in nats.
         normalizer: What was done to both texts before they were compared.
         skipped: Utterances that are too long for the model, and were left out as the config says.
+        full_context: The same at the model's whole context, where that was asked for.
     """
 
     score: Score
@@ -57,6 +68,7 @@ class SplitScore:
     loss: float
     normalizer: Normalizer
     skipped: int
+    full_context: "FullContextScore | None" = None
 
     def to_json_dict(self) -> dict[str, Any]:
         """Gives what stands in evaluation/<split>.json: counts, rates, loss, and how they were made."""
@@ -65,7 +77,25 @@ class SplitScore:
             "loss": self.loss,
             "skipped": self.skipped,
             **self.normalizer.to_json_dict(),
+            **({"full_context": self.full_context.to_json_dict()} if self.full_context is not None else {}),
         }
+
+
+@dataclass(frozen=True)
+class FullContextScore:
+    """A split's score with every clip padded to the model's whole context.
+
+    Attributes:
+        context_s: Seconds of it.
+        result: The score.
+    """
+
+    context_s: float
+    result: SplitScore
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Gives what stands beside the score at the length of the buckets."""
+        return {"context_s": self.context_s, **self.result.to_json_dict()}
 
 
 @dataclass(frozen=True)
@@ -117,7 +147,7 @@ class Scorer:
     def score(
         self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
     ) -> SplitScore:
-        """Recognizes every utterance once over all ranks, gathers, sums, divides.
+        """Recognizes every utterance once over all ranks, gathers, sums, divides; and again at the whole context.
 
         Args:
             options: How.
@@ -151,7 +181,12 @@ class Scorer:
         parts = self._session.gather((hypotheses, gave_up), what or "scoring")
         if any(part[1] for part in parts):
             raise CutShortError
-        return self._sum([item for part, _ in parts for item in part], options)
+        result = self._sum([item for part, _ in parts for item in part], options)
+        if options.full_context_s is None:
+            return result
+        whole = f"{what} at {options.full_context_s:g} s" if what else ""
+        full = self.score(options.of_full_context, whole, cut_short=cut_short)
+        return replace(result, full_context=FullContextScore(options.full_context_s, full))
 
     def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float | None]]:
         """This rank's batches: each of one bucket, the costliest first, dealt out in turn."""

@@ -22,13 +22,22 @@ from trainers.scoring.scorer import SplitScore
 from trainers.storage.json_files import finite, to_json, to_jsonl
 
 VALIDATION = "validation"
+# Among the metrics: the mean squared difference from the original at the whole context.
+MATCHING = "full_context_matching"
 
 
 def validation_metrics(result: SplitScore) -> dict[str, float]:
-    """A validation score under the names that checkpoints are ranked by."""
+    """A validation score under the names that checkpoints are ranked by, and that of the whole context beside it."""
+    full = result.full_context
+    beside = _rates_of(full.result, "eval_full_context_") if full is not None else {}
+    return {**_rates_of(result, "eval_"), **beside}
+
+
+def _rates_of(result: SplitScore, prefix: str) -> dict[str, float]:
     score = result.score
     assert score.wer is not None and score.cer is not None, "a score without a word is refused by the scorer"
-    return {"eval_wer": score.wer, "eval_cer": score.cer, "eval_ser": score.ser, "eval_loss": result.loss}
+    rates = {"wer": score.wer, "cer": score.cer, "ser": score.ser, "loss": result.loss}
+    return {f"{prefix}{name}": rate for name, rate in rates.items()}
 
 
 class MetricsLog:
@@ -141,8 +150,10 @@ class ProgressReport(TrainerCallback):
         if not self._session.is_main_process:
             return
         rates = " · ".join(f"{name.upper()} {metrics[f'eval_{name}']:.2f}%" for name in ("wer", "cer", "ser"))
-        self._session.print_from_main(f"step {step}/{max_steps} · validation {rates}")
-        self._status.show(Phase.TRAINING, step=step, max_steps=max_steps, wer=metrics["eval_wer"])
+        full = {"full_context_wer": metrics["eval_full_context_wer"]} if "eval_full_context_wer" in metrics else {}
+        beside = "".join(f" · WER {wer:.2f}% at the full context" for wer in full.values())
+        self._session.print_from_main(f"step {step}/{max_steps} · validation {rates}{beside}")
+        self._status.show(Phase.TRAINING, step=step, max_steps=max_steps, wer=metrics["eval_wer"], **full)
         self._write(step, epoch, metrics)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -168,8 +179,10 @@ class ProgressReport(TrainerCallback):
         elif "loss" in logs:
             speed = self._measure()
             rest = format_duration((state.max_steps - state.global_step) / max(self._speed, 1e-9))
+            matching = f" · matching {logs[MATCHING]:.4f}" if MATCHING in logs else ""
             self._session.print_from_main(
-                f"step {state.global_step}/{state.max_steps} · epoch {state.epoch:.1f} · loss {logs['loss']:.4f} · "
+                f"step {state.global_step}/{state.max_steps} · epoch {state.epoch:.1f} · loss {logs['loss']:.4f}"
+                f"{matching} · "
                 f"{speed['clips_per_s']:.1f} clips/s · {speed['audio_s_per_s']:.1f} audio s/s · ETA {rest}"
             )
             self._status.show(Phase.TRAINING, loss=logs["loss"])

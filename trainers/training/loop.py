@@ -14,23 +14,25 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.errors import StorageError
+from trainers.errors import DamagedError, StorageError
 from trainers.models.adaptation.base_weights import Base, store_own
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.adaptation.trained_weights import count, train_only
 from trainers.models.known_families import family_of, family_of_folder
 from trainers.models.pretrained import load_once_a_node
 from trainers.models.recognizer import Recognizer
+from trainers.models.whisper.full_context_matching import FullContextMatching
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase
-from trainers.run_folder.checkpoints import Uploader
+from trainers.run_folder.checkpoints import BASE, ORIGINAL, Uploader
 from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.scorer import Scorer
-from trainers.training.arguments import training_arguments
+from trainers.training.arguments import autocast_dtype, training_arguments
 from trainers.training.callbacks import VALIDATION, DropFetched, KeepCheckpoints, MetricsLog, ProgressReport
 from trainers.training.checkpoint_reports import CheckpointReports
-from trainers.training.planning import cache_bytes, plan_training, scored_clips, scoring_options
+from trainers.training.planning import cache_bytes, plan_training, scored_clips, validation_options
 from trainers.training.rank import Rank, Start
 from trainers.training.schedule import Schedule
 from trainers.training.strategies.every_layer import run_every_layer
@@ -110,7 +112,7 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         accumulation=plan.shape.accumulation,
         on_gpu=config.scaling.use_gpu,
     )
-    options = scoring_options(config, recognizer.limits)
+    options = validation_options(config, recognizer.limits)
     dropping = [DropFetched(session, start.local)] if start is not None else []
     schedule = Schedule(order.lengths, plan.steps_per_epoch)
     trainer = SpeechTrainer(
@@ -148,26 +150,47 @@ def train(loop: Loop) -> str | None:
 
 
 def _load_model(rank: Rank, start: Start | None, weights: Start | None) -> Recognizer:
-    """The model with what is trained of it; an adapter's weights come with the checkpoint."""
-    part, seed = rank.config.adapt, rank.config.run.seed
-    if part.method != "lora":
+    """The model with what is trained of it; what training has made of the weights comes with the checkpoint."""
+    part, training = rank.config.adapt, rank.config.training
+    adapts, weight = part.method == "lora", training.full_context_matching
+    if not adapts and not weight:
         recognizer = _load_weights(rank, rank.config.model, weights.local if weights is not None else None)
         train_only(recognizer.model, part)
         return recognizer
+    recognizer, base = _load_base(rank, start, weights, BASE if adapts else ORIGINAL)
+    if weight:
+        # Other families refuse the field.
+        assert isinstance(recognizer, WhisperRecognizer)
+        matching = FullContextMatching(recognizer, base, weight, autocast_dtype(rank.config))
+        recognizer = replace(recognizer, matching=matching)
+    if adapts:
+        return replace(recognizer, adapter=Adapter.added(recognizer.model, part, rank.config.run.seed, base))
+    train_only(recognizer.model, part)
+    return recognizer
+
+
+def _load_base(rank: Rank, start: Start | None, weights: Start | None, file: str) -> tuple[Recognizer, Base]:
+    """The model as the run began with it, at each of its starts; a checkpoint's `file` says which weights those are."""
     if start is None:
         recognizer = _load_weights(rank, rank.config.model, weights.local if weights is not None else None)
         base = _new_base(rank, recognizer, is_own=rank.config.model.init == "scratch" or weights is not None)
     else:
-        base = Base.of_checkpoint(start.local)
+        base = Base.of_checkpoint(start.local, file)
         own = start.local.parent / base.folder if base.folder is not None else None
         recognizer = _load_weights(rank, base.applied_to(rank.config.model), own)
-        # DDP gives all ranks the main process's weights.
-        rank.session.broadcast(lambda: base.check(recognizer.model), "checking the weights of the adapter")
-    return replace(recognizer, adapter=Adapter.added(recognizer.model, part, seed, base))
+    wrong: DamagedError | None = None
+    # DDP gives all ranks the main process's weights to train, but not those of the original that they are matched with.
+    if rank.config.training.full_context_matching or (start is not None and rank.session.is_main_process):
+        try:
+            base.check(recognizer.model)
+        except DamagedError as error:
+            wrong = error
+    rank.session.raise_of_any(wrong, "checking the weights that the run began with")
+    return recognizer, base
 
 
 def _new_base(rank: Rank, recognizer: Recognizer, *, is_own: bool) -> Base:
-    """What an adapter is trained on from now on; a run's own weights are stored for its checkpoints."""
+    """What the run begins with; weights that only it has are stored for its checkpoints."""
 
     def settle() -> Base:
         if not is_own:
@@ -176,7 +199,7 @@ def _new_base(rank: Rank, recognizer: Recognizer, *, is_own: bool) -> Base:
         store_own(base, recognizer.model, rank.folder.storage.sub(layout.CHECKPOINTS), rank.staging.folder)
         return base
 
-    made: Base = rank.session.broadcast(settle, "settling the weights that the adapter is trained on")
+    made: Base = rank.session.broadcast(settle, "settling the weights that the run begins with")
     return made
 
 
@@ -232,9 +255,10 @@ def _check_disks(loop: Loop) -> None:
     local = None if is_url(rank.folder.url) else rank.folder.url
     existing = _size_bytes(rank.writer.check().checkpoints)
     trained, weights = loop.weight_counts
-    adapter = loop.recognizer.adapter
-    # The model that an adapter is merged into, and the weights that it is trained on where only the run has them.
-    models = 0 if adapter is None else 2 if adapter.has_own_base else 1
+    adapter, matching = loop.recognizer.adapter, loop.recognizer.matching
+    # The model that an adapter is merged into, and the weights that the run began with where only it has them.
+    base = adapter or matching
+    models = (adapter is not None) + (base is not None and base.has_own_base)
     disk = DiskEstimate.of(
         checkpoint_bytes(weights if adapter is None else trained, trained, sharded=rank.config.strategy.is_sharded),
         rank.staging.folder,
@@ -270,7 +294,7 @@ def _score_start(loop: Loop, start: Start) -> None:
         recognizer.model.to(rank.device)
     validation = scored_clips(rank.config, rank.order.sets[VALIDATION], recognizer, VALIDATION)
     scorer = Scorer(validation, recognizer, rank.session, cache_bytes=cache_bytes(rank.config))
-    result = scorer.score(scoring_options(rank.config, recognizer.limits))
+    result = scorer.score(validation_options(rank.config, recognizer.limits))
     epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
     metrics = pass_on(result, checkpoint.step, rank.session, loop.keeper)
     loop.progress.validated(checkpoint.step, loop.last_step, epoch, metrics)

@@ -35,6 +35,7 @@ def plan_training(
         seed=config.run.seed,
         window_shards=part.shuffle_window_shards or None,
         full_context_fraction=part.full_context_fraction,
+        matched_fraction=part.full_context_matching_fraction if part.full_context_matching else 0.0,
         durations_of=_planned_durations(speeds, rows.selection.rows, shape) if speeds is not None else None,
     )
     clips = Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels, augmenter_of(config, speeds))
@@ -122,6 +123,11 @@ def has_full_context(config: TrainConfig, limits: Limits) -> bool:
     return config.model.max_context_s is not None and limits.whole_context
 
 
+def is_shortened(config: TrainConfig, limits: Limits) -> bool:
+    """Whether a model is trained, and scored first, at a shorter context than its own."""
+    return has_full_context(config, limits) and context_of(config, limits.context_s) < limits.context_s
+
+
 def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, split: str) -> ScoredClips:
     """What of an evaluation split is scored, see `select_scored`."""
     labels = labels_of(prepared, recognizer.family, recognizer.processor)
@@ -166,11 +172,10 @@ def scoring_options(
     Args:
         config: The config.
         limits: The model's.
-        full_context: Pad every clip to the whole context.
+        full_context: Score once more, with every clip padded to the whole context.
         nbest: See `Decoding`.
     """
-    bucketed = is_bucketed(config, limits) and not full_context
-    context_s = limits.context_s if full_context else context_of(config, limits.context_s)
+    edges_s = bucket_edges(context_of(config, limits.context_s), bucketed=is_bucketed(config, limits))
     return ScoringOptions(
         batch_size=config.training.per_device_eval_batch_size,
         decoding=Decoding(
@@ -181,5 +186,11 @@ def scoring_options(
             as_written=config.data.normalizer_name == "none",
         ),
         normalizer=config.data.normalizer_name,
-        edges_s=None if limits.sees_padding else bucket_edges(context_s, bucketed=bucketed),
+        edges_s=None if limits.sees_padding else edges_s,
+        full_context_s=limits.context_s if full_context else None,
     )
+
+
+def validation_options(config: TrainConfig, limits: Limits) -> ScoringOptions:
+    """How the validation set is scored during training: a shortened model at its own context, too."""
+    return scoring_options(config, limits, full_context=is_shortened(config, limits))

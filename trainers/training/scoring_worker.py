@@ -104,13 +104,9 @@ def score_split(
     if cut is not None:
         session.print_from_main(f"warning: {split}: {cut}")
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
-    options = scoring_options(config, limits, nbest=nbest)
+    options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest)
     result = scorer.score(options, what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
-    if has_full_context(config, limits):
-        whole_options = scoring_options(config, limits, full_context=True)
-        whole = scorer.score(whole_options, what=f"score {split} at {limits.context_s:g} s")
-        totals["full_context"] = {"context_s": limits.context_s, **whole.to_json_dict()}
     if session.is_main_process:
         write_split(folder, split, totals, result)
     return totals

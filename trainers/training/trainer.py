@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from trainers.data.features import LENGTHS, pad_samples
 from trainers.data.prepared_set import ClipReader
 from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer, Target
+from trainers.run_folder.checkpoints import ORIGINAL
+from trainers.training.callbacks import MATCHING
 from trainers.training.schedule import Schedule, new_scheduler
 from trainers.training.strategies.whole_weights import shards_weights, whole_weights
 from trainers.training.strategies.zero import sharding_known
@@ -28,6 +31,8 @@ from trainers.training.strategies.zero import sharding_known
 # How many steps ahead shards are fetched. A step of a set that is shuffled as a whole needs about as many shards as it
 # has utterances; one within a window few that are not there yet, but all of the next window's at once.
 PREFETCH_STEPS, PREFETCH_STEPS_WITHIN_WINDOWS = 4, 32
+# Key of what is matched at the whole context among the inputs: features and shares, see `FullContextMatching.of`.
+MATCHED = "matched"
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,14 @@ class Request:
         edge_s: Seconds that it is padded to.
         filler: It only keeps a rank in step with the others; its labels are all ignored.
         epoch: Counted from 0; augmentation draws anew in each.
+        share: What it counts of the step's difference from the original at the whole context; 0: it is not matched.
     """
 
     position: int
     edge_s: float
     filler: bool = False
     epoch: int = 0
+    share: float = 0.0
 
 
 class PlannedBatches(Sampler[list[Request]]):
@@ -81,9 +88,12 @@ class PlannedBatches(Sampler[list[Request]]):
             for soon in range(fetched, min(step + ahead + 1, end)):
                 self._prefetch(np.concatenate([rows for rows, _ in self._plan.micro_batches(soon, self._rank)]))
                 fetched = soon + 1
+            matched = self._plan.matched(step)
+            shares = dict.fromkeys(matched.tolist(), 1 / max(1, len(matched)))
             for rows, edge_s in self._plan.micro_batches(step, self._rank):
                 if len(rows):
-                    yield [Request(int(row), edge_s, epoch=self._epoch) for row in rows]
+                    own = rows.tolist()
+                    yield [Request(row, edge_s, epoch=self._epoch, share=shares.get(row, 0.0)) for row in own]
                 else:
                     yield [Request(int(self._plan.batch(step).rows[0]), edge_s, filler=True, epoch=self._epoch)]
 
@@ -124,6 +134,7 @@ class Clips(Dataset[dict[str, Any]]):
             "labels": [IGNORED_LABEL] * len(labels) if request.filler else labels,
             "edge_s": request.edge_s,
             "masks": masks,
+            "share": request.share,
         }
 
 
@@ -134,11 +145,12 @@ class Collator:
     collate_labels: LabelCollator
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Gives samples (B, T) int16, sizes (B,), edge_s, masks, and what the model is given of labels (B, L)."""
+        """Gives samples (B, T) int16, sizes (B,), edge_s, masks, shares, and what the model gets of labels (B, L)."""
         samples, sizes = pad_samples([item["clip"] for item in items])
         labels = self.collate_labels([item["labels"] for item in items])
-        masks = [item["masks"] for item in items]
-        return {**labels, "samples": samples, "sizes": sizes, "edge_s": items[0]["edge_s"], "masks": masks}
+        masks, shares = ([item[name] for item in items] for name in ("masks", "share"))
+        own = {"edge_s": items[0]["edge_s"], "masks": masks, "shares": shares}
+        return {**labels, **own, "samples": samples, "sizes": sizes}
 
 
 class SpeechTrainer(Seq2SeqTrainer):
@@ -189,6 +201,10 @@ class SpeechTrainer(Seq2SeqTrainer):
         self._score = evaluate
         self._features = recognizer.new_features().to(arguments.device)
         self._lengths: torch.Tensor | None = None
+        # From the original at the whole context: of the pass that runs, and over those since the loss was logged.
+        self._difference: torch.Tensor | None = None
+        self._differences: torch.Tensor | float = 0.0
+        self._passes = 0
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The learning rate over the run's lengths; transformers' own where there is one length."""
@@ -215,13 +231,21 @@ class SpeechTrainer(Seq2SeqTrainer):
             return moved
         samples, sizes, edge_s = moved.pop("samples"), moved.pop("sizes"), moved.pop("edge_s")
         clips = [clip[:size] for clip, size in zip(samples, sizes, strict=True)]
-        features, masks = self._features.inputs(clips, edge_s), moved.pop("masks")
+        features, masks, shares = self._features.inputs(clips, edge_s), moved.pop("masks"), moved.pop("shares")
         if masks[0] is not None:
             for bins, drawn in zip(self._features.bins(features), masks, strict=True):
                 mask_features(bins, drawn, bins.shape[1] / edge_s)
         # Once more: to the precision of the weights, where DeepSpeed computes in less than float32.
         cast: Any = super()._prepare_input(features)
-        return {**moved, **cast}
+        return {**moved, **cast, **self._matched(clips, shares)}
+
+    def _matched(self, clips: list[torch.Tensor], shares: list[float]) -> dict[str, Any]:
+        """Features at the whole context, without masks, of the clips that have a share of the step's difference."""
+        chosen = [number for number, share in enumerate(shares) if share]
+        if not chosen:
+            return {}
+        whole = self._features.inputs([clips[number] for number in chosen], self._recognizer.limits.context_s)
+        return {MATCHED: (whole["input_features"], torch.tensor([shares[number] for number in chosen]))}
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         """What the loss is divided by, over all forward passes and ranks of a step."""
@@ -229,20 +253,44 @@ class SpeechTrainer(Seq2SeqTrainer):
         return super()._get_num_items_in_batch(counted, device)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One forward and backward pass."""
+        """One forward and backward pass; gives the loss without what matching adds to it."""
+        self._difference = None
         with sharding_known(self.args):
-            return super().training_step(*args, **kwargs)
+            loss = super().training_step(*args, **kwargs)
+        self._passes += 1
+        matching = self._recognizer.matching
+        if matching is None or self._difference is None:
+            return loss
+        self._differences = self._difference + self._differences
+        # The Trainer multiplies the loss by the number of ranks, over which gradients are averaged.
+        return loss - self.accelerator.num_processes * matching.weight * self._difference
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of one forward pass, at the length of its bucket."""
-        given = dict(inputs)
+        given, matching = dict(inputs), self._recognizer.matching
         self._lengths = given.pop(LENGTHS, None)
-        with self._recognizer.fitted(given):
+        matched = given.pop(MATCHED, None)
+        of_matched = matching.of(*matched) if matching is not None and matched is not None else nullcontext()
+        with self._recognizer.fitted(given), of_matched:
             return super().compute_loss(model, given, *args, **kwargs)
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         target = Target(labels, self._lengths, self.args.label_smoothing_factor)
-        return self._recognizer.loss(outputs, target, num_items_in_batch)
+        loss = self._recognizer.loss(outputs, target, num_items_in_batch)
+        matching = self._recognizer.matching
+        difference: torch.Tensor | None = outputs.loss if matching is not None else None
+        if matching is None or difference is None:
+            return loss
+        self._difference = difference.detach()
+        return loss + matching.weight * difference
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds to a loss the mean difference of its steps from the original at the whole context. All ranks call it."""
+        if self._recognizer.matching is not None and "loss" in logs:
+            of_all = self.accelerator.gather(torch.as_tensor(self._differences, device=self.args.device)).sum()
+            logs[MATCHING] = float(of_all) / (self._passes / self.args.gradient_accumulation_steps)
+            self._differences, self._passes = 0.0, 0
+        super().log(logs, start_time)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores the validation set over all ranks."""
@@ -264,6 +312,8 @@ class SpeechTrainer(Seq2SeqTrainer):
         if adapter is None:
             # Weights that every rank holds are taken from the model, which knows the tied ones among them.
             super()._save(output_dir, state_dict if shards_weights(self.model_wrapped) else None)
+            if self._recognizer.matching is not None and self.args.should_save:
+                self._recognizer.matching.base.write(folder, ORIGINAL)
         elif self.args.should_save:
             adapter.save(folder)
         if self.args.should_save:

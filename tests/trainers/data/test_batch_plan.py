@@ -262,6 +262,28 @@ class TestOrder:
         edges = [batch.edge_s for epoch in range(10) for batch in plan.epoch(epoch)]
         assert least <= sum(edge_s == 30.0 for edge_s in edges) / len(edges) <= most
 
+    @pytest.mark.parametrize("fraction", [0.01, 0.3, 1.0])
+    def test_the_asked_fraction_of_each_step_is_matched(self, fraction: float) -> None:
+        plan = self.plan(matched_fraction=fraction)
+        for step in range(2 * plan.steps_per_epoch):
+            rows, matched = plan.batch(step).rows.tolist(), plan.matched(step).tolist()
+            assert len(set(matched)) == len(matched) == max(1, round(fraction * len(rows)))
+            assert set(matched) <= set(rows)
+        assert not len(self.plan().matched(0))
+
+    def test_which_are_matched_depends_on_the_step_alone(self) -> None:
+        one, other = (
+            BatchPlan(
+                selection_of([1.0] * 40),
+                BatchShape.resolve(workers=workers, per_device=8, accumulation=accumulation, global_batch_size=16),
+                edges_s=EDGES_S,
+                seed=3,
+                matched_fraction=0.25,
+            )
+            for workers, accumulation in ((1, 2), (3, 1))
+        )
+        assert [one.matched(step).tolist() for step in range(6)] == [other.matched(step).tolist() for step in range(6)]
+
     def test_a_tiny_plan_is_this_one(self) -> None:
         selection = selection_of([0.4, 2.9, 0.45, 0.9, 2.6, 0.3, 1.0], rows_per_shard=3)
         shape = BatchShape.resolve(workers=2, per_device=1, accumulation=1)

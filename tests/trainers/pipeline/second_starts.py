@@ -143,6 +143,8 @@ ALONE: Mapping[str, str] = {
     "adapt.alpha": "with adapt.method",
     "adapt.dropout": "with adapt.method",
     "adapt.target_modules": "with adapt.method",
+    "training.full_context_matching": "with model.name_or_path",
+    "training.full_context_matching_fraction": "with training.full_context_matching",
     "training.num_train_epochs": "instead of training.max_steps",
     "checkpoint.checkpoint_score_order": "has one value",
 }

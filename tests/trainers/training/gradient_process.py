@@ -4,7 +4,7 @@ Started by test_gradients: real torch.distributed over gloo, the real trainer, r
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ import torch
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession
+from trainers.models.adaptation.base_weights import Base
 from trainers.models.known_families import family_of
+from trainers.models.whisper.full_context_matching import FullContextMatching
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 from trainers.training.arguments import silence_libraries, training_arguments
 from trainers.training.planning import plan_training
 from trainers.training.schedule import Length, Schedule
@@ -27,14 +30,14 @@ class Job:
     Attributes:
         config: Says workers, accumulation and global batch.
         prepared: The training set.
-        description: The scratch model's folder.
+        description: The scratch model's folder. None: the config names weights.
         folder: Where norms are written, one file a rank, and where ranks meet.
         plain_mean: Train on the mean over each forward pass's own labels, as a test of the test.
     """
 
     config: TrainConfig
     prepared: PreparedSet
-    description: Path
+    description: Path | None
     folder: Path
     plain_mean: bool = False
 
@@ -60,6 +63,15 @@ def one_step(rank: int, job: Job) -> None:
         torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
     session = LocalSession.of_this_process()
     recognizer = family_of(job.config.model).load_recognizer(job.config.model, job.description, seed=1)
+    weight = job.config.training.full_context_matching
+    if weight:
+        assert isinstance(recognizer, WhisperRecognizer)
+        matching = FullContextMatching(recognizer, Base.own(recognizer.model), weight, None)
+        # Nothing differs from the original before a step is made.
+        torch.nn.init.normal_(
+            recognizer.model.get_encoder().layer_norm.bias, generator=torch.Generator().manual_seed(0)
+        )
+        recognizer = replace(recognizer, matching=matching)
     plan, clips = plan_training(job.config, job.prepared, recognizer, workers)
     arguments = training_arguments(
         job.config,

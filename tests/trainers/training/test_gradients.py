@@ -28,6 +28,11 @@ TOLERANCE = 1e-4
 CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
 MODELS: Mapping[str, dict[str, Any]] = {
     "whisper": {},
+    "whisper matched": {
+        "model.init": "pretrained",
+        "training.full_context_matching": 1.0,
+        "training.full_context_matching_fraction": 0.5,
+    },
     "ctc layer norm": {"model": {**CTC, "architecture": "wav2vec2", "feature_encoder_dim": 8}},
     "ctc group norm": {
         "model": {**CTC, "architecture": "wav2vec2", "feature_encoder_dim": 8, "feat_extract_norm": "group"}
@@ -82,9 +87,22 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         runner=run_here,
         log=lambda line: None,
     )
-    model = config(MODELS[request.param]).model
-    family_of(model).write_description(root / "description", TEXTS, model)
-    return Bench(Job(config(), prepared, root / "description", root), MODELS[request.param], root)
+    changes, description = MODELS[request.param], root / "description"
+    if "training.full_context_matching" in changes:
+        write_weights(description)
+        weights = {**changes, "model.name_or_path": str(description)}
+        return Bench(Job(config(), prepared, None, root), weights, root)
+    model = config(changes).model
+    family_of(model).write_description(description, TEXTS, model)
+    return Bench(Job(config(), prepared, description, root), changes, root)
+
+
+def write_weights(folder: Path) -> None:
+    """Weights of a Whisper whose own context is longer than the one that is trained at."""
+    model = config({"model.max_context_s": 5}).model
+    family = family_of(model)
+    family.write_description(folder, TEXTS, model)
+    family.load_recognizer(model, folder, seed=1).model.save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")

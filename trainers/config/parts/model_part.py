@@ -40,6 +40,7 @@ DECODER_FIELDS = (
     "model.borrowed_language",
     "training.generation_num_beams",
     "training.full_context_fraction",
+    "training.full_context_matching",
     "training.training_args.label_smoothing_factor",
 )
 

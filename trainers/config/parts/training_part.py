@@ -6,6 +6,8 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, trains
 
+MATCHED_FRACTION = 0.1
+
 
 class TrainingPart(Part):
     """How long, how large and how fast to train."""
@@ -63,6 +65,20 @@ class TrainingPart(Part):
         description="Fraction of batches of a bucketed model that are padded to the whole context, so that the model "
         "also hears the padding of tools that know no buckets.",
     )
+    full_context_matching: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of a term of the loss that keeps a pretrained Whisper with a shorter model.max_context_s "
+        "near what it was at its whole context: the mean squared difference between its encoder's last hidden states "
+        "and those of the weights that the run began with. 0: off.",
+    )
+    full_context_matching_fraction: float = Field(
+        MATCHED_FRACTION,
+        gt=0,
+        le=1,
+        description="Fraction of each step's utterances, at least one, that are also heard at the whole context for "
+        "full_context_matching.",
+    )
     report_to: list[str] = Field(["tensorboard"], description="Trackers, in transformers' names; [] for none.")
     training_args: dict[str, Any] = Field(
         default_factory=dict,
@@ -83,6 +99,16 @@ class TrainingPart(Part):
             )
         if self.global_batch_size is not None and self.max_batch_duration_s is not None:
             raise ValueError("global_batch_size and max_batch_duration_s both size the batch: set one of them to null")
+        if not self.full_context_matching and self.full_context_matching_fraction != MATCHED_FRACTION:
+            raise ValueError(
+                f"full_context_matching_fraction is {self.full_context_matching_fraction}, but full_context_matching "
+                "is 0: give it a weight, or leave the fraction out"
+            )
+        if self.full_context_matching and self.max_batch_duration_s is not None:
+            raise ValueError(
+                "full_context_matching has utterances padded to the whole context, which max_batch_duration_s does not "
+                "count: set global_batch_size instead, or full_context_matching: 0"
+            )
         if self.fp16 and self.bf16:
             raise ValueError("fp16 and bf16 exclude each other: keep one")
         return self

@@ -53,22 +53,26 @@ class Base:
         return cls(sha256, folder=f"base-{sha256[:16]}")
 
     @classmethod
-    def of_checkpoint(cls, folder: Path) -> "Base":
-        """What an adapter's checkpoint was trained on.
+    def of_checkpoint(cls, folder: Path, file: str = BASE) -> "Base":
+        """What a checkpoint was trained on, or what its run began with.
+
+        Args:
+            folder: The checkpoint's.
+            file: `BASE` of an adapter's, else `ORIGINAL`.
 
         Raises:
             DamagedError: it does not say so.
         """
-        if not (folder / BASE).is_file():
+        if not (folder / file).is_file():
             raise DamagedError(
-                f"{folder}: holds an adapter, and no {BASE} that says which weights it was trained on: name a "
+                f"{folder}: holds an adapter, and no {file} that says which weights it was trained on: name a "
                 "checkpoint of a run, or a model that the adapter is merged into"
             )
-        return cls(**json.loads((folder / BASE).read_text()))
+        return cls(**json.loads((folder / file).read_text()))
 
-    def write(self, folder: Path) -> None:
-        """Writes it into an adapter's checkpoint."""
-        (folder / BASE).write_text(json.dumps(asdict(self), indent=1))
+    def write(self, folder: Path, file: str = BASE) -> None:
+        """Writes it into a checkpoint."""
+        (folder / file).write_text(json.dumps(asdict(self), indent=1))
 
     def applied_to(self, model: ModelPart) -> ModelPart:
         """The config's model with these pretrained weights, whatever its revision has become since."""

@@ -76,6 +76,7 @@ class Seq2SeqFamily:
         "model.activation_dropout",
         "model.apply_spec_augment",
         "training.full_context_fraction",
+        "training.full_context_matching",
     )
 
     def context_s(self, model: ModelPart) -> float:

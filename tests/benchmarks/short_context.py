@@ -1,0 +1,202 @@
+"""What keeps a Whisper at its whole context while it is fine-tuned short: python -m tests.benchmarks.short_context.
+
+    FSDD=/path/to/fsdd OMP_NUM_THREADS=1 python -m tests.benchmarks.short_context [--whole-s 4] [--smoke]
+
+Trains a small Whisper on three speakers of the Free Spoken Digit Dataset with every clip padded to its whole context,
+then fine-tunes it on the fourth at a short one, once without and once with each regularizer. Each model is scored on
+clips of the fourth and of the three, at the short context and at the whole one, side by side. The speed of training is
+per second of this process's CPU time, so that what else the machine does hardly counts. One process without Ray.
+"""
+
+import argparse
+import csv
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from tests.benchmarks.table import machine_facts
+from trainers.config.loader import build_config
+from trainers.config.overrides import apply_overrides
+from trainers.config.schema import TrainConfig
+from trainers.distributed.session import LocalSession
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.evaluate import evaluate
+from trainers.pipeline.fit import fit
+from trainers.run_folder.layout import RunFolder
+from trainers.training.loop import Loop
+from trainers.training.rank import WorkOrder
+from trainers.training.worker import work
+
+SPLITS = ("train", "valid", "test")
+NEW_SPEAKER, SHORT_S = "theo", 1
+MATCHING, SHARE = "training.full_context_matching", "training.full_context_fraction"
+KEEPING: Mapping[str, Mapping[str, Any]] = {
+    "nothing": {},
+    "`full_context_fraction: 0.1`": {SHARE: 0.1},
+    "`full_context_fraction: 0.3`": {SHARE: 0.3},
+    "`full_context_matching: 1`": {MATCHING: 1.0},
+    "`full_context_matching: 10`": {MATCHING: 10.0},
+    "`full_context_matching: 10`, of 0.3": {MATCHING: 10.0, f"{MATCHING}_fraction": 0.3},
+    "`full_context_fraction: 0.1`, `full_context_matching: 1`": {SHARE: 0.1, MATCHING: 1.0},
+}
+SMOKE = {"model.d_model": 16, "model.encoder_layers": 1, "training.generation_max_length": 4}
+
+
+class StepTimes(TrainerCallback):
+    """CPU seconds of this process within optimizer steps, without scores and checkpoints."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self.total_s, self.steps, self._since_s = 0.0, 0, 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Starts the clock; the first step is not counted."""
+        self._since_s = time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stops it."""
+        if state.global_step > 1:
+            self.total_s += time.process_time() - self._since_s
+            self.steps += 1
+
+
+class TimedEngine(LocalEngine):
+    """This process, with the times of its steps."""
+
+    def __init__(self) -> None:
+        """Nothing is trained yet."""
+        super().__init__()
+        self.times = StepTimes()
+
+    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+        """See `LocalEngine`."""
+        work(order, LocalSession.of_this_process(), self._watch)
+
+    def _watch(self, loop: Loop) -> None:
+        loop.trainer.add_callback(self.times)
+
+
+def write_manifests(source: Path, folder: Path) -> None:
+    """Writes old-<split>.csv of three speakers and new-<split>.csv of the fourth."""
+    for split in SPLITS:
+        rows = list(csv.DictReader((source / f"{split}.csv").open(encoding="utf-8")))
+        for whose in ("old", "new"):
+            chosen = [row for row in rows if (row["speaker"] == NEW_SPEAKER) == (whose == "new")]
+            with (folder / f"{whose}-{split}.csv").open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(("path", "text"))
+                writer.writerows((str(source / row["path"]), row["text"]) for row in chosen)
+
+
+def config_of(folder: Path, name: str, whose: str, changes: Mapping[str, Any]) -> TrainConfig:
+    """The recipe of a run on one side's clips."""
+    content = {
+        "run": {"name": name, "storage_path": str(folder / "runs")},
+        "data": {
+            "train": f"{folder}/{whose}-train.csv",
+            "validation": f"{folder}/{whose}-valid.csv",
+            "test": f"{folder}/{whose}-test.csv",
+            "cache_dir": str(folder / "prepared"),
+            # Some clips are longer than the short context.
+            "max_duration_s": SHORT_S,
+            "too_long_eval": "skip",
+        },
+        "model": {"language": "English"},
+        "training": {"warmup_steps": 50, "generation_max_length": 8, "report_to": [], "logging_steps": 50},
+    }
+    overrides = [(tuple(key.split(".")), value) for key, value in changes.items()]
+    return build_config(apply_overrides(content, overrides), origin="short_context", environment={})
+
+
+def whole_model(folder: Path, given: argparse.Namespace) -> TrainConfig:
+    """Trains the Whisper that all others begin with, every clip padded to its whole context."""
+    sizes = {"model.d_model": 64, "model.encoder_layers": 2, "model.decoder_layers": 1, "model.vocab_size": 300}
+    changes = {
+        "model.init": "scratch",
+        **sizes,
+        "model.max_context_s": given.whole_s,
+        SHARE: 1.0,
+        "training.max_steps": given.whole_steps,
+        "training.save_steps": given.whole_steps,
+        "training.per_device_train_batch_size": 32,
+        "training.learning_rate": 2e-3,
+        **(SMOKE if given.smoke else {}),
+    }
+    wanted = config_of(folder, "whole", "old", changes)
+    fit(wanted, LocalEngine())
+    return wanted
+
+
+def short_model(folder: Path, given: argparse.Namespace, name: str, changes: Mapping[str, Any]) -> TrainConfig:
+    """The recipe of a fine-tune of that model at the short context."""
+    own = {
+        "model.init": "pretrained",
+        "model.name_or_path": str(folder / "runs" / "whole" / "model"),
+        "model.max_context_s": SHORT_S,
+        "training.max_steps": given.steps,
+        "training.save_steps": given.steps,
+        "training.per_device_train_batch_size": 16,
+        "training.learning_rate": 3e-4,
+        "training.generation_max_length": 8,
+    }
+    smoke = {"training.generation_max_length": 4} if given.smoke else {}
+    return config_of(folder, name, "new", {**own, **smoke, **changes})
+
+
+def rates_of(wanted: TrainConfig, folder: Path, model: str) -> list[float]:
+    """WER in percent: of the new speaker short and whole, of the old ones short and whole."""
+    rates = []
+    for whose in ("new", "old"):
+        data = wanted.data.model_copy(update={"test": f"{folder}/{whose}-test.csv"})
+        scored = wanted.model_copy(update={"data": data})
+        totals = evaluate(scored, LocalEngine(), model=model, split="test").totals
+        rates += [totals["wer"], totals["full_context"]["wer"]]
+    return rates
+
+
+def row_of(name: str, rates: Sequence[float], clips_per_s: float | None, first: float | None) -> str:
+    """A row of the table, as Markdown."""
+    speed = f"{clips_per_s:.0f} | {clips_per_s / (first or clips_per_s):.2f}×" if clips_per_s is not None else " | "
+    return f"| {name} | {' | '.join(f'{rate:.1f} %' for rate in rates)} | {speed} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.short_context", description=__doc__)
+    parser.add_argument("--whole-s", type=int, default=4, help="the whole context, seconds; 30 takes ten times as long")
+    parser.add_argument("--whole-steps", type=int, default=800)
+    parser.add_argument("--folder", type=Path, help="keeps what is made; what has finished there is not trained again")
+    parser.add_argument("--steps", type=int, default=300, help="of each fine-tune")
+    parser.add_argument("--smoke", action="store_true", help="next to nothing; the figures mean nothing")
+    given = parser.parse_args(arguments)
+    if given.smoke:
+        given.whole_s, given.whole_steps, given.steps = 4, 2, 2
+    with tempfile.TemporaryDirectory(prefix="rayscribe-bench-") as temporary:
+        folder = (given.folder or Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_manifests(Path(os.environ["FSDD"]).absolute(), folder)
+        whole_model(folder, given)
+        columns = [f"{whose}, {length} s" for whose in ("new", "old") for length in (SHORT_S, given.whole_s)]
+        print(f"| what keeps it | {' | '.join(columns)} | clips/s | |\n|---|{'---:|' * 6}", flush=True)
+        before = short_model(folder, given, "before", {})
+        print(row_of("before", rates_of(before, folder, str(folder / "runs" / "whole")), None, None), flush=True)
+        first: float | None = None
+        for number, (name, changes) in enumerate(KEEPING.items()):
+            wanted, engine = short_model(folder, given, f"short-{number}", changes), TimedEngine()
+            result = fit(wanted, engine)
+            steps, size = engine.times.steps, wanted.training.per_device_train_batch_size
+            clips_per_s = steps * size / engine.times.total_s if steps else None
+            first = first or clips_per_s
+            print(row_of(name, rates_of(wanted, folder, result.folder), clips_per_s, first), flush=True)
+    print(f"\n{machine_facts()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainers.synthetic import config
+from trainers.config.parts.adapt_part import AdaptPart
+from trainers.models.adaptation.base_weights import Base
+from trainers.models.adaptation.lora import Adapter
+from trainers.models.decoder_labels import pad_labels
+from trainers.models.whisper.full_context_matching import FullContextMatching
+from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
+
+MODEL = config({"model.encoder_layers": 2}).model
+# Three clips, two of which are matched; a context of 3 s.
+SHORT, WHOLE = torch.rand(3, 80, 100, generator=torch.Generator().manual_seed(1)), 300
+SHARES = torch.tensor([0.25, 0.5])
+
+
+@pytest.fixture
+def recognizer(tmp_path: Path) -> WhisperRecognizer:
+    WhisperFamily().write_description(tmp_path, ["one two"], MODEL)
+    recognizer = WhisperFamily().load_recognizer(MODEL, tmp_path, seed=1)
+    assert isinstance(recognizer, WhisperRecognizer)
+    return recognizer
+
+
+@pytest.fixture
+def matching(recognizer: WhisperRecognizer) -> FullContextMatching:
+    return FullContextMatching(recognizer, Base.own(recognizer.model), 2.0, None)
+
+
+def features(count: int = 2) -> torch.Tensor:
+    """Of the clips that are matched, at the whole context."""
+    return torch.nn.functional.pad(SHORT[:count], (0, WHOLE - SHORT.shape[-1]), value=-1.0)
+
+
+def forward(recognizer: WhisperRecognizer, matching: FullContextMatching | None) -> Any:
+    """A pass of all clips at the short context, in which some are matched."""
+    labels = pad_labels([[1, 2], [3], [4]], start_id=recognizer.model.config.decoder_start_token_id, pad_id=0)
+    del labels["labels"]
+    with recognizer.fitted({"input_features": SHORT}):
+        if matching is None:
+            return recognizer.model(input_features=SHORT, **labels)
+        with matching.of(features(), SHARES):
+            return recognizer.model(input_features=SHORT, **labels)
+
+
+def move(network: Any) -> None:
+    """Moves every weight that is trained."""
+    generator = torch.Generator().manual_seed(2)
+    for weight in network.parameters():
+        if weight.requires_grad:
+            weight.data.add_(0.05 * torch.randn(weight.shape, generator=generator))
+
+
+def test_nothing_differs_before_the_first_step(recognizer: WhisperRecognizer, matching: FullContextMatching) -> None:
+    assert float(forward(recognizer, matching)["loss"].detach()) == 0.0
+
+
+def test_it_is_the_mean_square_of_each_clip_by_its_share(
+    recognizer: WhisperRecognizer, matching: FullContextMatching
+) -> None:
+    encoder = recognizer.model.get_encoder()
+    with torch.no_grad():
+        before = encoder(features()).last_hidden_state
+        move(recognizer.model)
+        after = encoder(features()).last_hidden_state
+    each = [float(((after[row] - before[row]) ** 2).mean()) for row in range(2)]
+    assert min(each) > 1e-4
+    output = forward(recognizer, matching)
+    assert float(output["loss"].detach()) == pytest.approx(0.25 * each[0] + 0.5 * each[1], rel=1e-5)
+    plain = forward(recognizer, None)
+    assert plain.loss is None and torch.equal(plain.logits, output.logits)
+
+
+def test_its_gradient_is_the_trained_encoder_s(recognizer: WhisperRecognizer, matching: FullContextMatching) -> None:
+    move(recognizer.model)
+    forward(recognizer, matching)["loss"].backward()
+    gradients = {name for name, weight in recognizer.model.named_parameters() if weight.grad is not None}
+    encoder = {name for name, weight in recognizer.model.named_parameters() if name.startswith("model.encoder.")}
+    assert gradients == encoder - {"model.encoder.embed_positions.weight"}
+    assert all(weight.grad is None for weight in matching._original.parameters())
+
+
+def test_the_original_is_no_part_of_the_model(recognizer: WhisperRecognizer) -> None:
+    names = set(recognizer.model.state_dict())
+    matching = FullContextMatching(recognizer, Base.own(recognizer.model), 2.0, None)
+    assert set(recognizer.model.state_dict()) == names
+    assert recognizer.model.config.max_source_positions == WHOLE // 2
+    forward(recognizer, matching)
+    assert recognizer.model.config.max_source_positions == WHOLE // 2
+
+
+def test_of_an_adapter_the_original_is_the_base_without_it(recognizer: WhisperRecognizer) -> None:
+    base = Base.own(recognizer.model)
+    matching = FullContextMatching(recognizer, base, 2.0, None)
+    adapter = Adapter.added(recognizer.model, AdaptPart(method="lora", r=2, alpha=4), 0, base)
+    assert float(forward(recognizer, matching)["loss"].detach()) == 0.0, "a new adapter changes nothing"
+    move(recognizer.model)
+    moved = forward(recognizer, matching)["loss"]
+    moved.backward()
+    assert float(moved.detach()) > 1e-5
+    gradients = {name for name, weight in recognizer.model.named_parameters() if weight.grad is not None}
+    assert gradients and all("lora_" in name for name in gradients)
+    assert adapter.has_own_base
