@@ -17,6 +17,7 @@ from tests.benchmarks.comparisons import (
     compare_ctc,
     compare_evaluation,
     compare_preparation,
+    compare_short_training,
     compare_training,
 )
 from tests.benchmarks.sides import SideError
@@ -25,6 +26,7 @@ from tests.benchmarks.speech import make_speech
 from tests.benchmarks.table import machine_facts, render
 from tests.benchmarks.weights import write_ctc_weights, write_weights
 
+COMPARISONS = (compare_preparation, compare_training, compare_short_training, compare_evaluation, compare_ctc)
 LEGEND = (
     "ratio: more than 1 favors Rayscribe. Rates are medians over turns, read from inside, imports left out.\n"
     "Memory is resident memory, with pages of mapped files and what processes share, and with Ray's own processes."
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"wav2vec2 of {ctc_weights / 1e6:.1f} M new weights, of the same width and depth")
         bench, rows = Bench(folder, speech, sizes, say), []
         try:
-            for compare in (compare_preparation, compare_training, compare_evaluation, compare_ctc):
+            for compare in COMPARISONS:
                 rows += compare(bench)
         except SideError as error:
             print(error, file=sys.stderr)

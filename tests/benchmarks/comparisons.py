@@ -93,75 +93,81 @@ def compare_preparation(bench: Bench) -> list[Row]:
 
 
 def compare_training(bench: Bench) -> list[Row]:
-    """Optimizer steps on the same weights with the same batch."""
-    sizes = bench.sizes
-    steps = (sizes.rounds + 1) * sizes.turn_steps
-    common = ("--batch", sizes.train_batch, "--steps", steps, "--turn-steps", sizes.turn_steps)
+    """Optimizer steps at 30 s, on the same weights with the same batch."""
+    sizes, steps = bench.sizes, _step_arguments(bench.sizes)
+    common = ("--batch", sizes.train_batch, *steps)
     stock = bench.stock("stock", "train", *common, "--features", bench.folder / "features-2" / "0")
     on_ray = bench.ours("Ray TorchTrainer", "fit", *common, "--max-new-tokens", 2, ranks=1)
     local = bench.ours("torchrun", "train", *common, "--max-new-tokens", 2)
-    short = bench.ours("buckets", "train", *common, "--max-new-tokens", 2, "--context", sizes.short_context_s)
-    with running([stock, on_ray, local, short]):
-        alternate([stock, on_ray, local, short], sizes.rounds)
-    clips = sizes.train_batch * RANKS * sizes.turn_steps
-    for side in (stock, on_ray, local, short):
+    with running([stock, on_ray, local]):
+        alternate([stock, on_ray, local], sizes.rounds)
+    clips = _step_clips(sizes, sizes.train_batch)
+    for side in (stock, on_ray, local):
         bench.say(f"train, {side.name}: clips/s of each turn {_rates(side, clips)}")
     theirs = _rate(stock, clips)
     return [
         Row("train, clips/s at 30 s (Ray TorchTrainer)", _rate(on_ray, clips), theirs, "high", TRAIN_GOAL, digits=2),
         Row("train, clips/s at 30 s (torchrun)", _rate(local, clips), theirs, "high", TRAIN_GOAL, digits=2),
-        Row(
-            f"train, clips/s, buckets to {sizes.short_context_s} s",
-            _rate(short, clips),
-            theirs,
-            least_ratio=SHORT_GOAL,
-            digits=2,
-        ),
         *_memory_rows("train", on_ray, stock),
     ]
 
 
+def compare_short_training(bench: Bench) -> list[Row]:
+    """Optimizer steps in buckets beside the stock recipe's at 30 s: with the same batch, and with as many seconds."""
+    sizes, steps = bench.sizes, _step_arguments(bench.sizes)
+    features = bench.folder / "features-2" / "0"
+    stock = bench.stock("stock", "train", "--batch", sizes.train_batch, *steps, "--features", features)
+    common = (*steps, "--max-new-tokens", 2, "--context", sizes.short_context_s)
+    batches = (sizes.train_batch, sizes.short_batch)
+    sides = [bench.ours(f"buckets, {batch} a batch", "train", "--batch", batch, *common) for batch in batches]
+    with running([stock, *sides]):
+        alternate([stock, *sides], sizes.rounds)
+    rows = []
+    for batch, side in zip((sizes.train_batch, *batches), (stock, *sides), strict=True):
+        clips = _step_clips(sizes, batch)
+        bench.say(f"train, {side.name}: clips/s of each turn {_rates(side, clips)}")
+        if side is not stock:
+            what = f"train, clips/s, buckets to {sizes.short_context_s} s, {batch} a batch"
+            theirs = _rate(stock, _step_clips(sizes, sizes.train_batch))
+            rows.append(Row(what, _rate(side, clips), theirs, least_ratio=SHORT_GOAL, digits=2))
+    return rows
+
+
 def compare_evaluation(bench: Bench) -> list[Row]:
-    """Scoring with the same weights and the same number of tokens."""
-    sizes = bench.sizes
-    common = ("--batch", sizes.score_batch, "--max-new-tokens", sizes.max_new_tokens)
+    """Scoring with the same weights and the same number of tokens: at 30 s, and in buckets with both batches."""
+    sizes, tokens = bench.sizes, ("--max-new-tokens", bench.sizes.max_new_tokens)
+    common = ("--batch", sizes.score_batch, *tokens)
     features = bench.folder / "features-2" / "0"
     stock = bench.stock("stock", "evaluate", *common, "--clips", sizes.score_clips, "--features", features)
     ours = bench.ours("Rayscribe", "evaluate", *common)
-    short = bench.ours("buckets", "evaluate", *common, "--context", sizes.short_context_s)
-    with running([stock, ours, short]):
-        alternate([stock, ours, short], sizes.rounds)
-    for side in (stock, ours, short):
+    context = (*tokens, "--context", sizes.short_context_s)
+    batches = (sizes.score_batch, sizes.short_score_batch)
+    short = [bench.ours(f"buckets, {batch} a batch", "evaluate", "--batch", batch, *context) for batch in batches]
+    sides = (stock, ours, *short)
+    with running(sides):
+        alternate(sides, sizes.rounds)
+    rates = []
+    for side in sides:
+        clips = int(side.turns[0]["clips"])
+        rates.append(_rate(side, clips))
         wer = side.turns[0]["wer"]
-        bench.say(f"evaluate, {side.name}: clips/s of each turn {_rates(side, sizes.score_clips)} · WER {wer:.2f}")
-    return [
-        Row(
-            "evaluate, clips/s at 30 s",
-            _rate(ours, sizes.score_clips),
-            _rate(stock, sizes.score_clips),
-            least_ratio=EVALUATE_GOAL,
-            digits=2,
-        ),
-        Row(
-            f"evaluate, clips/s, buckets to {sizes.short_context_s} s",
-            _rate(short, sizes.score_clips),
-            _rate(stock, sizes.score_clips),
-            least_ratio=SHORT_GOAL,
-            digits=2,
-        ),
-        *_memory_rows("evaluate", ours, stock),
-    ]
+        bench.say(f"evaluate, {side.name}: {clips} clips · clips/s of each turn {_rates(side, clips)} · WER {wer:.2f}")
+    theirs, at_30_s, *in_buckets = rates
+    rows = [Row("evaluate, clips/s at 30 s", at_30_s, theirs, least_ratio=EVALUATE_GOAL, digits=2)]
+    for batch, rate in zip(batches, in_buckets, strict=True):
+        what = f"evaluate, clips/s, buckets to {sizes.short_context_s} s, {batch} a batch"
+        rows.append(Row(what, rate, theirs, least_ratio=SHORT_GOAL, digits=2))
+    return [*rows, *_memory_rows("evaluate", ours, stock)]
 
 
 def compare_ctc(bench: Bench) -> list[Row]:
     """Optimizer steps and scores of the same wav2vec2 on the same batch, every weight trained."""
     sizes, rows = bench.sizes, []
-    steps = (sizes.rounds + 1) * sizes.turn_steps
     for verb, batch, clips in (
-        ("train", sizes.train_batch, sizes.train_batch * RANKS * sizes.turn_steps),
+        ("train", sizes.train_batch, _step_clips(sizes, sizes.train_batch)),
         ("evaluate", sizes.score_batch, sizes.score_clips),
     ):
-        common = ("--batch", batch, "--steps", steps, "--turn-steps", sizes.turn_steps)
+        common = ("--batch", batch, *_step_arguments(sizes))
         stock = bench.stock_ctc("stock", verb, *common, "--clips", max(sizes.stock_clips, sizes.score_clips))
         ours = bench.ours("Rayscribe", verb, *common, model="ctc-model")
         with running([stock, ours]):
@@ -171,6 +177,15 @@ def compare_ctc(bench: Bench) -> list[Row]:
         what = f"CTC, {verb}, clips/s"
         rows.append(Row(what, _rate(ours, clips), _rate(stock, clips), least_ratio=CTC_GOAL, digits=2))
     return rows
+
+
+def _step_arguments(sizes: Sizes) -> tuple[object, ...]:
+    return "--steps", (sizes.rounds + 1) * sizes.turn_steps, "--turn-steps", sizes.turn_steps
+
+
+def _step_clips(sizes: Sizes, batch: int) -> int:
+    """Clips of a turn of optimizer steps."""
+    return batch * RANKS * sizes.turn_steps
 
 
 def _rate(side: Side, clips: int) -> float:

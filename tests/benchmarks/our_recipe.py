@@ -19,7 +19,7 @@ import torch
 import transformers.trainer
 from transformers import WhisperProcessor
 
-from tests.benchmarks.sizes import RANKS
+from tests.benchmarks.sizes import FULL_CONTEXT_S, RANKS
 from tests.benchmarks.turns import Turns, training_turns
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.model_part import ModelPart
@@ -42,8 +42,6 @@ from trainers.training.arguments import silence_libraries
 from trainers.training.planning import scored_clips, scoring_options
 from trainers.training.ray_workers import train_loop_per_worker
 from trainers.training.trainer import Clips, Collator, Request
-
-FULL_CONTEXT_S = 30.0
 
 
 def start_ray() -> None:
@@ -70,7 +68,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
         data=DataPart(
             train=str(folder / "train.csv"),
             validation=str(folder / "warm.csv"),
-            test=str(folder / "score.csv") if given.verb == "evaluate" else None,
+            test=str(folder / f"score{'-short' if given.context else ''}.csv") if given.verb == "evaluate" else None,
             cache_dir=str(given.cache / "first"),
             normalizer="none",
         ),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 RANKS = 2
+FULL_CONTEXT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Sizes:
         score_batch: Utterances of one generate call of one rank.
         max_new_tokens: Tokens of each hypothesis; new weights end few of them earlier.
         d_model: Width of the model.
+        vocab_size: Most tokens of text.
         encoder_layers: Encoder layers.
         decoder_layers: Decoder layers.
         short_context_s: Context of the bucketed training, seconds.
@@ -32,16 +34,33 @@ class Sizes:
     turn_steps: int = 2
     score_batch: int = 8
     max_new_tokens: int = 12
-    d_model: int = 192
+    d_model: int = 384
+    vocab_size: int = 50_257
     encoder_layers: int = 4
-    decoder_layers: int = 2
+    decoder_layers: int = 4
     short_context_s: int = 4
+
+    @property
+    def short_batch(self) -> int:
+        """Utterances of a forward pass in training that are as many padded seconds as `train_batch` at 30 s."""
+        return round(self.train_batch * FULL_CONTEXT_S / self.short_context_s)
+
+    @property
+    def short_score_batch(self) -> int:
+        """The same in scoring."""
+        return round(self.score_batch * FULL_CONTEXT_S / self.short_context_s)
+
+    @property
+    def short_score_clips(self) -> int:
+        """Clips scored in a turn in buckets: enough that the ranks' shares are about equal."""
+        return min(self.our_clips, 2 * RANKS * self.short_score_batch)
 
     def with_clips(self, count: int) -> "Sizes":
         """The same with another number of clips to prepare."""
         return replace(self, our_clips=count, score_clips=min(self.score_clips, count))
 
 
+# Whisper tiny, see its published config.json.
 FULL = Sizes()
 QUICK = Sizes(our_clips=2000, stock_clips=96, score_clips=32, rounds=2, turn_steps=1)
 # Whether it runs at all; its figures mean nothing.
@@ -55,6 +74,7 @@ SMOKE = Sizes(
     score_batch=2,
     max_new_tokens=2,
     d_model=64,
+    vocab_size=400,
     encoder_layers=1,
     decoder_layers=1,
 )

@@ -24,7 +24,7 @@ class Speech:
     """Clips and their manifests.
 
     Attributes:
-        folder: Holds train.csv, score.csv and warm.csv, which name WAV files beside them.
+        folder: Holds train.csv, score.csv, score-short.csv and warm.csv, which name WAV files beside them.
         origin: What was spoken, for the report.
         clips: Clips of train.csv.
         mean_s: Their mean duration, seconds.
@@ -46,6 +46,7 @@ def make_speech(folder: Path, sizes: Sizes) -> Speech:
         rows, origin = _demo(folder, sizes.our_clips), "demo corpus (espeak-ng), 22.05 kHz WAV"
     _write_manifest(folder / "train.csv", rows)
     _write_manifest(folder / "score.csv", rows[: sizes.score_clips])
+    _write_manifest(folder / "score-short.csv", rows[: sizes.short_score_clips])
     _write_manifest(folder / "warm.csv", rows[-RANKS * sizes.score_batch :])
     return Speech(folder, origin, len(rows), sum(float(row["duration"]) for row in rows) / len(rows))
 

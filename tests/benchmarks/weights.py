@@ -1,6 +1,8 @@
 """A Whisper of 30 s of context and a wav2vec2, of new weights, that both sides open with from_pretrained."""
 
 import csv
+import random
+import string
 from pathlib import Path
 
 import transformers
@@ -11,6 +13,7 @@ from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.whisper.whisper_family import WhisperFamily
 
 HEAD_WIDTH = 64
+WORD_LETTERS = 8
 
 
 def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
@@ -19,14 +22,13 @@ def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
     part = ModelPart(
         init="scratch",
         language="english",
-        vocab_size=400,
+        vocab_size=sizes.vocab_size,
         d_model=sizes.d_model,
         encoder_layers=sizes.encoder_layers,
         decoder_layers=sizes.decoder_layers,
         attention_heads=sizes.d_model // HEAD_WIDTH,
     )
-    texts = texts_of(manifest)
-    WhisperFamily().write_description(folder, texts, part)
+    WhisperFamily().write_description(folder, [*texts_of(manifest), *made_words(sizes.vocab_size)], part)
     network = WhisperFamily().load_recognizer(part, folder, seed=0).model
     # New weights utter timestamps, after which generate goes back to the audio; trained ones, told not to, do not.
     last_word = network.generation_config.no_timestamps_token_id
@@ -51,6 +53,12 @@ def write_ctc_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
     recognizer.model.save_pretrained(folder)
     CtcFamily().write_for_all_readers(folder)
     return sum(weight.numel() for weight in recognizer.model.parameters())
+
+
+def made_words(count: int) -> list[str]:
+    """Words of random letters, so that a vocabulary of this many tokens can be learned, where the corpus has few."""
+    letters = random.Random(0)
+    return ["".join(letters.choices(string.ascii_lowercase, k=WORD_LETTERS)) for _ in range(count)]
 
 
 def texts_of(manifest: Path) -> list[str]:
