@@ -41,6 +41,10 @@ class Decoding:
     autocast: torch.dtype | None = None
     as_written: bool = False
 
+    def precision(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Within it, a model on this device computes in the precision of `autocast`."""
+        return torch.autocast(device.type, self.autocast) if self.autocast is not None else nullcontext()
+
 
 @dataclass(frozen=True)
 class Alternative:

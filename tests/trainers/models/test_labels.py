@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
-from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.opening import open_sources
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.labels import Labels, labels_of
 from trainers.models.whisper.whisper_family import WhisperFamily
@@ -47,9 +45,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     if request.param == "bucket":
         url = f"{request.getfixturevalue('s3_bucket')}/prepared"
         options = StorageOptions(request.getfixturevalue("s3_endpoint"))
-    data = DataPart(train=str(manifest), validation="/nowhere.csv")
-    (source,) = open_sources(data, storage_options=options, splits=("train",))
-    return prepare(source, data, cache_url=url, storage_options=options, runner=run_here, log=lambda line: None)
+    return prepared_train(manifest, url, options)
 
 
 def test_they_are_the_ids_that_the_tokenizer_gives(prepared: PreparedSet, processor: Any) -> None:

@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
-from trainers.config.parts.data_part import DataPart
 from trainers.config.schema import TrainConfig
-from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.augmentation.spec_augment import Masks
 from trainers.data.batch_plan import BUCKET_EDGES_S
-from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.opening import open_sources
 from trainers.models.known_families import family_of
 from trainers.training.planning import plan_training
 from trainers.training.trainer import PlannedBatches, PlannedLoader
@@ -82,16 +79,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("augmented")
     texts = [f"number {number}" for number in range(CLIPS)]
     manifest = write_corpus(folder, texts, durations_s=DURATIONS_S)
-    data = DataPart(train=str(manifest), validation="/nowhere.csv")
-    (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
-    prepared = prepare(
-        source,
-        data,
-        cache_url=str(folder / "prepared"),
-        storage_options=StorageOptions(),
-        runner=run_here,
-        log=lambda line: None,
-    )
+    prepared = prepared_train(manifest, str(folder / "prepared"))
     family_of(config().model).write_description(folder / "description", texts, config().model)
     write_recording(folder / "hum.wav", speechlike(0.7, seed=99))
     (folder / "noise.csv").write_text("path\nhum.wav\n")

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 from torch.multiprocessing.spawn import start_processes
 
+from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
 from tests.trainers.training.gradient_process import Job, one_step
-from trainers.config.parts.data_part import DataPart
-from trainers.config.storage_location import StorageOptions
-from trainers.data.preparation import prepare, run_here
-from trainers.data.sources.opening import open_sources
 from trainers.models.known_families import family_of
 
 # Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.
@@ -77,16 +74,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     multiprocessing.set_forkserver_preload(["tests.trainers.training.gradient_process"])
     root = tmp_path_factory.mktemp("gradients")
     manifest = write_corpus(root, TEXTS, durations_s=[2.6 + 0.03 * number for number in range(len(TEXTS))])
-    data = DataPart(train=str(manifest), validation="/nowhere.csv")
-    (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
-    prepared = prepare(
-        source,
-        data,
-        cache_url=str(root / "prepared"),
-        storage_options=StorageOptions(),
-        runner=run_here,
-        log=lambda line: None,
-    )
+    prepared = prepared_train(manifest, str(root / "prepared"))
     changes, description = MODELS[request.param], root / "description"
     if "training.full_context_matching" in changes:
         write_weights(description)

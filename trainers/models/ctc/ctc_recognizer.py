@@ -1,7 +1,6 @@
 """A CTC model as Rayscribe trains and scores it: an exact loss of unpadded frames, and its best path."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +74,7 @@ class CtcRecognizer(Recognizer):
             return self._among(inputs, labels, heard, decoding)
         given = dict(inputs)
         lengths = given.pop(LENGTHS)
-        precision = torch.autocast(device.type, decoding.autocast) if decoding.autocast is not None else nullcontext()
-        with precision:
+        with decoding.precision(device):
             logits = self.model(**given).logits
         targets = pad_labels(labels)["labels"].to(device)
         losses = self._losses(logits, targets, lengths, zero_infinity=True).tolist()

@@ -1,7 +1,6 @@
 """An encoder-decoder model as Rayscribe trains and scores it, where transformers' own `generate` does all of it."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,8 +52,7 @@ class Seq2SeqRecognizer(Recognizer):
         given = {name: value for name, value in inputs.items() if name != LENGTHS}
         device, size = self.model.device, len(labels)
         most = min(decoding.max_length, self.limits.new_tokens or decoding.max_length)
-        precision = torch.autocast(device.type, decoding.autocast) if decoding.autocast is not None else nullcontext()
-        with precision:
+        with decoding.precision(device):
             losses = self._sums(given, labels)
             tokens = self.model.generate(
                 **given,

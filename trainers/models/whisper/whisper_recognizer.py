@@ -117,15 +117,12 @@ class WhisperRecognizer(Recognizer):
     ) -> list[Recognition]:
         """See `Recognizer`."""
         model, prompt = self.model, PromptRecorder()
-        precision = (
-            torch.autocast(model.device.type, decoding.autocast) if decoding.autocast is not None else nullcontext()
-        )
         text = (
             allowing_text(model.generation_config, self.processor.tokenizer) if decoding.as_written else nullcontext()
         )
         most = self.limits.new_tokens
         assert most is not None, "it generates"
-        with self.fitted(inputs), precision, text:
+        with self.fitted(inputs), decoding.precision(model.device), text:
             # Once, for the loss and for the hypothesis: the encoder is most of the work.
             encoded = model.get_encoder()(inputs["input_features"])
             losses = self._losses(encoded, labels)
