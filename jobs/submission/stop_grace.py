@@ -58,7 +58,8 @@ def checkpoint_bytes_of(config: Mapping[str, Any]) -> float:
     if adapt.get("method") == "lora":
         # r × (m + n) weights beside an m × n layer with n ≥ m ≥ width: 2 × r / width of the layer's at most.
         width = model["d_model"] if model["init"] == "scratch" else LEAST_WIDTH
-        return weights * min(1.0, 2 * adapt["r"] / width) * BYTES_PER_WEIGHT
+        share: float = 2 * adapt["r"] / width
+        return weights * min(1.0, share) * BYTES_PER_WEIGHT
     return weights * BYTES_PER_WEIGHT
 
 
