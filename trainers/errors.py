@@ -9,7 +9,7 @@ RayscribeError                 anything that we raise on purpose; its text names
 │   └── DamagedError           a checkpoint is not whole, and will not become so
 ├── ResourceError              the cluster can never hold what the config asks for
 ├── ScoringError               the ids that were scored are not those that were asked for, or a score is no number
-├── ProgramError               the code, a library or a value of the config is wrong in a way that nobody foresaw
+├── ProgramError               the code, a library or a value of the config is wrong in a way that no check covers
 ├── FencedError                a newer attempt has taken the run over; this one must not write
 ├── LostWorkerError            the process of a training worker died
 ├── LostNodeError              the node of a training worker died, or was taken away

@@ -35,7 +35,7 @@ def resolve_secrets(environment: MutableMapping[str, str]) -> None:
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """The values that `resolve_secrets` has set, for whoever must not show them."""
+    """The values that `resolve_secrets` has set, for code that must not print them."""
     names = _references(environment.get(REFERENCES) or "{}")
     return [environment[name] for name in names if environment.get(name)]
 

@@ -1,4 +1,4 @@
-"""What a config says of a storage: where it is, and how it is reached. `trainers.storage` opens what is named here."""
+"""The location of a storage in a config, and how to reach it. `trainers.storage` opens what is named here."""
 
 import re
 from collections.abc import Mapping

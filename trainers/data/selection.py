@@ -153,7 +153,7 @@ def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, boun
 
 
 def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: float, split: str) -> None:
-    """Refuses clips that are longer than the model hears: cutting or dropping them would falsify the score.
+    """Refuses clips that are longer than the model's context: cutting or dropping them would falsify the score.
 
     Raises:
         DataError: names their ids and durations.

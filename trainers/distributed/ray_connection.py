@@ -91,17 +91,17 @@ def set_own_token() -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Finds in seconds that nobody listens; Ray itself waits for minutes.
+    """Finds within seconds that no server listens there; Ray itself waits for minutes.
 
     Raises:
-        ConnectionError: nobody listens at host:port. Other forms of addresses are left to Ray.
+        ConnectionError: no server listens at host:port. Other forms of addresses are left to Ray.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         try:
             socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
         except OSError as error:
-            raise ConnectionError(f"nobody listens at {host}:{port} ({error})") from error
+            raise ConnectionError(f"no server listens at {host}:{port} ({error})") from error
 
 
 def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Manifests and recordings: what would stop training, leave clips out in silence, or falsify a score."""
+"""Manifests and recordings: what would stop training, silently leave clips out, or falsify a score."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -45,7 +45,7 @@ def needs_model(family: str | None = None) -> Callable[[ModelCheck], Callable[[S
             if isinstance(opened, Finding):
                 yield skipped("the model could not be opened")
             elif family not in (None, opened.family.name):
-                yield skipped(f"a {opened.family.name} model has nothing of this kind")
+                yield skipped(f"does not apply to a {opened.family.name} model")
             else:
                 yield from run(subject, opened)
 

@@ -131,7 +131,7 @@ class Family(Protocol):
         """Label ids of each text, with what stands before and behind the text."""
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
-        """What is to be said of a split's transcripts; None: nothing.
+        """A warning about a split's transcripts; None if there is nothing to report.
 
         Raises:
             ConfigError: they cannot be what the processor is for.

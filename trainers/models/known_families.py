@@ -37,14 +37,14 @@ def family_of(model: ModelPart) -> Family:
 
 
 def refuse_foreign_fields(config: TrainConfig, family: Family) -> None:
-    """Refuses fields that mean nothing to the family of a config's model, and so would be ignored.
+    """Refuses fields that have no effect on the family of a config's model, and would be ignored.
 
     Raises:
         ConfigError: names each.
     """
     foreign = [name for name in family.foreign_fields if _asks_for(config, name)]
     if foreign:
-        raise ConfigError(f"{', '.join(foreign)}: of no meaning to a model of the family {family.name}; remove it")
+        raise ConfigError(f"{', '.join(foreign)}: has no effect on a model of the family {family.name}: remove it")
 
 
 def _asks_for(config: TrainConfig, name: str) -> bool:

@@ -42,7 +42,7 @@ def cannot_open(model: ModelPart, error: Exception) -> ConfigError:
 
 
 def attention(model: ModelPart) -> dict[str, Any]:
-    """What a model's loading is told of `attn_implementation`."""
+    """The keyword argument of `from_pretrained` for `attn_implementation`."""
     return {"attn_implementation": model.attn_implementation} if model.attn_implementation is not None else {}
 
 

@@ -184,7 +184,7 @@ def _prepare(request: AttemptRequest, opened: _Opened, status: StatusWriter) -> 
 
 
 def _has_finished(request: AttemptRequest, journal: Journal, data_keys: Mapping[str, str]) -> bool:
-    """Whether there is nothing to train; what the run came to is then shown again.
+    """Whether there is nothing to train; the result of the run is then shown again.
 
     Raises:
         ResumeError: the run may not be continued with this config.

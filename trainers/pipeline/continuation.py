@@ -87,7 +87,7 @@ def decide(
 
     Args:
         url: The run folder, for the messages.
-        state: What its journal comes to.
+        state: The state of its journal.
         previous: Content of the config that the newest attempt ran with. None: there is none.
         config: The config.
         data_keys: See `describe`.
@@ -129,7 +129,7 @@ def _removed(before: Mapping[str, Any], wanted: Mapping[str, Any], config: Train
 
 
 def _other_shards(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The way for those who changed how checkpoints are shared out, which no worker could load its part of."""
+    """The fix where a change would leave checkpoints in other shards than workers load."""
     changed = {name for name in {*before, *wanted} if before.get(name) != wanted.get(name)}
     if not any(name == SHARDS or name.startswith("strategy.") for name in changed):
         return ""

@@ -1,4 +1,4 @@
-"""Scoring a model that is there already, finding it, and what a score is shown as."""
+"""Scores an existing model: how it is found, and how its score is shown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from trainers.training.scoring_worker import EvaluateOrder
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         folder: The run folder's path or URL.

@@ -1,4 +1,4 @@
-"""fit(config): begin the attempt, train, and give what the run came to."""
+"""fit(config): begin the attempt, train, and return the result of the run."""
 
 from collections.abc import Sequence
 

@@ -61,7 +61,7 @@ def normalize_basic(text: str) -> str:
       zero-width spaces, variation selectors; letters that were once written with a joiner become the letters of today.
     - Marks (category M) stay: vowel signs, viramas, tone marks, harakat, accents. Enclosing marks go.
     - Lower case.
-    - Text in [square] or <angle> brackets goes: it says what else is heard.
+    - Text in [square] or <angle> brackets is removed: it describes sounds, not words.
     - Punctuation as `trainers.data.text.normalize` removes it: an apostrophe within a word stays, as ', and so does a
       full stop, comma or colon within a number. Hyphens separate words.
     - Symbols go, except currency signs, ° and % ‰ & @ # §, which are spoken: each is a word of its own.

@@ -1,7 +1,7 @@
 """How many words, characters and sentences a recognizer got wrong, counted so that sums are exact.
 
 Every utterance is aligned once, alone, and leaves whole numbers. A score is a sum of those numbers and one
-division at the end, so neither the order of the utterances nor how they were shared out over workers can
+division at the end, so neither the order of the utterances nor their distribution over workers can
 move it. Nothing here changes case or punctuation: that is a normalizer's work, passed in.
 """
 
@@ -92,7 +92,7 @@ def character_edits(reference: str, hypothesis: str) -> EditCounts:
 
 @dataclass(frozen=True, slots=True)
 class UtteranceScore:
-    """One utterance, what was heard in it, and the edits between the two normalized texts.
+    """One utterance, its hypothesis, and the edits between the two normalized texts.
 
     Attributes:
         id: The utterance's id in the manifest.
@@ -204,7 +204,7 @@ class Score:
         cer: Character error rate; None where the references hold no character at all.
         sentence_errors: Scored utterances with at least one word wrong.
         ser: Sentence error rate, over the scored utterances.
-        empty_references: Scored utterances whose reference has no word. What was heard in them counts as
+        empty_references: Scored utterances whose reference has no word. Their hypotheses count as
             insertions, in `wer` too.
     """
 

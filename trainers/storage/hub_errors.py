@@ -16,7 +16,7 @@ T = TypeVar("T")
 HUB_RETRIES = RetryPolicy(attempts=3, first_delay_s=5.0)
 TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}
-# httpx's base of what happens between two hosts, and what huggingface_hub raises where it is told to ask nobody.
+# httpx's base of what happens between two hosts, and what huggingface_hub raises in offline mode.
 TRANSPORT, OFFLINE = "TransportError", "OfflineModeIsEnabled"
 _FIX = "try again later, or give a folder that has the files"
 

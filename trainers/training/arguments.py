@@ -1,4 +1,4 @@
-"""TrainConfig → Seq2SeqTrainingArguments: what the Hugging Face Trainer is told, and what a user may not tell it."""
+"""TrainConfig → Seq2SeqTrainingArguments: what the config sets of them, and what it must not."""
 
 import difflib
 import logging
@@ -41,7 +41,7 @@ OWNED = {
     "eval_on_start": "training.eval_steps",
     "eval_delay": "training.eval_steps",
     "train_sampling_strategy": "model.max_context_s",
-    "accelerator_config": "nothing: batches are shared out by the plan",
+    "accelerator_config": "nothing: the batch plan distributes the batches",
     "restore_callback_states_from_checkpoint": "run.resume",
     "save_strategy": "training.save_steps",
     "save_steps": "training.save_steps",

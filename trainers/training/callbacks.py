@@ -1,4 +1,4 @@
-"""What a training run tells: one line of progress, numbers in metrics.jsonl, checkpoints on their way home."""
+"""Trainer callbacks: progress lines, metrics.jsonl, and checkpoints on their way to the run folder."""
 
 import shutil
 import time
@@ -41,7 +41,7 @@ def _rates_of(result: SplitScore, prefix: str) -> dict[str, float]:
 
 
 class MetricsLog:
-    """A worker group's metrics, written in a thread: a slow or absent storage costs training nothing, and is told once.
+    """Writes a worker group's metrics in a thread: a slow or unavailable storage delays no step, and is reported once.
 
     After each line it asks whether the group still holds the run, so that a stale one ends soon.
     """
@@ -92,7 +92,7 @@ class MetricsLog:
 
 
 class ProgressReport(TrainerCallback):
-    """Speaks and writes for all ranks: the leading one does, the others are silent."""
+    """Prints progress and writes metrics on the main process, and does nothing on the other ranks."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class ProgressReport(TrainerCallback):
         self._restart()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Counts what the step had, and asks for a score at the very last one."""
+        """Counts the utterances of the step, and requests a score after the last step."""
         rows = self._plan.batch(state.global_step - 1).rows
         self._steps += 1
         self._clips += len(rows)
@@ -146,7 +146,7 @@ class ProgressReport(TrainerCallback):
         self._status.show(Phase.TRAINING, detail="scoring validation")
 
     def validated(self, step: int, max_steps: int, epoch: float, metrics: Mapping[str, float]) -> None:
-        """Says and writes a score on the validation set."""
+        """Prints and writes a score on the validation set."""
         if not self._session.is_main_process:
             return
         rates = " · ".join(f"{name.upper()} {metrics[f'eval_{name}']:.2f}%" for name in ("wer", "cer", "ser"))
@@ -170,7 +170,7 @@ class ProgressReport(TrainerCallback):
         self._log.flush()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Says and writes a line for a loss or a score."""
+        """Prints and writes a line for a loss or a score."""
         logs: dict[str, float] = kwargs["logs"]
         if not self._session.is_main_process:
             return

@@ -73,7 +73,7 @@ class Loop:
 
     @property
     def first_step(self) -> int:
-        """Optimizer steps that are behind it."""
+        """Optimizer steps that were completed before."""
         return self.start.checkpoint.step if self.start is not None else 0
 
     @property

@@ -136,7 +136,7 @@ def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recogni
 
 
 def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray) -> str | None:
-    """What is to be said where references are longer than a hypothesis may become; None where none is.
+    """A warning about references that are longer than a hypothesis may become; None if there are none.
 
     Args:
         config: The config.

@@ -1,4 +1,4 @@
-"""What a training worker is told, and what every step of its work shares."""
+"""The work order of a training worker, and what all steps of its work share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from trainers.training.schedule import Length
 
 @dataclass(frozen=True)
 class WorkOrder:
-    """Everything that the driver tells a training worker.
+    """Everything that the driver passes to a training worker.
 
     Attributes:
         config: The config, run name and paths settled.

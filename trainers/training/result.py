@@ -1,4 +1,4 @@
-"""What a run comes to: the best checkpoint, scored on the test split and exported, named by the journal."""
+"""The result of a run: the best checkpoint, scored on the test split and exported, named by the journal."""
 
 from pathlib import Path
 from typing import Any

@@ -25,7 +25,7 @@ from trainers.training.planning import cache_bytes, cut_references, has_full_con
 
 @dataclass(frozen=True)
 class EvaluateOrder:
-    """What a scoring worker is told.
+    """Everything that the driver passes to a scoring worker.
 
     Attributes:
         config: Says how to score.

@@ -1,4 +1,4 @@
-"""Scores of the validation set while training goes on, and who learns of them."""
+"""Scores the validation set during training, and passes the score to the checkpoint, the log and the engine."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -30,7 +30,7 @@ def work(order: WorkOrder, session: Session, watch: Callable[[Loop], None] = lam
     """Trains, scores and exports one run. Every rank calls it.
 
     Args:
-        order: What the workers are told.
+        order: The work order of all workers.
         session: The ranks.
         watch: Called with what training is built of, before it begins.
 

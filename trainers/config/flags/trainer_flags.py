@@ -152,7 +152,7 @@ DECIDED = (
     _off("save_only_model", "a checkpoint holds what continuing needs; model/ is the weights alone"),
     _off("save_on_each_node", "a checkpoint is saved once, in run.storage_path"),
     Flag("save_safetensors", SWITCH, always=(True,), reason="weights are always stored as safetensors"),
-    Flag("enable_jit_checkpoint", SWITCH, always=None, reason="a run that is told to stop always saves a checkpoint"),
+    Flag("enable_jit_checkpoint", SWITCH, always=None, reason="a run that is asked to stop always saves a checkpoint"),
     _off("fp16_full_eval", "scoring has the precision of training: training.fp16"),
     _off("bf16_full_eval", "scoring has the precision of training: training.bf16"),
     Flag("half_precision_backend", TEXT, always=("auto", "cuda_amp", "cpu_amp"), reason=_AUTOCAST),

@@ -153,7 +153,7 @@ class ModelPart(Part):
 
     @field_validator("max_context_s")
     @classmethod
-    def _a_whisper_hears_30_s(cls, max_context_s: int | None, info: ValidationInfo) -> int | None:
+    def _fits_whisper_s_context(cls, max_context_s: int | None, info: ValidationInfo) -> int | None:
         if info.data.get("family") in (None, "whisper") and (max_context_s or 0) > WHISPER_CONTEXT_S:
             raise ValueError(
                 f"is more than the {WHISPER_CONTEXT_S} s of a Whisper; for another model say which model.family it has"

@@ -1,4 +1,4 @@
-"""The config's strategy part: how model, gradients and optimizer are shared out over the workers. See `schema`."""
+"""The config's strategy part: how model, gradients and optimizer state are spread over the workers. See `schema`."""
 
 from typing import Any, Literal, Self
 
@@ -27,7 +27,7 @@ TYPED = (
 
 
 class StrategyPart(Part):
-    """How model, gradients and optimizer are shared out over the workers."""
+    """How model, gradients and optimizer state are distributed over the workers."""
 
     name: Literal["ddp", "deepspeed", "fsdp"] = Field(
         "ddp",

@@ -63,7 +63,7 @@ class TrainingPart(Part):
         ge=0,
         le=1,
         description="Fraction of batches of a bucketed model that are padded to the whole context, so that the model "
-        "also hears the padding of tools that know no buckets.",
+        "also learns the full padding of tools that have no buckets.",
     )
     full_context_matching: float = Field(
         0.0,

@@ -1,4 +1,4 @@
-"""What of a CTC model is not weights: vocabulary, feature extractor and config, made of the training text and sizes."""
+"""Vocabulary, feature extractor and config of a CTC model, made from the training text and the config's sizes."""
 
 import json
 import tempfile

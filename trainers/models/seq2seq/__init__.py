@@ -1,1 +1,1 @@
-"""Encoder-decoder models beside Whisper."""
+"""Encoder-decoder models other than Whisper."""

@@ -1,4 +1,4 @@
-"""The family of encoder-decoder models beside Whisper: what of them is not weights, all of it pretrained."""
+"""The family of encoder-decoder models other than Whisper: processors, labels and limits, all of pretrained weights."""
 
 from __future__ import annotations
 

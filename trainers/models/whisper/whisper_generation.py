@@ -1,7 +1,7 @@
 """How a Whisper model generates: its generation config, made to agree with its tokenizer and with the run's config.
 
 Published weights often come with a generation config that is outdated, asks for timestamps, or names no language, and
-then score garbage, or fail at the first score. What the tokenizer knows is put right, and said.
+then score garbage, or fail at the first score. What the tokenizer knows is corrected, and reported.
 """
 
 from collections.abc import Iterator

@@ -96,7 +96,7 @@ class WhisperRecognizer(Recognizer):
     def input_frames(self, frames: int) -> Iterator[None]:
         """Within it, the model takes inputs of exactly `frames` frames; generation follows.
 
-        The encoder asks its config for the length and its position table for the number of rows; both are told for
+        The encoder asks its config for the length and its position table for the number of rows; both are set for
         the moment, and no weight is touched, so that nothing of it can be saved.
         """
         config, positions = self.model.config, self.model.get_encoder().embed_positions

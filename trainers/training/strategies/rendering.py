@@ -1,4 +1,4 @@
-"""StrategyPart → what the Hugging Face Trainer is told of it."""
+"""StrategyPart → arguments of the Hugging Face Trainer."""
 
 import importlib.util
 from typing import Any

@@ -1,8 +1,8 @@
 """DeepSpeed in a rank's process: before it is imported, and while it trains.
 
 New and loaded weights alike are made whole on every rank, as for DDP, and sharded when training begins; so the same
-seed gives the same weights, and a model must fit a rank's memory once. transformers is told of ZeRO-3 only while a
-step trains: it would load every model sharded, and have ranks generate in lockstep.
+seed gives the same weights, and a model must fit a rank's memory once. transformers knows of ZeRO-3 only during a
+training step: otherwise it would load every model sharded, and generate in lockstep on all ranks.
 """
 
 import logging
