@@ -7,7 +7,7 @@ from jobs.preflight.context import Context
 from jobs.scheduler.policy import Capacity
 from runtime_env.tree import package_size
 from trainers.config.locations import default_storage_path, storage_path_of
-from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS
+from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, LM_FIELDS
 from trainers.config.storage_location import is_absolute, is_url
 from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
 
@@ -25,7 +25,8 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
     """Checks that files of the repository that the recipe names are packaged."""
     assert context.spec is not None and context.root is not None
     config = context.spec.config
-    paths = {f"{part}.{name}": getattr(getattr(config, part), name) for part, name in (*DATA_FIELDS, *AUGMENT_FIELDS)}
+    fields = (*DATA_FIELDS, *AUGMENT_FIELDS, *LM_FIELDS)
+    paths = {f"{part}.{name}": getattr(getattr(config, part), name) for part, name in fields}
     inside = {field: path for field, path in paths.items() if path is not None and _is_relative(path)}
     if not inside:
         yield ok("the recipe names no data in the repository")

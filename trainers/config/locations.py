@@ -14,6 +14,8 @@ from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
+# Fields that may name a repository of the Hub.
+_HUB_IDS = ("name_or_path", "rescoring_model")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -82,7 +84,7 @@ def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
     updates: dict[str, dict[str, str]] = {}
     for part, field in PATH_FIELDS:
         value = getattr(getattr(config, part), field)
-        if value is None or is_absolute(value) or (field == "name_or_path" and not (base / value).is_dir()):
+        if value is None or is_absolute(value) or (field in _HUB_IDS and not (base / value).is_dir()):
             continue
         updates.setdefault(part, {})[field] = str((base / value).resolve())
     parts = {part: getattr(config, part).model_copy(update=fields) for part, fields in updates.items()}

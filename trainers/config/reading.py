@@ -7,8 +7,10 @@ from typing import Any
 STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
 DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
 AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
+LM_FIELDS = (("decode", "lexicon"), ("decode", "lm"))
+DECODE_FIELDS = (*LM_FIELDS, ("decode", "rescoring_model"))
 MODEL_FIELDS = (("model", "name_or_path"), ("model", "vocabulary_file"))
-PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *MODEL_FIELDS)
+PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, *MODEL_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Reading:
     @classmethod
     def to_score(cls, split: str) -> "Reading":
         """What scoring a split with a finished model reads."""
-        return cls((*STORAGE_FIELDS, ("data", split)), trains=False)
+        return cls((*STORAGE_FIELDS, *DECODE_FIELDS, ("data", split)), trains=False)
 
     def with_parts(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """The content with the parts that may be missing where nothing is trained."""

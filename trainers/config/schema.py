@@ -12,6 +12,7 @@ from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.part import Part, trains
 from trainers.config.parts.run_part import RunPart
@@ -29,6 +30,7 @@ class TrainConfig(Part):
     adapt: AdaptPart = AdaptPart()
     training: TrainingPart
     augment: AugmentPart = AugmentPart()
+    decode: DecodePart = DecodePart()
     scaling: ScalingPart = ScalingPart()
     strategy: StrategyPart = StrategyPart()
     checkpoint: CheckpointPart = CheckpointPart()

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, PATH_FIELDS, STORAGE_FIELDS, Reading
+from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, DECODE_FIELDS, PATH_FIELDS, STORAGE_FIELDS, Reading
 from trainers.errors import ConfigError
 from trainers.inspection.findings import Check, Level, run_check
 from trainers.inspection.subject import Subject
@@ -26,7 +26,7 @@ GROUPS = {
 _READS = {
     "storage": STORAGE_FIELDS,
     "data": (*DATA_FIELDS, *AUGMENT_FIELDS),
-    "model": (*DATA_FIELDS, ("model", "name_or_path")),
+    "model": (*DATA_FIELDS, *DECODE_FIELDS, ("model", "name_or_path")),
     "hardware": (),
     "nodes": PATH_FIELDS,
 }

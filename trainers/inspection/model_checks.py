@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from trainers.data.selection import Bounds, reasons_to_leave_out
+from trainers.inspection.decoding_checks import check_decoding
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.opened_model import Opened, needs_model, open_model
 from trainers.inspection.subject import Split, Subject
@@ -158,5 +159,6 @@ CHECKS = (
     Check("model", "the model's files open", check_model),
     *WHISPER_CHECKS,
     Check("adaptation", "the model has the weights that are to be trained", check_adaptation),
+    Check("decoding", "files and models of the beam search can be used", check_decoding),
     Check("labels", "no transcript is longer than the decoder", check_labels),
 )

@@ -61,6 +61,9 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
         full = beyond(config.model, test)
         if full is not None:
             rows.append(f"| test, at the full context ({full['context_s']:g} s) | {_rates(full, '')} |")
+        if "best_path" in test:
+            rows.append(f"| test, the best path | {_rates(test['best_path'], '')} |")
+            borrowed += _searched(test["decoding"])
     padding = (
         f"Clips were padded to length buckets of at most {config.model.max_context_s} s in training.\n\n"
         if config.model.max_context_s is not None
@@ -83,6 +86,21 @@ def beyond(model: ModelPart, totals: Mapping[str, Any]) -> Mapping[str, Any] | N
     """The score at the model's whole context, where that is longer than the one that it is trained at; else None."""
     full: Mapping[str, Any] | None = totals.get("full_context")
     return full if full is not None and full["context_s"] > (model.max_context_s or full["context_s"]) else None
+
+
+def _searched(decoding: dict[str, Any]) -> str:
+    """How the scores of test were made, which `pipeline` does not repeat."""
+    parts = [f"beam_size {decoding['beam_size']}"]
+    for name in ("lexicon", "lm"):
+        if name in decoding:
+            parts.append(f"{name} {Path(decoding[name]['path']).name} (SHA-256 {decoding[name]['sha256']})")
+    if "rescoring_model" in decoding:
+        parts.append(f"rescoring_model {decoding['rescoring_model']['name_or_path']}")
+    parts += [f"{name} {decoding[name]:g}" for name in ("lm_weight", "word_score", "rescoring_weight")]
+    return (
+        f"The score on test is of a beam search, whose files are not part of this folder: {', '.join(parts)}. "
+        "`pipeline` takes the best path, as do the scores on validation.\n\n"
+    )
 
 
 def _rates(metrics: Mapping[str, Any], prefix: str) -> str:

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from trainers.config.parts.decode_part import DecodePart, Weights
 from trainers.data.features import Features
+from trainers.distributed.session import Session
+from trainers.errors import ConfigError
+from trainers.models.ctc.decoding.decode_files import DecodeFiles
 from trainers.models.family import Family, Limits
 
 if TYPE_CHECKING:
     # The first loads peft.
     from trainers.models.adaptation.lora import Adapter
+
+    # It needs an optional package.
+    from trainers.models.ctc.decoding.beam_search import BeamSearch
     from trainers.models.whisper.full_context_matching import FullContextMatching
 
 IGNORED_LABEL = -100
@@ -24,15 +31,29 @@ LabelCollator = Callable[[Sequence[Sequence[int]]], dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
+class Beam:
+    """A beam search of CTC outputs.
+
+    Attributes:
+        search: Searches, with what it has loaded.
+        weights: What is weighed how: the first makes the hypothesis, by the others there is one each beside it.
+    """
+
+    search: BeamSearch
+    weights: tuple[Weights, ...]
+
+
+@dataclass(frozen=True)
 class Decoding:
     """How hypotheses are generated.
 
     Attributes:
         max_length: Most tokens of a hypothesis.
-        num_beams: Beams; 1 is greedy.
+        num_beams: Beams of a decoder; 1 is greedy.
         nbest: Hypotheses that are given of each utterance, at most as many as beams. None: only the best.
         autocast: Lower precision of the computation, or None for float32.
         as_written: Whether hypotheses are compared as they are written, so that no text may be suppressed.
+        beam: How CTC outputs are searched. None: their best path is taken.
     """
 
     max_length: int
@@ -40,6 +61,15 @@ class Decoding:
     nbest: int | None = None
     autocast: torch.dtype | None = None
     as_written: bool = False
+    beam: Beam | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What stands as `decoding` in the record of a score; reads the files of a beam search."""
+        if self.beam is not None:
+            weights = self.beam.weights[0]
+            chosen = {"lm_weight": weights.lm, "word_score": weights.word, "rescoring_weight": weights.rescoring}
+            return {**self.beam.search.describe(), **chosen}
+        return {"method": "greedy"} if self.num_beams == 1 else {"method": "beam", "beam_size": self.num_beams}
 
     def precision(self, device: torch.device) -> AbstractContextManager[Any]:
         """Within it, a model on this device computes in the precision of `autocast`."""
@@ -69,13 +99,19 @@ class Recognition:
         avg_logprob: Mean over the hypothesis's generated tokens, its end token among them unless it was cut off at the
             maximal length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
             before generation suppresses any. Prompt tokens (start, language, task) are given, not generated.
+            Of a CTC model, mean over the clip's outputs: of ln p(symbol) along the best path; of a beam search, of
+            ln p(labels | utterance), summed over the alignments that the beam has kept, without language models.
         nbest: Where it was asked for, hypotheses of a beam search, the best by its own score first.
+        best_path: Beside the hypothesis of a beam search of CTC outputs, that of their best path.
+        others: Beside that hypothesis, those by the other weights of `Beam`.
     """
 
     text: str
     loss: float
     avg_logprob: float
     nbest: tuple[Alternative, ...] | None = None
+    best_path: str | None = None
+    others: tuple[str, ...] = ()
 
 
 class Target(NamedTuple):
@@ -132,6 +168,23 @@ class Recognizer(ABC):
     @abstractmethod
     def collate_labels(self) -> LabelCollator:
         """Pads labels; can be pickled, for it goes to the processes that read clips."""
+
+    def open_search(self, part: DecodePart, files: DecodeFiles, session: Session) -> BeamSearch:
+        """Loads a beam search of the model's outputs. Every rank calls it.
+
+        Args:
+            part: The config's decode part, which asks for one.
+            files: Its files.
+            session: This rank.
+
+        Raises:
+            ConfigError: the model has a decoder, or a file cannot be used.
+            StorageError: the Hub does not respond.
+        """
+        raise ConfigError(
+            f"decode.method is beam, which searches the outputs of CTC models, and this one is of the family "
+            f"{self.family.name}: remove it, and set training.generation_num_beams"
+        )
 
     def fitted(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         """Within it, the model takes inputs of exactly the length of these, see `Features.inputs`."""

@@ -17,6 +17,7 @@ from trainers.data.sources.opening import Source, read_location
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, ResumeError
 from trainers.models.adaptation.skeletons import describe_trained
+from trainers.models.ctc.decoding.decode_files import check_search
 from trainers.models.family import masking_problem, matching_problem
 from trainers.models.known_families import family_of, refuse_foreign_fields
 from trainers.models.labels import labels_of
@@ -133,6 +134,7 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     refuse_foreign_fields(config, family)
     if not has_begun(state):
         refuse_unread_fields(config)
+    check_search(config.decode, config.run.storage_options)
     if not family.learns_processor(config.model):
         # Weights that cannot be opened, a language without a token.
         family.open_processor(config.model, None)

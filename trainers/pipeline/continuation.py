@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from trainers.config.locations import cache_url_of
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unread_fields import default_of, unread_fields, value_of
@@ -292,7 +293,8 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
     """Whether a run has reached its last step and has the result that is asked for.
 
     Raises:
-        ResumeError: it has finished with another test set, whose score must not be taken for this one's.
+        ResumeError: it has finished with another test set, or was decoded otherwise: that score must not be taken for
+            this one's.
     """
     if state.finished is None:
         return False
@@ -303,5 +305,10 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
         raise ResumeError(
             f"{folder.url}: this run has finished and is scored on another test set; score its model on this one "
             f"with: rayscribe evaluate SPEC --model {folder.url}"
+        )
+    if DecodePart.model_validate(result.get("decode", {})) != config.decode:
+        raise ResumeError(
+            f"{folder.url}: this run has finished, and decode was another when it was scored; score its model as it is "
+            f"now with: rayscribe evaluate SPEC --model {folder.url}"
         )
     return True

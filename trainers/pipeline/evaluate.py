@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.locations import cache_url_of, storage_path_of, variables_in
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
 from trainers.errors import ConfigError
+from trainers.models.ctc.decoding.decode_files import check_search
 from trainers.models.export import beyond
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import resolve_fields
@@ -21,7 +22,13 @@ from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.ranking import rates_of, score_line
 from trainers.storage import open_storage
+from trainers.training.callbacks import VALIDATION
 from trainers.training.scoring_worker import EvaluateOrder
+
+_CHOICE = (
+    "decode's weights are chosen on it: name one (--set data.validation=my/valid.csv), or give one value each for "
+    "decode.lm_weight, decode.word_score and decode.rescoring_weight"
+)
 
 
 @dataclass(frozen=True)
@@ -67,29 +74,50 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
     Raises:
         ConfigError: there is no such model, the config has no such split, or more hypotheses are asked for than beams.
     """
-    beams = config.training.generation_num_beams
-    if nbest is not None and not 1 <= nbest <= beams:
-        raise ConfigError(
-            f"--nbest {nbest}: a beam search gives 1 to training.generation_num_beams = {beams} hypotheses; "
-            f"raise the beams (--set training.generation_num_beams={max(nbest, 1)})"
-        )
+    _refuse_search(config, nbest)
     name = model.rstrip("/").rpartition("/")[2]
 
     def stage() -> EvaluateOrder:
         stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
         url = f"{storage_path_of(config)}/{EVALUATIONS}/{name}-{split}-{stamp}"
         address = find_model(model, config.run.storage_options)
-        sets = prepare_all(config, engine, (split,))
+        tuned = config.decode.is_tuned
+        sets = prepare_all(config, engine, tuple({split: None, **({VALIDATION: None} if tuned else {})}))
         if split not in sets:
             raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
+        if tuned and VALIDATION not in sets:
+            raise ConfigError(f"data.validation: there is none, and {_CHOICE}")
         resolved = resolve_fields(config, cache_url_of(config), None)
-        return EvaluateOrder(resolved, sets[split], split, address, url, nbest)
+        validation = sets[VALIDATION] if tuned else None
+        return EvaluateOrder(resolved, sets[split], split, address, url, nbest, validation)
 
     order = engine.once(stage)
     folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
     engine.evaluate(order, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
     return RunResult(folder.url, totals or {}, split, config.model)
+
+
+def _refuse_search(config: TrainConfig, nbest: int | None) -> None:
+    """Refuses what no search gives, and files and sets that it lacks.
+
+    Raises:
+        ConfigError: names it.
+    """
+    part = config.decode
+    name = "decode.beam_size" if part.is_on else "training.generation_num_beams"
+    beams = part.beam_size if part.is_on else config.training.generation_num_beams
+    if nbest is not None and not 1 <= nbest <= beams:
+        raise ConfigError(
+            f"--nbest {nbest}: a beam search gives 1 to {name} = {beams} hypotheses; "
+            f"raise the beams (--set {name}={max(nbest, 1)})"
+        )
+    check_search(part, config.run.storage_options)
+    unset = variables_in(config.data.validation or "")
+    if part.is_tuned and unset:
+        raise ConfigError(
+            f"data.validation: {config.data.validation} names the variable {unset[0]}, which is not set, and {_CHOICE}"
+        )
 
 
 def find_model(model: str, storage_options: StorageOptions) -> str:

@@ -15,6 +15,7 @@ At the root for people, as copies of what the journal names (hard links on a dis
 config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
 model/                        the best model, ready for from_pretrained; model/adapter/ where one is merged into it
 evaluation/<split>.json .jsonl
+evaluation/decoding.json      weights of a beam search, where they were chosen on the validation set
 metrics.jsonl                 all lines that count, over all attempts; with the others at the run's end
 result.json                   last
 """
@@ -52,6 +53,8 @@ ATTEMPTS = "attempts"
 RAY = "ray"
 POINTER = "pointer.json"
 EVALUATION = "evaluation"
+# Beside the splits' files: how hypotheses were searched, and by which weights, where those were chosen.
+DECODING = "decoding.json"
 MODEL = "model"
 
 REPORTED_PACKAGES = (

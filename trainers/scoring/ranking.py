@@ -43,6 +43,8 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
         language: As for `ranking_rate`.
     """
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
+    if "best_path" in totals:
+        remarks.append(f"the best path's WER is {_percent(totals['best_path']['wer'])}")
     if ranking_rate(language) == "cer":
         remarks.insert(0, f"CER ranks: {language} is written without spaces between words")
     return " · ".join((f"{rates_of(totals, language)} on {what}", *remarks))

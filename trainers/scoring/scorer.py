@@ -60,6 +60,9 @@ class SplitScore:
         loss: Cross-entropy per label in nats.
         normalizer: What was done to both texts before they were compared.
         skipped: Utterances that are too long for the model, and were left out as the config says.
+        decoding: How the hypotheses were made.
+        best_path: Beside the score of a beam search of CTC outputs, that of their best path.
+        others: Beside that score, those by the other weights of `recognizer.Beam`.
         full_context: The same at the model's whole context, where that was asked for.
     """
 
@@ -68,15 +71,21 @@ class SplitScore:
     loss: float
     normalizer: Normalizer
     skipped: int
+    decoding: Decoding
+    best_path: Score | None = None
+    others: tuple[Score, ...] = ()
     full_context: "FullContextScore | None" = None
 
     def to_json_dict(self) -> dict[str, Any]:
         """Gives what stands in evaluation/<split>.json: counts, rates, loss, and how they were made."""
+        beside = {} if self.best_path is None else {"best_path": self.best_path.to_json_dict()}
         return {
             **self.score.to_json_dict(),
             "loss": self.loss,
             "skipped": self.skipped,
             **self.normalizer.to_json_dict(),
+            "decoding": self.decoding.describe(),
+            **beside,
             **({"full_context": self.full_context.to_json_dict()} if self.full_context is not None else {}),
         }
 
@@ -239,14 +248,12 @@ class Scorer:
         # Here every rank finds it.
         _refuse_not_finite(ids, gathered)
         # One of each, in the order of the index.
+        found, references = [item.recognition for item in gathered], scored["text"].to_pylist()
+        same = {"references": references, "normalize": normalizer, "utterances": self._prepared.summary.rows}
         result = ErrorRates().compute(
-            predictions=[item.recognition.text for item in gathered],
-            references=scored["text"].to_pylist(),
-            normalize=normalizer,
-            ids=ids,
-            durations_s=scored["duration_s"].to_pylist(),
-            utterances=self._prepared.summary.rows,
+            predictions=[item.text for item in found], ids=ids, durations_s=scored["duration_s"].to_pylist(), **same
         )
+        beside = [Score(**ErrorRates().compute(predictions=texts, **same)) for texts in _beside(found)]
         utterances = [
             replace(score, avg_logprob=item.recognition.avg_logprob, nbest=_nbest_of(item.recognition))
             for score, item in zip(result.pop("per_utterance"), gathered, strict=True)
@@ -259,7 +266,15 @@ class Scorer:
             )
         # Added exactly, so that the loss does not move with the order of ranks either.
         loss = math.fsum(item.recognition.loss for item in gathered) / sum(item.labels for item in gathered)
-        return SplitScore(score, utterances, loss, normalizer, len(all_ids) - len(ids))
+        best_path, others = (beside[0], tuple(beside[1:])) if beside else (None, ())
+        skipped = len(all_ids) - len(ids)
+        return SplitScore(score, utterances, loss, normalizer, skipped, options.decoding, best_path, others)
+
+
+def _beside(found: Sequence[Recognition]) -> list[list[str]]:
+    """Texts beside the hypotheses: of the best paths, then by each of the other weights; [] where there is neither."""
+    rows = [(item.best_path, *item.others) for item in found if item.best_path is not None]
+    return [list(texts) for texts in zip(*rows, strict=True)]
 
 
 def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) -> None:

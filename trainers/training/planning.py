@@ -12,7 +12,7 @@ from trainers.data.selection import Bounds, select_scored, select_training
 from trainers.data.sources.opening import open_manifest
 from trainers.models.family import Limits
 from trainers.models.labels import Labels, labels_of
-from trainers.models.recognizer import Decoding, Recognizer
+from trainers.models.recognizer import Beam, Decoding, Recognizer
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.training.arguments import autocast_dtype
 from trainers.training.trainer import Clips
@@ -165,7 +165,12 @@ def cache_bytes(config: TrainConfig) -> int:
 
 
 def scoring_options(
-    config: TrainConfig, limits: Limits, *, full_context: bool = False, nbest: int | None = None
+    config: TrainConfig,
+    limits: Limits,
+    *,
+    full_context: bool = False,
+    nbest: int | None = None,
+    beam: Beam | None = None,
 ) -> ScoringOptions:
     """How a split is scored by a resolved config.
 
@@ -174,6 +179,7 @@ def scoring_options(
         limits: The model's.
         full_context: Score once more, with every clip padded to the whole context.
         nbest: See `Decoding`.
+        beam: See `Decoding`.
     """
     edges_s = bucket_edges(context_of(config, limits.context_s), bucketed=is_bucketed(config, limits))
     return ScoringOptions(
@@ -184,6 +190,7 @@ def scoring_options(
             nbest=nbest,
             autocast=autocast_dtype(config),
             as_written=config.data.normalizer_name == "none",
+            beam=beam,
         ),
         normalizer=config.data.normalizer_name,
         edges_s=None if limits.sees_padding else edges_s,

@@ -18,7 +18,7 @@ from trainers.scoring.normalizers import normalizer_named
 from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import upload_tensorboard
 from trainers.training.rank import Rank, WorkOrder
-from trainers.training.scoring_worker import score_split
+from trainers.training.scoring_worker import Search, opened_beam, score_split
 
 
 def finish(rank: Rank) -> None:
@@ -26,7 +26,7 @@ def finish(rank: Rank) -> None:
     rank.status.show(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
     outputs = rank.folder.sub(rank.writer.group.outputs)
     best, local = _fetch_best(rank)
-    test = _score_test(rank, outputs, local)
+    test = _score(rank, outputs, local)
     rank.session.broadcast(lambda: _deliver(rank, outputs, best, local, test), "exporting the model")
 
 
@@ -38,12 +38,17 @@ def _fetch_best(rank: Rank) -> tuple[Checkpoint, Path]:
     return best, merge_once_a_node(local, rank.session)
 
 
-def _score_test(rank: Rank, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
-    if "test" not in rank.order.sets:
+def _score(rank: Rank, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
+    """Totals of the test split; None where there is none, and only weights of decoding are chosen."""
+    config, sets = rank.config, rank.order.sets
+    if "test" not in sets and not config.decode.is_on:
         return None
     recognizer = family_of_folder(local).open_exported(local)
     recognizer.model.to(rank.device)
-    return score_split(rank.config, rank.order.sets["test"], rank.session, outputs, recognizer, "test")
+    with opened_beam(config, sets[VALIDATION], rank.session, outputs, recognizer) as beam:
+        if "test" not in sets:
+            return None
+        return score_split(config, sets["test"], rank.session, outputs, recognizer, "test", Search(beam))
 
 
 def _deliver(rank: Rank, outputs: RunFolder, best: Checkpoint, local: Path, test: dict[str, Any] | None) -> None:
@@ -77,6 +82,7 @@ def _result(order: WorkOrder, best: Checkpoint, test: dict[str, Any] | None) -> 
         **normalizer_named(order.config.data.normalizer_name).to_json_dict(),
         "test": test,
         "test_data": order.sets["test"].key if "test" in order.sets else None,
+        "decode": order.config.decode.model_dump(mode="json"),
         "max_steps": order.config.training.max_steps,
         "num_train_epochs": order.config.training.num_train_epochs,
         "attempt": order.attempt,

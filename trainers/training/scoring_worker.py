@@ -1,26 +1,36 @@
 """What every rank runs to score a split: after training, and by itself for `evaluate`."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainers.config.parts.decode_part import Weights
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession, Session
 from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
+from trainers.models.ctc.decoding.decode_files import local_files
 from trainers.models.known_families import family_of
 from trainers.models.pretrained import load_once_a_node
-from trainers.models.recognizer import Recognizer
+from trainers.models.recognizer import Beam, Recognizer
+from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import fetch_base
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, SplitScore
+from trainers.scoring.tuning import tune
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
+from trainers.training.callbacks import VALIDATION
 from trainers.training.planning import cache_bytes, cut_references, has_full_context, scored_clips, scoring_options
+
+if TYPE_CHECKING:
+    # It needs an optional package.
+    from trainers.models.ctc.decoding.beam_search import BeamSearch
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class EvaluateOrder:
         model: Folder or URL of a model, or a Hub id.
         folder_url: Where the score is written.
         nbest: Hypotheses that are given of each utterance. None: only the best.
+        validation: What weights of a beam search are chosen on. None: there is nothing to choose.
     """
 
     config: TrainConfig
@@ -42,6 +53,7 @@ class EvaluateOrder:
     model: str
     folder_url: str
     nbest: int | None = None
+    validation: PreparedSet | None = None
 
 
 def evaluate_here(order: EvaluateOrder) -> None:
@@ -58,7 +70,9 @@ def score_order(order: EvaluateOrder, session: Session) -> None:
     for note in recognizer.notes:
         session.print_from_main(f"model: {note}")
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
-    score_split(config, order.prepared, session, folder, recognizer, order.split, nbest=order.nbest)
+    with opened_beam(config, order.validation, session, folder, recognizer) as beam:
+        how = Search(beam, order.nbest)
+        score_split(config, order.prepared, session, folder, recognizer, order.split, how)
     session.barrier("writing the scores")
 
 
@@ -87,6 +101,70 @@ def _load(config: TrainConfig, name_or_path: str, revision: str | None, session:
     return load_once_a_node(part, session, lambda each: family_of(each).load_recognizer(each, None, seed))
 
 
+@contextmanager
+def opened_beam(
+    config: TrainConfig, validation: PreparedSet | None, session: Session, folder: RunFolder, recognizer: Recognizer
+) -> Iterator[Beam | None]:
+    """The beam search of a config with its weights; None where it asks for none. Every rank calls it.
+
+    Args:
+        config: Its decode part says what is searched, and which weights.
+        validation: The prepared set on which weights are chosen, where there are several; never one that is scored to
+            say how good the model is.
+        session: This rank.
+        folder: Where evaluation/decoding.json is written, which says what was chosen.
+        recognizer: The model.
+    """
+    part = config.decode
+    if not part.is_on:
+        yield None
+        return
+    with local_files(part, config.run.storage_options, session) as files:
+        search, weights = recognizer.open_search(part, files, session), part.grid[0]
+        if search.words is not None and search.words.problem is not None:
+            session.print_from_main(f"warning: decode: {search.words.problem}, and no hypothesis will have them")
+        if part.is_tuned:
+            assert validation is not None
+            weights = _tuned(config, validation, session, folder, recognizer, search)
+        yield Beam(search, (weights,))
+
+
+def _tuned(
+    config: TrainConfig,
+    validation: PreparedSet,
+    session: Session,
+    folder: RunFolder,
+    recognizer: Recognizer,
+    search: "BeamSearch",
+) -> Weights:
+    clips = scored_clips(config, validation, recognizer, VALIDATION)
+    scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
+
+    def score(grid: tuple[Weights, ...]) -> SplitScore:
+        options = scoring_options(config, recognizer.limits, beam=Beam(search, grid))
+        return scorer.score(options, what=f"choose decode's weights among {len(grid)} on {VALIDATION}")
+
+    rate = config.checkpoint.score_attribute.removeprefix("eval_")
+    tuning = tune(config.decode.grid, rate, score)
+    if session.is_main_process:
+        content = {"data": validation.key, "rate": rate, **search.describe(), **tuning.to_json_dict()}
+        folder.write_json(f"{layout.EVALUATION}/{layout.DECODING}", content)
+    session.print_from_main(f"decode: {tuning.line(rate)}")
+    return tuning.best.weights
+
+
+class Search(NamedTuple):
+    """How a split's hypotheses are searched.
+
+    Attributes:
+        beam: Of CTC outputs. None: the best path, or a decoder's own search.
+        nbest: Hypotheses that are given of each utterance. None: only the best.
+    """
+
+    beam: Beam | None = None
+    nbest: int | None = None
+
+
 def score_split(
     config: TrainConfig,
     prepared: PreparedSet,
@@ -94,8 +172,7 @@ def score_split(
     folder: RunFolder,
     recognizer: Recognizer,
     split: str,
-    *,
-    nbest: int | None = None,
+    search: Search,
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
     clips = scored_clips(config, prepared, recognizer, split)
@@ -104,7 +181,9 @@ def score_split(
     if cut is not None:
         session.print_from_main(f"warning: {split}: {cut}")
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
-    options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest)
+    options = scoring_options(
+        config, limits, full_context=has_full_context(config, limits), nbest=search.nbest, beam=search.beam
+    )
     result = scorer.score(options, what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
     if session.is_main_process:

@@ -333,9 +333,9 @@ def test_a_clip_too_short_for_one_output_is_heard_as_nothing(recognizer: CtcReco
     assert other.loss > 0 and np.isfinite(other.avg_logprob)
 
 
-def test_a_beam_search_is_refused(tmp_path: Path) -> None:
+def test_beams_of_a_decoder_are_refused(tmp_path: Path) -> None:
     recognizer = build(tmp_path, part())
-    with pytest.raises(ConfigError, match="is decoded by its best path"):
+    with pytest.raises(ConfigError, match=r"has no decoder: set it to 1; decode\.method"):
         recognizer.recognize(recognizer.new_features().inputs([clip(0.8)], None), [[1]], Decoding(10, num_beams=2))
 
 

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from tests.trainers.synthetic import config
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.strategy_part import TYPED
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
@@ -90,6 +91,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "augment.rir_manifest": (Outcome.REFUSED, ("/data/rirs.csv",)),
     "augment.time_masks": (Outcome.REFUSED, (2,)),
     "augment.frequency_masks": (Outcome.REFUSED, (2,)),
+    "decode.method": (Outcome.EXACT, ("beam",)),
     "training.max_steps": (Outcome.REFUSED, (12, 5)),
     "training.extend": (Outcome.EXACT, ("rescale", "restart", "constant")),
     "training.per_device_train_batch_size": (Outcome.ROUNDED, (2,)),
@@ -138,6 +140,7 @@ ALONE: Mapping[str, str] = {
     "augment.time_mask_s": "with augment.time_masks",
     "augment.time_mask_fraction": "with augment.time_masks",
     "augment.frequency_mask_fraction": "with augment.frequency_masks",
+    **{f"decode.{name}": "with decode.method" for name in DecodePart.model_fields if name != "method"},
     "adapt.n": "with adapt.method",
     "adapt.r": "with adapt.method",
     "adapt.alpha": "with adapt.method",

@@ -29,6 +29,7 @@ CTC_FIELDS = (
     "model.feat_extract_norm",
     "model.ctc_loss_reduction",
     "model.ctc_zero_infinity",
+    "decode.method",
 )
 # And to models with a decoder alone.
 DECODER_FIELDS = (

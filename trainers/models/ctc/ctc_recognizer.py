@@ -2,20 +2,36 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCTC, set_seed
 
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.data.extractor_features import ExtractorFeatures
 from trainers.data.features import LENGTHS
+from trainers.distributed.session import Session
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.ctc.ctc_scratch import regularization
+from trainers.models.ctc.decoding.decode_files import MISSING, DecodeFiles
+from trainers.models.ctc.decoding.rescoring import CausalScorer
 from trainers.models.family import Limits
 from trainers.models.pretrained import attention, open_pretrained
-from trainers.models.recognizer import IGNORED_LABEL, Decoding, LabelCollator, Recognition, Recognizer, Target
+from trainers.models.recognizer import (
+    IGNORED_LABEL,
+    Alternative,
+    Beam,
+    Decoding,
+    LabelCollator,
+    Recognition,
+    Recognizer,
+    Target,
+)
+
+if TYPE_CHECKING:
+    from trainers.models.ctc.decoding.beam_search import BeamSearch
 
 
 class CtcRecognizer(Recognizer):
@@ -62,12 +78,12 @@ class CtcRecognizer(Recognizer):
         """See `Recognizer`.
 
         Raises:
-            ConfigError: a beam search is asked for.
+            ConfigError: beams of a decoder are asked for.
         """
         if decoding.num_beams > 1:
             raise ConfigError(
-                f"training.generation_num_beams is {decoding.num_beams}, and a CTC model is decoded by its best path: "
-                "set it to 1"
+                f"training.generation_num_beams is {decoding.num_beams}, and a CTC model has no decoder: set it to 1; "
+                "decode.method: beam searches its outputs"
             )
         device, heard = self.model.device, self._frames(inputs[LENGTHS]) > 0
         if not bool(heard.all()):
@@ -78,23 +94,42 @@ class CtcRecognizer(Recognizer):
             logits = self.model(**given).logits
         targets = pad_labels(labels)["labels"].to(device)
         losses = self._losses(logits, targets, lengths, zero_infinity=True).tolist()
-        logprobs, path = logits.float().log_softmax(dim=-1).max(dim=-1)
-        frames = self._frames(lengths).tolist()
-        texts = [self.processor.tokenizer.decode(row[:size]) for row, size in zip(path.tolist(), frames, strict=True)]
-        means = [float(row[:size].mean()) for row, size in zip(logprobs, frames, strict=True)]
-        return [Recognition(text.strip(), loss, mean) for text, loss, mean in zip(texts, losses, means, strict=True)]
+        logprobs = logits.float().log_softmax(dim=-1)
+        own = [row[:size] for row, size in zip(logprobs, self._frames(lengths).tolist(), strict=True)]
+        greedy = [self._best_path(row, loss) for row, loss in zip(own, losses, strict=True)]
+        if decoding.beam is None:
+            return greedy
+        return [_searched(row, item, decoding.beam, decoding.nbest) for row, item in zip(own, greedy, strict=True)]
+
+    def _best_path(self, logprobs: torch.Tensor, loss: float) -> Recognition:
+        best, path = logprobs.max(dim=-1)
+        return Recognition(self.processor.tokenizer.decode(path.tolist()).strip(), loss, float(best.mean()))
 
     def _among(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], heard: torch.Tensor, how: Decoding
     ) -> list[Recognition]:
         """The same where clips are too short for one output: they have the empty hypothesis, and cost nothing."""
         rows = torch.nonzero(heard).flatten().tolist()
-        found = [Recognition("", 0.0, 0.0)] * len(labels)
+        others = ("",) * (len(how.beam.weights) - 1) if how.beam is not None else ()
+        empty = Recognition("", 0.0, 0.0, best_path=None if how.beam is None else "", others=others)
+        found = [empty] * len(labels)
         if rows:
             part = {name: value[heard] for name, value in inputs.items()}
             for row, item in zip(rows, self.recognize(part, [labels[row] for row in rows], how), strict=True):
                 found[row] = item
         return found
+
+    def open_search(self, part: DecodePart, files: DecodeFiles, session: Session) -> "BeamSearch":
+        """See `Recognizer`."""
+        try:
+            # Only now: it needs an optional package.
+            from trainers.models.ctc.decoding.beam_search import BeamSearch  # noqa: PLC0415
+        except ImportError as error:
+            raise ConfigError(f"{MISSING}: {error}") from error
+        rescorer = None
+        if part.rescoring_model is not None:
+            rescorer = CausalScorer.open(part.rescoring_model, session, self.model.device)
+        return BeamSearch(self.processor.tokenizer, part, files, self.model.config.vocab_size, rescorer)
 
     def _frames(self, lengths: torch.Tensor | None) -> torch.Tensor:
         """Outputs of inputs of these lengths, int64 (B,)."""
@@ -118,6 +153,27 @@ class CtcRecognizer(Recognizer):
                 reduction="none",
                 zero_infinity=zero_infinity,
             )
+
+
+def _searched(logprobs: torch.Tensor, greedy: Recognition, beam: Beam, nbest: int | None) -> Recognition:
+    """The best of a beam search, beside the best path.
+
+    Args:
+        logprobs: Of the clip's own outputs, (T, V).
+        greedy: The best path, with the loss.
+        beam: How it is searched.
+        nbest: See `Decoding`.
+    """
+    ranked = beam.search.search(logprobs.cpu().numpy(), beam.weights)
+    found = [Alternative(each.text, each.acoustic / len(logprobs)) for each in ranked[0]]
+    return Recognition(
+        found[0].text,
+        greedy.loss,
+        found[0].avg_logprob,
+        tuple(found[:nbest]) if nbest is not None else None,
+        best_path=greedy.text,
+        others=tuple(each[0].text for each in ranked[1:]),
+    )
 
 
 def pad_labels(labels: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:

@@ -1,0 +1,189 @@
+"""Beam search of a real run: weights are chosen on the validation set alone, said in its folder, and used on test."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainers.models.decoding.ngrams import HAS_WHEELS, Ngrams
+from tests.trainers.models.decoding.test_rescoring import write_model
+from tests.trainers.run_folder.test_checkpoint_parts import ThreadSession
+from tests.trainers.synthetic import config
+from trainers.config.parts.decode_part import Weights
+from trainers.config.schema import TrainConfig
+from trainers.data.prepared_set import PreparedSet
+from trainers.distributed.session import LocalSession
+from trainers.errors import ConfigError, ResumeError
+from trainers.models.ctc.decoding.decode_files import local_files
+from trainers.models.known_families import family_of
+from trainers.models.recognizer import Beam, Recognizer
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.evaluate import evaluate
+from trainers.pipeline.fit import fit
+from trainers.pipeline.splits import prepare_all
+from trainers.run_folder.layout import RunFolder
+from trainers.scoring.scorer import Scorer, ScoringOptions, SplitScore
+from trainers.training.planning import cache_bytes, scored_clips, scoring_options
+
+SENTENCES = ("red", "green", "blue", "left right", "up and down", "stop", "go on then", "one two three four")
+MODEL = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
+# Of a new output layer's weights, so that another symbol than one wins.
+LOUD = 40
+ALONE = LocalSession(0, 1, 0)
+
+pytestmark = pytest.mark.skipif(not HAS_WHEELS, reason="flashlight-text has no wheels for this Python")
+
+
+@pytest.fixture(scope="module")
+def searching(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """Four steps of a model of mel frames, decoded with a word list, an n-gram model and a causal language model."""
+    folder = tmp_path_factory.mktemp("decoding")
+    (folder / "words.txt").write_text("\n".join({word for each in SENTENCES for word in each.split()}))
+    return config(
+        {
+            "run.name": "searched",
+            "run.storage_path": str(folder),
+            **{f"data.{split}": str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+            "model": MODEL,
+            "training.max_steps": 4,
+            "training.save_steps": 4,
+            "decode.method": "beam",
+            "decode.beam_size": 10,
+            "decode.lexicon": str(folder / "words.txt"),
+            "decode.lm": str(Ngrams(SENTENCES).write(folder / "lm.arpa")),
+            "decode.rescoring_model": str(write_model(folder / "gpt")),
+            "decode.lm_weight": [0.0, 2.0],
+            "decode.word_score": [0.0, 4.0],
+            "decode.rescoring_weight": [0.0, 0.5],
+        }
+    )
+
+
+def changed(wanted: TrainConfig, part: str, **fields: Any) -> TrainConfig:
+    """The config with some fields of a part changed."""
+    return wanted.model_copy(update={part: getattr(wanted, part).model_copy(update=fields)})
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Folder of the prepared set and number of weights of each pass over a set, as they come."""
+    seen: list[tuple[str, int]] = []
+    original = Scorer.score
+
+    def score(self: Scorer, options: ScoringOptions, *rest: Any, **named: Any) -> SplitScore:
+        beam = options.decoding.beam
+        seen.append((self._prepared.key, len(beam.weights) if beam is not None else 0))
+        return original(self, options, *rest, **named)
+
+    monkeypatch.setattr(Scorer, "score", score)
+    return seen
+
+
+def test_a_run_chooses_weights_on_validation_and_says_how_each_score_was_made(
+    searching: TrainConfig, passes: list[tuple[str, int]]
+) -> None:
+    result = fit(searching, LocalEngine())
+    folder = RunFolder.of(searching)
+    environment = folder.read_json("environment.json")
+    assert environment is not None
+    keys = environment["data"]
+    assert [each for each in passes if each[0] == keys["test"]] == [(keys["test"], 1)], "test is seen once, when chosen"
+    assert passes == [(keys["validation"], 0), (keys["validation"], 8), (keys["test"], 1)]
+    names = ("decoding", "test", "validation")
+    tuned, test, validation = (folder.read_json(f"evaluation/{name}.json") for name in names)
+    assert tuned is not None and test is not None and validation is not None
+    assert len(tuned["trials"]) == 8 and tuned["data"] == keys["validation"] and tuned["rate"] == "wer"
+    assert tuned["chosen"]["wer"] == min(each["wer"] for each in tuned["trials"]) <= 100
+    assert tuned["best_path"]["wer"] == pytest.approx(validation["wer"])
+    assert validation["decoding"] == {"method": "greedy"} and "best_path" not in validation
+    chosen = {name: tuned["chosen"][name] for name in ("lm_weight", "word_score", "rescoring_weight")}
+    assert {name: test["decoding"][name] for name in chosen} == chosen
+    assert {len(test["decoding"][name]["sha256"]) for name in ("lexicon", "lm", "rescoring_model")} == {64}
+    assert test["best_path"]["scored"] == test["scored"] == 6
+    assert f"the best path's WER is {test['best_path']['wer']:.1f}%" in result.headline
+    card = folder.storage.read_bytes("model/README.md").decode()
+    assert "| test, the best path |" in card and "lm lm.arpa (SHA-256" in card and "takes the best path" in card
+    assert fit(searching, LocalEngine()).totals == result.totals, "a finished run shows its score again"
+    with pytest.raises(ResumeError, match=r"decode was another when it was scored; .* rayscribe evaluate"):
+        fit(changed(searching, "decode", lm_weight=[1.0]), LocalEngine())
+    model = f"{searching.run.storage_path}/searched"
+    again = evaluate(searching, LocalEngine(), model=model, split="test")
+    assert again.totals == test, "opened again, it chooses the same and scores the same"
+
+
+def test_a_finished_model_is_scored_by_weights_that_are_given_without_a_validation_set(
+    searching: TrainConfig, passes: list[tuple[str, int]]
+) -> None:
+    fit(searching, LocalEngine())
+    model, alone = f"{searching.run.storage_path}/searched", changed(searching, "data", validation=None)
+    passes.clear()
+    with pytest.raises(ConfigError, match=r"data\.validation: there is none, and decode's weights are chosen on it"):
+        evaluate(alone, LocalEngine(), model=model, split="test")
+    with pytest.raises(ConfigError, match=r"names the variable SPEECH, which is not set, and decode's weights"):
+        evaluate(changed(searching, "data", validation="${SPEECH}/v.csv"), LocalEngine(), model=model, split="test")
+    given = changed(alone, "decode", lm_weight=[0.5], word_score=[2.0], rescoring_weight=[0.0])
+    with pytest.raises(ConfigError, match=r"1 to decode\.beam_size = 10 hypotheses; raise the beams"):
+        evaluate(given, LocalEngine(), model=model, split="test", nbest=11)
+    result = evaluate(given, LocalEngine(), model=model, split="test", nbest=3)
+    assert [count for _, count in passes] == [1]
+    folder = RunFolder.of(changed(searching, "run", name=result.folder.removeprefix(f"{searching.run.storage_path}/")))
+    assert not folder.storage.exists("evaluation/decoding.json")
+    for line in map(json.loads, folder.storage.read_bytes("evaluation/test.jsonl").splitlines()):
+        assert line["nbest"][0] == {"text": line["hypothesis"], "avg_logprob": pytest.approx(line["avg_logprob"])}
+        assert 1 <= len(line["nbest"]) <= 3 and set(line["hypothesis"].split()) <= set(" ".join(SENTENCES).split())
+
+
+@pytest.fixture(scope="module", params=["layer", "group"])
+def babbling(request: pytest.FixtureRequest, searching: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model, of a kind of norm, that says something else of each clip: new, with a loud output layer."""
+    part = {**MODEL, "architecture": "wav2vec2", "feat_extract_norm": request.param, "feature_encoder_dim": 16}
+    wanted = changed(changed(searching, "model", **part), "data", normalizer="basic")
+    folder = tmp_path_factory.mktemp(request.param)
+    family = family_of(wanted.model)
+    family.write_description(folder, SENTENCES, wanted.model)
+    recognizer = family.load_recognizer(wanted.model, folder, seed=1)
+    with torch.no_grad():
+        recognizer.model.lm_head.weight.mul_(LOUD)
+    # Ranks that are threads share it.
+    recognizer.model.eval()
+    return wanted, recognizer, prepare_all(wanted, LocalEngine(), ("validation",))["validation"]
+
+
+def scored(
+    wanted: TrainConfig, recognizer: Recognizer, prepared: PreparedSet, beam: Beam, workers: int, batch: int
+) -> SplitScore:
+    """The score by ranks that are threads."""
+    together, items = threading.Barrier(workers), [None] * workers
+    clips = scored_clips(wanted, prepared, recognizer, "validation")
+    options = scoring_options(wanted, recognizer.limits, nbest=2, beam=beam)
+
+    def run(rank: int) -> SplitScore:
+        session = ThreadSession(rank, workers, rank, together, items)
+        scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(wanted))
+        return scorer.score(replace(options, batch_size=batch))
+
+    with ThreadPoolExecutor(workers) as pool:
+        first, *rest = pool.map(run, range(workers))
+    assert [each.score for each in rest] == [first.score] * len(rest)
+    return first
+
+
+def test_workers_and_batches_do_not_move_what_a_search_finds(babbling: Any) -> None:
+    wanted, recognizer, prepared = babbling
+    with local_files(wanted.decode, wanted.run.storage_options, ALONE) as files:
+        search = recognizer.open_search(wanted.decode, files, ALONE)
+    beam = Beam(search, (Weights(0.5, 1.0, 0.5), Weights(2.0, 0.0, 0.0)))
+    ways = [(workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32)]
+    results = {way: scored(wanted, recognizer, prepared, beam, *way) for way in ways}
+    first = results[1, 1]
+    assert len({item.hypothesis for item in first.utterances}) > 2, "it says too little"
+    for way, result in results.items():
+        assert (result.score, result.best_path, result.others) == (first.score, first.best_path, first.others), way
+        for item, expected in zip(result.utterances, first.utterances, strict=True):
+            assert item.hypothesis == expected.hypothesis
+            assert item.avg_logprob == pytest.approx(expected.avg_logprob, rel=1e-4)

@@ -1,0 +1,96 @@
+"""Hypotheses that a causal language model scores again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from tests.trainers.models.decoding.ngrams import random_logprobs, tokenizer_of
+from trainers.config.parts.decode_part import DecodePart, Weights
+from trainers.distributed.session import LocalSession
+from trainers.errors import ConfigError
+from trainers.models.ctc.decoding.beam_search import BeamSearch
+from trainers.models.ctc.decoding.causal_lm import open_tokenizer
+from trainers.models.ctc.decoding.decode_files import DecodeFiles
+from trainers.models.ctc.decoding.rescoring import CausalScorer
+
+ALONE, CPU = LocalSession(0, 1, 0), torch.device("cpu")
+TEXTS = ["", "a", "ab ba ab", "b a"]
+
+
+def write_model(folder: Path, end: str | None = "<e>") -> Path:
+    """A new GPT-2 of two layers whose tokenizer knows the letters a and b."""
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner.train_from_iterator(["ab ba"], trainers.BpeTrainer(vocab_size=300, special_tokens=["<e>"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=learner, eos_token=end)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(1)
+    sizes: dict[str, Any] = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "initializer_range": 0.5}
+    GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("gpt"))
+
+
+def test_a_text_s_score_is_the_sum_over_its_tokens_and_its_end(folder: Path) -> None:
+    scorer, tokenizer = CausalScorer.open(str(folder), ALONE, CPU), open_tokenizer(str(folder))
+    network = GPT2LMHeadModel.from_pretrained(folder).eval()
+    wanted = []
+    for text in TEXTS:
+        ids = tokenizer.ids(text)
+        assert ids[0] == ids[-1] == tokenizer.tokenizer.eos_token_id and len(ids) >= 2
+        with torch.no_grad():
+            each = [
+                network(torch.tensor([ids[:end]])).logits[0, -1].log_softmax(-1)[ids[end]] for end in range(1, len(ids))
+            ]
+        wanted.append(float(torch.stack(each).sum()))
+    assert scorer.logprobs(TEXTS) == pytest.approx(wanted, abs=1e-4)
+    assert scorer.logprobs([]) == []
+
+
+def test_its_weight_ranks_the_hypotheses_of_the_beam(folder: Path) -> None:
+    tokenizer, scorer = tokenizer_of("ab ba"), CausalScorer.open(str(folder), ALONE, CPU)
+    part = DecodePart(method="beam", rescoring_model=str(folder), beam_size=20)
+    search = BeamSearch(tokenizer, part, DecodeFiles(None, None), len(tokenizer), scorer)
+    logprobs = random_logprobs(8, len(tokenizer), 0)
+    without, words, heavy = search.search(logprobs, [Weights(), Weights(word=3.0), Weights(rescoring=50.0)])
+    assert {each.text for each in without} == {each.text for each in words} == {each.text for each in heavy}
+    assert without == sorted(without, key=lambda each: -each.acoustic)
+    scores = dict(
+        zip(sorted(each.text for each in without), scorer.logprobs(sorted(e.text for e in without)), strict=True)
+    )
+    assert {each.text: each.rescoring for each in heavy} == scores
+    assert heavy == sorted(heavy, key=lambda each: -(each.acoustic + 50 * each.rescoring))
+    assert heavy[0] != without[0]
+    assert len(words[0].text.split()) == max(len(each.text.split()) for each in words)
+
+
+def test_the_record_names_the_model_by_its_weights(folder: Path, tmp_path: Path) -> None:
+    said = CausalScorer.open(str(folder), ALONE, CPU).describe()
+    assert said["name_or_path"] == str(folder) and said["revision"] is None
+    changed = GPT2LMHeadModel.from_pretrained(folder)
+    with torch.no_grad():
+        changed.transformer.wte.weight[0, 0] += 1
+    changed.save_pretrained(tmp_path)
+    open_tokenizer(str(folder)).tokenizer.save_pretrained(tmp_path)
+    assert CausalScorer.open(str(tmp_path), ALONE, CPU).describe()["sha256"] != said["sha256"]
+
+
+def test_what_is_no_causal_language_model_or_has_no_beginning_is_refused(tmp_path: Path) -> None:
+    for name, wanted in (
+        (str(tmp_path / "nowhere"), "cannot be opened"),
+        (str(write_model(tmp_path / "endless", end=None)), "neither bos_token nor eos_token"),
+    ):
+        with pytest.raises(ConfigError, match=rf"decode\.rescoring_model: .*{wanted}"):
+            open_tokenizer(name)
+    (tmp_path / "ctc").mkdir()
+    (tmp_path / "ctc/config.json").write_text('{"model_type": "wav2vec2"}')
+    with pytest.raises(ConfigError, match="model_type wav2vec2, which AutoModelForCausalLM does not open"):
+        open_tokenizer(str(tmp_path / "ctc"))

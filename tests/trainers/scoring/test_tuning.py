@@ -1,0 +1,33 @@
+"""Which weights are chosen."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from trainers.config.parts.decode_part import Weights
+from trainers.scoring.error_rate import Score
+from trainers.scoring.tuning import Trial, choose
+
+
+def trial(weights: Weights, wer: float, cer: float = 10.0) -> Trial:
+    counts: dict[str, Any] = dict.fromkeys(Score.__dataclass_fields__, 0)
+    return Trial(weights, Score(**{**counts, "wer": wer, "cer": cer, "ser": 100.0 - wer}))
+
+
+def chosen(trials: Sequence[Trial], rate: str = "wer") -> Weights:
+    """The choice, whatever the order of the trials."""
+    found = {choose(random.Random(seed).sample(trials, len(trials)), rate).weights for seed in range(10)}
+    assert len(found) == 1
+    return found.pop()
+
+
+def test_the_lowest_rate_is_chosen_by_the_rate_that_ranks() -> None:
+    trials = [trial(Weights(0.0, 0.0), 5.0), trial(Weights(1.0, 2.0), 4.0), trial(Weights(0.5, 1.0), 6.0)]
+    assert chosen(trials) == Weights(1.0, 2.0)
+    assert chosen(trials, "ser") == Weights(0.5, 1.0)
+
+
+def test_equal_rates_are_told_apart_by_cer_then_by_the_least_weights() -> None:
+    least = [Weights(0.5, 1.0), Weights(0.5, -1.0), Weights(0.5, 2.0), Weights(1.0, 0.0), Weights(0.5, 1.0, 0.5)]
+    assert chosen([trial(each, 4.0) for each in least]) == Weights(0.5, -1.0)
+    assert chosen([*(trial(each, 4.0) for each in least), trial(Weights(9.0, 9.0, 9.0), 4.0, 9.5)]) == Weights(9, 9, 9)

@@ -1,0 +1,1 @@
+"""Beam search of CTC outputs, with word lists and language models."""

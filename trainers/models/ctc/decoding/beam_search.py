@@ -1,0 +1,230 @@
+"""Beam search over the outputs of a CTC model by flashlight-text, with a word list and a KenLM language model.
+
+Hypotheses are summed over their alignments (log-add): with a beam that drops nothing, a hypothesis's acoustic score is
+ln P(its labels | clip), as of the CTC loss.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from flashlight.lib.text.decoder import (
+    CriterionType,
+    LexiconDecoder,
+    LexiconDecoderOptions,
+    LexiconFreeDecoder,
+    LexiconFreeDecoderOptions,
+    SmearingMode,
+    Trie,
+    ZeroLM,
+)
+from flashlight.lib.text.decoder.kenlm import KenLM
+from flashlight.lib.text.dictionary import Dictionary
+
+from trainers.config.parts.decode_part import DecodePart, Weights
+from trainers.errors import ConfigError
+from trainers.models.ctc.decoding.decode_files import DecodeFiles
+from trainers.models.ctc.decoding.lexicon import Lexicon, delimiter_of
+from trainers.models.ctc.decoding.rescoring import CausalScorer
+from trainers.storage import sha256_of
+
+# KenLM's logarithms are decimal.
+LN_10 = math.log(10)
+# Of what must not be emitted; far below what any threshold keeps, and finite, so that scores stay numbers.
+NEVER = -1e9
+
+
+class Hypothesis(NamedTuple):
+    """A text and its scores, natural logarithms.
+
+    Attributes:
+        text: The text.
+        acoustic: Of the labels, summed over the alignments that the beam has kept.
+        lm: Of the n-gram model, 0 without.
+        rescoring: Of the causal language model, 0 without.
+    """
+
+    text: str
+    acoustic: float
+    lm: float
+    rescoring: float = 0.0
+
+    def score(self, weights: Weights) -> float:
+        """The weighted sum by which hypotheses are ranked."""
+        words = len(self.text.split())
+        return self.acoustic + weights.lm * self.lm + weights.word * words + weights.rescoring * self.rescoring
+
+
+class BeamSearch:
+    """Decodes one utterance at a time; what it finds depends on nothing else."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        part: DecodePart,
+        files: DecodeFiles,
+        vocabulary_size: int,
+        rescorer: CausalScorer | None = None,
+    ):
+        """Loads word list and language model.
+
+        Args:
+            tokenizer: The model's.
+            part: The config's decode part.
+            files: Its files.
+            vocabulary_size: Outputs of the model.
+            rescorer: Of `part.rescoring_model`.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        self._tokenizer, self._part, self._files, self._rescorer = tokenizer, part, files, rescorer
+        self.words = files.words(part, tokenizer)
+        self._size = vocabulary_size
+        self._blank = tokenizer.pad_token_id
+        self._delimiter = delimiter_of(tokenizer)
+        special = {*tokenizer.all_special_ids} - {self._blank, self._delimiter}
+        self._spoken = np.array([id for id in range(min(len(tokenizer), vocabulary_size)) if id not in special])
+        names = [*self.words.spellings] if self.words is not None else self._token_names()
+        self._names = [*names, "<unk>"] if self.words is not None else names
+        self._lm = _load(files, part, self._names)
+        self._trie = self._new_trie(self.words) if self.words is not None else None
+
+    def search(self, logprobs: npt.NDArray[np.float32], choices: Sequence[Weights]) -> list[list[Hypothesis]]:
+        """The hypotheses of one utterance under each of several weights, the best first; at least one each.
+
+        Args:
+            logprobs: Log-softmax of the utterance's outputs without padding, shape (T, V), T at least 1.
+            choices: The weights.
+        """
+        pairs = dict.fromkeys((weights.lm, weights.word) for weights in choices)
+        emissions = self._emissions(logprobs)
+        found = {pair: self._beam(emissions, len(logprobs), *pair) for pair in pairs}
+        if self._rescorer is not None:
+            texts = sorted({each.text for beam in found.values() for each in beam})
+            scores = dict(zip(texts, self._rescorer.logprobs(texts), strict=True))
+            found = {
+                pair: [each._replace(rescoring=scores[each.text]) for each in beam] for pair, beam in found.items()
+            }
+        return [_ranked(found[weights.lm, weights.word], weights) for weights in choices]
+
+    def describe(self) -> dict[str, Any]:
+        """What decides its hypotheses beside weights, for the record of a score; reads the files."""
+        part = self._part
+        said: dict[str, Any] = {
+            "method": part.method,
+            "beam_size": part.beam_size,
+            "beam_size_token": part.beam_size_token,
+            "beam_threshold": part.beam_threshold,
+        }
+        for name, path in (("lexicon", self._files.lexicon), ("lm", self._files.lm)):
+            if path is not None:
+                said[name] = {"path": getattr(part, name), "sha256": sha256_of(path)}
+        if part.lm is not None:
+            said["lm"]["unit"] = part.lm_unit
+        if self.words is not None:
+            said |= {"words": len(self.words.spellings), "words_left_out": len(self.words.left_out)}
+        if self._rescorer is not None:
+            said["rescoring_model"] = self._rescorer.describe()
+        return said
+
+    def _token_names(self) -> list[str]:
+        known = len(self._tokenizer)
+        names: list[str] = self._tokenizer.convert_ids_to_tokens(list(range(min(known, self._size))))
+        # No token, and what stands for silence, which is none of a CTC model's.
+        return names + [f"<{number}>" for number in range(len(names), self._size + 1)]
+
+    def _new_trie(self, lexicon: Lexicon) -> Trie:
+        """The words by their spellings, each closed by the delimiter where there is one."""
+        trie, start = Trie(self._size + 1, self._size), self._lm.start(False)
+        closing = [self._delimiter] if self._delimiter is not None else []
+        for number, ways in enumerate(lexicon.spellings.values()):
+            _, logprob = self._lm.score(start, number)
+            for way in ways:
+                trie.insert([*way, *closing], number, logprob)
+        # What a word may cost at most is paid as its letters come.
+        trie.smear(SmearingMode.MAX)
+        return trie
+
+    def _emissions(self, logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The outputs as the decoder takes them: special tokens never, and one output of a token that stands for none.
+
+        Words are closed by a delimiter, which the last one need not have: an output of nothing else is added.
+        """
+        closes = self._trie is not None and self._delimiter is not None
+        emissions = np.full((len(logprobs) + closes, self._size + 1), NEVER, np.float32)
+        emissions[: len(logprobs), self._spoken] = logprobs[:, self._spoken]
+        if closes:
+            emissions[-1, self._delimiter] = 0.0
+        return emissions
+
+    def _beam(
+        self, emissions: npt.NDArray[np.float32], frames: int, lm_weight: float, word_score: float
+    ) -> list[Hypothesis]:
+        weight = lm_weight * LN_10
+        results = self._decoder(weight, word_score).decode(emissions.ctypes.data, *emissions.shape)
+        found: dict[str, Hypothesis] = {}
+        for result in results:
+            inside = 0.0
+            if self._trie is None:
+                # One more at either end. Label sequences that differ in spaces only are one text.
+                text = self._tokenizer.decode(result.tokens[1 : frames + 1]).strip()
+            else:
+                words = [self._names[word] for word in result.words if word >= 0]
+                text, inside = " ".join(words), word_score * len(words)
+            acoustic = result.score - weight * result.lmScore - inside
+            # No word was whole at the end: what is cut off of it stays in the score.
+            acoustic -= NEVER if acoustic < NEVER / 2 else 0.0
+            found.setdefault(text, Hypothesis(text, acoustic, LN_10 * result.lmScore))
+        return [*found.values()] or [Hypothesis("", float(emissions[:frames, self._blank].sum()), 0.0)]
+
+    def _decoder(self, lm_weight: float, word_score: float) -> LexiconDecoder | LexiconFreeDecoder:
+        part = self._part
+        size, tokens, threshold = part.beam_size, min(part.beam_size_token, self._size + 1), part.beam_threshold
+        if self._trie is None:
+            options = LexiconFreeDecoderOptions(
+                beam_size=size,
+                beam_size_token=tokens,
+                beam_threshold=threshold,
+                lm_weight=lm_weight,
+                sil_score=0.0,
+                log_add=True,
+                criterion_type=CriterionType.CTC,
+            )
+            return LexiconFreeDecoder(options, self._lm, self._size, self._blank, [])
+        options = LexiconDecoderOptions(
+            beam_size=size,
+            beam_size_token=tokens,
+            beam_threshold=threshold,
+            lm_weight=lm_weight,
+            word_score=word_score,
+            unk_score=-math.inf,
+            sil_score=0.0,
+            log_add=True,
+            criterion_type=CriterionType.CTC,
+        )
+        # Between words the decoder repeats this token as often as it comes.
+        between = self._delimiter if self._delimiter is not None else self._size
+        unknown = len(self._names) - 1
+        return LexiconDecoder(options, self._trie, self._lm, between, self._blank, unknown, [], False)
+
+
+def _load(files: DecodeFiles, part: DecodePart, names: Sequence[str]) -> Any:
+    if files.lm is None:
+        return ZeroLM()
+    dictionary = Dictionary()
+    for number, name in enumerate(names):
+        dictionary.add_entry(name, number)
+    try:
+        return KenLM(str(files.lm), dictionary)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"decode.lm: {part.lm} cannot be read by KenLM: {reason}; give an ARPA file or a KenLM binary"
+        ) from error
+
+
+def _ranked(beam: Sequence[Hypothesis], weights: Weights) -> list[Hypothesis]:
+    return sorted(beam, key=lambda each: (-each.score(weights), each.text))

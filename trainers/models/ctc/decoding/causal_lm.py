@@ -1,0 +1,68 @@
+"""A causal language model's config and tokenizer. Loads no torch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from trainers.errors import ConfigError
+from trainers.storage.hub_errors import read_from_hub
+
+
+@dataclass(frozen=True)
+class CausalTokenizer:
+    """What a text is for a language model.
+
+    Attributes:
+        tokenizer: The model's.
+        start: Id that stands before a text.
+        end: Id that ends it. None: it has none.
+    """
+
+    tokenizer: Any
+    start: int
+    end: int | None
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of a text with its start and end; the first is given, and not predicted."""
+        inner: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
+        return [self.start, *inner, *([self.end] if self.end is not None else [])]
+
+
+def open_tokenizer(name: str) -> CausalTokenizer:
+    """Opens the tokenizer of `decode.rescoring_model`, whose config must be a causal language model's.
+
+    Args:
+        name: Hub id or folder.
+
+    Raises:
+        ConfigError: it cannot be opened, is another kind of model, or has no token to begin with.
+        StorageError: the Hub does not respond.
+    """
+    config = reading(name, lambda: AutoConfig.from_pretrained(name))
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ConfigError(
+            f"decode.rescoring_model: {name} has model_type {config.model_type}, which AutoModelForCausalLM does not "
+            "open: name a causal language model, such as a GPT-2"
+        )
+    tokenizer = reading(name, lambda: AutoTokenizer.from_pretrained(name))
+    start = next((id for id in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id is not None), None)
+    if start is None:
+        raise ConfigError(
+            f"decode.rescoring_model: {name}: its tokenizer has neither bos_token nor eos_token, so that the first "
+            "word of a text has no probability: set one in its tokenizer_config.json"
+        )
+    return CausalTokenizer(tokenizer, start, tokenizer.eos_token_id)
+
+
+def reading(name: str, call: Any) -> Any:
+    """Calls what reads files of `decode.rescoring_model`; errors as of `open_tokenizer`."""
+    try:
+        return read_from_hub(call, f"decode.rescoring_model: {name}")
+    except (OSError, ValueError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(
+            f"decode.rescoring_model: {name} cannot be opened: {reason}; give a folder with a causal language model, "
+            "or a Hub id that this machine can reach"
+        ) from error

@@ -1,0 +1,161 @@
+"""The files that a beam search reads, on this node's disk."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from trainers.config.parts.decode_part import DecodePart
+from trainers.config.storage_location import StorageOptions, is_url
+from trainers.data.sources.opening import read_location
+from trainers.errors import ConfigError, RayscribeError
+from trainers.models.ctc.decoding.causal_lm import open_tokenizer
+from trainers.models.ctc.decoding.lexicon import Lexicon, read_entries, spell
+from trainers.models.ctc.decoding.ngram_files import NgramFile, read_start, recognize, words_of
+from trainers.storage import open_storage
+
+if TYPE_CHECKING:
+    # It loads torch, which the checks before a run do without.
+    from trainers.distributed.session import Session
+
+MISSING = (
+    "decode.method is beam, and flashlight-text cannot be imported: install Rayscribe with its extra lm (pip install "
+    "'rayscribe[lm]'), which has wheels for Python 3.11 and 3.12; or set decode.method: greedy"
+)
+
+
+@dataclass(frozen=True)
+class DecodeFiles:
+    """The files of a config's decode part.
+
+    Attributes:
+        lexicon: The word list here. None: there is none.
+        lm: The n-gram model here. None: there is none.
+    """
+
+    lexicon: Path | None
+    lm: Path | None
+
+    def words(self, part: DecodePart, tokenizer: Any) -> Lexicon | None:
+        """The words that hypotheses are made of: of the word list, else of a model of words; None: any text.
+
+        Raises:
+            ConfigError: a file cannot be used, or none of its words can be spelled.
+        """
+        if self.lexicon is not None:
+            return _listed(part, tokenizer, self.lexicon.read_bytes())
+        if self.lm is None or part.lm_unit == "tokens":
+            return None
+        return spell(((word, []) for word in words_of(self.lm)), tokenizer, f"decode.lm: {part.lm}")
+
+
+def _listed(part: DecodePart, tokenizer: Any, content: bytes) -> Lexicon:
+    return spell(read_entries(content, str(part.lexicon)), tokenizer, f"decode.lexicon: {part.lexicon}")
+
+
+def local_words(part: DecodePart, tokenizer: Any, storage_options: StorageOptions) -> Lexicon | None:
+    """See `DecodeFiles.words`; None, too, where they are in a language model in a bucket, which is large."""
+    if part.lexicon is not None:
+        return _listed(part, tokenizer, read_location(part.lexicon, storage_options))
+    local = part.lm is not None and not is_url(part.lm)
+    return DecodeFiles(None, Path(str(part.lm))).words(part, tokenizer) if local else None
+
+
+def check_search(part: DecodePart, storage_options: StorageOptions) -> None:
+    """Finds in seconds what would stop a search at the end of a training, where it is to run.
+
+    Raises:
+        ConfigError: the library is not installed, a file is missing or of another kind, or the model that scores again
+            cannot be opened.
+        StorageError: a bucket cannot be read, or the Hub does not respond.
+    """
+    if not part.is_on:
+        return
+    if not is_installed():
+        raise ConfigError(MISSING)
+    check_files(part, storage_options)
+    if part.rescoring_model is not None:
+        open_tokenizer(part.rescoring_model)
+
+
+def is_installed() -> bool:
+    """Whether the library of the search is."""
+    return find_spec("flashlight") is not None
+
+
+def check_files(part: DecodePart, storage_options: StorageOptions) -> NgramFile | None:
+    """Finds in seconds what would stop the search: files that are missing or of another kind.
+
+    Returns:
+        What the language model is; None: there is none.
+
+    Raises:
+        ConfigError: names the field, the file and the fix.
+        StorageError: a bucket cannot be read.
+    """
+    if part.lexicon is not None:
+        read_entries(_read("lexicon", part.lexicon, storage_options, read_location), part.lexicon)
+    if part.lm is None:
+        return None
+    found = recognize(_read("lm", part.lm, storage_options, read_start), part.lm)
+    if not found.is_arpa and part.lexicon is None and part.lm_unit == "words":
+        raise ConfigError(
+            f"decode.lm: {part.lm} is a KenLM binary, and decode.lexicon is null: name a file with its words, a word a "
+            "line (--set decode.lexicon=…), or give the ARPA file"
+        )
+    return found
+
+
+def _read(
+    field: str, location: str, storage_options: StorageOptions, read: Callable[[str, StorageOptions], bytes]
+) -> bytes:
+    try:
+        return read(location, storage_options)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
+        raise ConfigError(
+            f"decode.{field}: {location}: {reason}; give a file that every node reads (--set decode.{field}=…)"
+        ) from error
+
+
+@contextmanager
+def local_files(part: DecodePart, storage_options: StorageOptions, session: "Session") -> Iterator[DecodeFiles]:
+    """The files, those of a bucket copied once a node, and deleted at the end. Every rank calls it.
+
+    Raises:
+        ConfigError: see `check_files`.
+        StorageError: a bucket or disk cannot be read.
+    """
+    session.raise_of_any(_problem(part, storage_options), "opening the files of decode")
+    locations = {"lexicon": part.lexicon, "lm": part.lm}
+    remote = {name: location for name, location in locations.items() if location is not None and is_url(location)}
+    local = {name: Path(location) for name, location in locations.items() if location is not None}
+    if not remote:
+        yield DecodeFiles(local.get("lexicon"), local.get("lm"))
+        return
+    token = session.broadcast(lambda: uuid4().hex, "naming the folder of the files of decode")
+    folder = Path(tempfile.gettempdir()) / f"rayscribe-decode-{token}"
+    local |= {name: folder / name for name in remote}
+    try:
+        if session.local_rank == 0:
+            for name, location in remote.items():
+                parent, _, key = location.rpartition("/")
+                open_storage(parent, storage_options).download_file(key, folder / name)
+        session.barrier("downloading the files of decode")
+        yield DecodeFiles(local.get("lexicon"), local.get("lm"))
+    finally:
+        if session.local_rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _problem(part: DecodePart, storage_options: StorageOptions) -> RayscribeError | None:
+    try:
+        check_files(part, storage_options)
+    except RayscribeError as error:
+        return error
+    return None

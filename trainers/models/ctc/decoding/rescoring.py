@@ -1,0 +1,83 @@
+"""How probable texts are by a causal language model of Hugging Face."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from trainers.distributed.session import Session
+from trainers.models.ctc.decoding.causal_lm import CausalTokenizer, open_tokenizer, reading
+
+# Texts of one forward pass.
+TEXTS_AT_ONCE = 32
+
+
+class CausalScorer:
+    """Scores texts by `decode.rescoring_model`, in float32."""
+
+    def __init__(self, name: str, tokenizer: CausalTokenizer, network: Any, device: torch.device):
+        """Takes an opened model.
+
+        Args:
+            name: Its Hub id or folder, for the record.
+            tokenizer: Its tokenizer.
+            network: Its network, on the CPU.
+            device: Where it computes.
+        """
+        self._name, self._tokenizer = name, tokenizer
+        self._revision, self._sha256 = getattr(network.config, "_commit_hash", None), _sha256_of(network)
+        self._network = network.eval().to(device)
+
+    @classmethod
+    def open(cls, name: str, session: Session, device: torch.device) -> "CausalScorer":
+        """Opens a model on every rank; the first of each node downloads it. Every rank calls it.
+
+        Raises:
+            ConfigError: it cannot be opened, or is no causal language model.
+            StorageError: the Hub does not respond.
+        """
+
+        def load() -> CausalScorer:
+            tokenizer = open_tokenizer(name)
+            network = reading(name, lambda: AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32))
+            return cls(name, tokenizer, network, device)
+
+        first = load() if session.local_rank == 0 else None
+        session.barrier("downloading the model of decode.rescoring_model")
+        return first if first is not None else load()
+
+    @torch.no_grad()
+    def logprobs(self, texts: Sequence[str]) -> list[float]:
+        """The log-probability of each text and of its end, given its start: the sum over its tokens.
+
+        Args:
+            texts: Of one utterance, so that what is computed together depends on nothing else.
+        """
+        found: list[float] = []
+        for first in range(0, len(texts), TEXTS_AT_ONCE):
+            rows = [self._tokenizer.ids(text) for text in texts[first : first + TEXTS_AT_ONCE]]
+            width, device = max(2, *map(len, rows)), self._network.device
+            ids = torch.full((len(rows), width), self._tokenizer.start, dtype=torch.int64)
+            mask = torch.zeros_like(ids)
+            for number, row in enumerate(rows):
+                ids[number, : len(row)] = torch.tensor(row)
+                mask[number, : len(row)] = 1
+            ids, mask = ids.to(device), mask.to(device)
+            logits = self._network(input_ids=ids, attention_mask=mask).logits[:, :-1].float()
+            each = logits.log_softmax(dim=-1).gather(2, ids[:, 1:, None])[..., 0]
+            found += (each.double() * mask[:, 1:]).sum(dim=1).tolist()
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Which model it is: name, revision on the Hub, and SHA-256 of its weights."""
+        return {"name_or_path": self._name, "revision": self._revision, "sha256": self._sha256}
+
+
+def _sha256_of(network: Any) -> str:
+    digest = hashlib.sha256()
+    for name, weight in sorted(network.named_parameters()):
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().contiguous().numpy().data)
+    return digest.hexdigest()

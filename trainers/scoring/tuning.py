@@ -1,0 +1,89 @@
+"""Weights of a beam search, chosen on the validation set."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.config.parts.decode_part import Weights
+from trainers.scoring.error_rate import Score
+from trainers.scoring.scorer import SplitScore
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What some weights came to on the validation set.
+
+    Attributes:
+        weights: The weights.
+        score: The score by them.
+    """
+
+    weights: Weights
+    score: Score
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Weights and error rates, as they stand in evaluation/decoding.json."""
+        lm, word, rescoring = self.weights
+        rates = {name: getattr(self.score, name) for name in ("wer", "cer", "ser")}
+        return {"lm_weight": lm, "word_score": word, "rescoring_weight": rescoring, **rates}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Weights that were tried, and those that were chosen.
+
+    Attributes:
+        trials: All of them.
+        best: The one that was chosen.
+        best_path: Score of the best path, without a search.
+    """
+
+    trials: tuple[Trial, ...]
+    best: Trial
+    best_path: Score
+
+    def line(self, rate: str) -> str:
+        """What was chosen, for a person; `rate` as of `tune`."""
+        lm, word, rescoring = self.best.weights
+        before, after = getattr(self.best_path, rate), getattr(self.best.score, rate)
+        return (
+            f"lm_weight {lm:g}, word_score {word:g}, rescoring_weight {rescoring:g}, the best of {len(self.trials)} on "
+            f"validation: {rate.upper()} {after:.1f}%; the best path's is {before:.1f}%"
+        )
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """What stands in evaluation/decoding.json."""
+        return {
+            "chosen": self.best.to_json_dict(),
+            "best_path": {name: getattr(self.best_path, name) for name in ("wer", "cer", "ser")},
+            "trials": [trial.to_json_dict() for trial in self.trials],
+        }
+
+
+def tune(grid: Sequence[Weights], rate: str, score: Callable[[tuple[Weights, ...]], SplitScore]) -> Tuning:
+    """Tries all weights in one pass over the validation set, whose outputs are computed once.
+
+    Args:
+        grid: The weights to choose from.
+        rate: What is lowest for the best: wer, cer or ser.
+        score: Scores the validation set by several weights, see `recognizer.Beam`.
+    """
+    result = score(tuple(grid))
+    assert result.best_path is not None
+    trials = tuple(Trial(*each) for each in zip(grid, (result.score, *result.others), strict=True))
+    return Tuning(trials, choose(trials, rate), result.best_path)
+
+
+def choose(trials: Sequence[Trial], rate: str) -> Trial:
+    """The trial of the lowest rate; of equal ones that of the lowest CER, then of the least weights.
+
+    Args:
+        trials: At least one.
+        rate: wer, cer or ser.
+    """
+
+    def rank(trial: Trial) -> tuple[float, ...]:
+        lm, word, rescoring = trial.weights
+        return getattr(trial.score, rate), trial.score.cer or 0.0, lm, rescoring, abs(word), word
+
+    return min(trials, key=rank)
