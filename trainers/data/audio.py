@@ -5,16 +5,21 @@ and more. FFmpeg (through PyAV) has the rest, AAC, MP4, WebM, and gets a second 
 could not finish. What neither reads completely is an `AudioError`, never a shorter recording.
 """
 
+from __future__ import annotations
+
 import io
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
-import av
 import numpy as np
 import soundfile
 import soxr
 
 from trainers.data import containers
 from trainers.errors import AudioError
+
+if TYPE_CHECKING:
+    import av
 
 SAMPLING_RATE_HZ = 16_000
 
@@ -43,6 +48,8 @@ _AV_FORMATS = "aac,ac3,aiff,amr,ape,asf,au,caf,eac3,flac,flv,matroska,mov,mp3,mp
 _AV_GUESSED_DURATION = frozenset({"aac", "ac3", "amr", "eac3", "mp3", "mpegts"})
 # Containers round a duration to milliseconds, and may count up to one codec frame more than they give.
 _AV_DURATION_SLACK_S = 0.03
+# FFmpeg's AV_TIME_BASE: units of a container's duration in a second.
+_AV_TIME_BASE = 1_000_000
 
 # The value of silence and of full scale, for each of FFmpeg's sample formats.
 _AV_SCALES = {"u8": (128.0, 128), "s16": (0.0, 2**15), "s32": (0.0, 2**31), "flt": (0.0, 1), "dbl": (0.0, 1)}
@@ -204,6 +211,11 @@ def _read_with_av(source: bytes, promised: int) -> tuple[np.ndarray, int]:
         source: The file.
         promised: Frames that libsndfile found declared; 0 where it did not know the format.
     """
+    try:
+        # As large as all else that decoding needs, and only for what libsndfile does not read.
+        import av  # noqa: PLC0415
+    except ImportError as error:
+        raise _UnreadableError("FFmpeg is not tried: the package av is not installed", 0, promised) from error
     blocks: list[np.ndarray] = []
     frames = rate_hz = 0
     options = {"format_whitelist": _AV_FORMATS, "protocol_whitelist": ""}
@@ -244,7 +256,7 @@ def _declared_s(container: av.container.InputContainer, stream: av.AudioStream) 
         return float(stream.duration * stream.time_base)
     # A film's duration says nothing about its sound.
     if container.duration is not None and len(container.streams) == 1:
-        return float(container.duration / av.time_base)
+        return float(container.duration / _AV_TIME_BASE)
     return 0.0
 
 
@@ -298,6 +310,8 @@ def _reason(source: bytes, name: str, first: _UnreadableError, second: _Unreadab
         return "an MP4 file without its index (moov): it was cut short, or never finished"
     if "not recognised" not in str(first):  # libsndfile's own spelling
         return f"damaged header ({str(first).rstrip('.')})"
+    if isinstance(second.__cause__, ImportError):
+        return f"libsndfile does not read it, and {second}"
     suffix = PurePosixPath(name).suffix or "its name"
     return (
         f"no header of an audio format that libsndfile or FFmpeg knows ({suffix}, {len(source)} bytes): "

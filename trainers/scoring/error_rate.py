@@ -229,6 +229,35 @@ class Score:
         return asdict(self)
 
 
+def score_texts(
+    predictions: Sequence[str],
+    references: Sequence[str],
+    normalize: Callable[[str], str] | None = None,
+    ids: Sequence[str] | None = None,
+    durations_s: Sequence[float] | None = None,
+    utterances: int | None = None,
+) -> tuple[Score, list[UtteranceScore]]:
+    """Scores hypotheses against their references: the sum, and one record for each.
+
+    Args:
+        predictions: Recognized texts.
+        references: Transcripts, one for each prediction.
+        normalize: Applied to both texts before they are compared. None: not at all.
+        ids: Id of each utterance. None: they have none.
+        durations_s: Length of each recording in seconds. None: not known.
+        utterances: How many were asked for. None: as many as there are predictions.
+
+    Raises:
+        ScoringError: there are no predictions, or more than were asked for.
+    """
+    if not predictions:
+        raise ScoringError("there are no predictions, so there is no score: add at least one before compute")
+    count = len(predictions)
+    columns = zip(ids or [""] * count, references, predictions, durations_s or [0.0] * count, strict=True)
+    scores = [score_utterance(*row, normalize or str) for row in columns]
+    return total(scores, utterances=count if utterances is None else utterances), scores
+
+
 def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
     """Adds up utterances into one score, whatever their order and wherever they were scored.
 

@@ -1,4 +1,4 @@
-"""WER, CER and SER as one `evaluate` metric that needs no network: what scoring itself calls.
+"""WER, CER and SER as one `evaluate` metric that needs no network; it counts as scoring does.
 
 `evaluate.load("wer")` fetches a script from the Hub at run time. This is the same interface on our own counts:
 `ErrorRates()`, or `evaluate.load("<path of this file>", "wer")` where code knows only `evaluate`.
@@ -14,8 +14,8 @@ from uuid import uuid4
 import evaluate
 from datasets import Features, Value
 
-from trainers.errors import ConfigError, ScoringError
-from trainers.scoring.error_rate import Score, UtteranceScore, score_utterance, total
+from trainers.errors import ConfigError
+from trainers.scoring.error_rate import Score, score_texts
 
 _CITATION = "Levenshtein alignment by jiwer and RapidFuzz: https://github.com/jitsi/jiwer"
 _INPUTS = """
@@ -96,12 +96,8 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
         durations_s: Sequence[float] | None = None,
         utterances: int | None = None,
     ) -> dict[str, Any]:
-        if not predictions:
-            raise ScoringError("there are no predictions, so there is no score: add at least one before compute")
-        count = len(predictions)
-        columns = zip(ids or [""] * count, references, predictions, durations_s or [0.0] * count, strict=True)
-        scores: list[UtteranceScore] = [score_utterance(*row, normalize or str) for row in columns]
-        result = _result(self.config_name, total(scores, utterances=count if utterances is None else utterances))
+        score, scores = score_texts(predictions, references, normalize, ids, durations_s, utterances)
+        result = _result(self.config_name, score)
         return {**result, "per_utterance": scores} if ids is not None else result
 
 

@@ -17,8 +17,7 @@ from trainers.distributed.session import Session
 from trainers.errors import ScoringError
 from trainers.models.labels import Labels
 from trainers.models.recognizer import Decoding, Recognition, Recognizer
-from trainers.scoring.error_rate import Score, UtteranceScore, check_ids
-from trainers.scoring.metrics import ErrorRates
+from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_texts
 from trainers.scoring.normalizers import Normalizer, normalizer_named
 
 
@@ -249,16 +248,22 @@ class Scorer:
         _refuse_not_finite(ids, gathered)
         # One of each, in the order of the index.
         found, references = [item.recognition for item in gathered], scored["text"].to_pylist()
-        same = {"references": references, "normalize": normalizer, "utterances": self._prepared.summary.rows}
-        result = ErrorRates().compute(
-            predictions=[item.text for item in found], ids=ids, durations_s=scored["duration_s"].to_pylist(), **same
+        score, scores = score_texts(
+            [item.text for item in found],
+            references,
+            normalizer,
+            ids,
+            scored["duration_s"].to_pylist(),
+            self._prepared.summary.rows,
         )
-        beside = [Score(**ErrorRates().compute(predictions=texts, **same)) for texts in _beside(found)]
-        utterances = [
-            replace(score, avg_logprob=item.recognition.avg_logprob, nbest=_nbest_of(item.recognition))
-            for score, item in zip(result.pop("per_utterance"), gathered, strict=True)
+        beside = [
+            score_texts(texts, references, normalizer, utterances=self._prepared.summary.rows)[0]
+            for texts in _beside(found)
         ]
-        score = Score(**result)
+        utterances = [
+            replace(each, avg_logprob=item.recognition.avg_logprob, nbest=_nbest_of(item.recognition))
+            for each, item in zip(scores, gathered, strict=True)
+        ]
         if score.wer is None:
             raise ScoringError(
                 f"{self._prepared.url}: no transcript has a word once it is normalized ({normalizer}), "
