@@ -40,7 +40,7 @@ from trainers.pipeline.splits import prepare_all
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import silence_libraries
 from trainers.training.planning import scored_clips, scoring_options
-from trainers.training.ray_workers import train_loop_per_worker
+from trainers.training.on_ray.ray_workers import train_loop_per_worker
 from trainers.training.trainer import Clips, Collator, Request
 
 

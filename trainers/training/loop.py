@@ -31,7 +31,7 @@ from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import autocast_dtype, training_arguments
 from trainers.training.callbacks import VALIDATION, DropFetched, KeepCheckpoints, MetricsLog, ProgressReport
-from trainers.training.checkpoint_reports import CheckpointReports
+from trainers.training.on_ray.checkpoint_reports import CheckpointReports
 from trainers.training.planning import cache_bytes, plan_training, scored_clips, validation_options
 from trainers.training.rank import Rank, Start
 from trainers.training.schedule import Schedule
