@@ -310,10 +310,11 @@ def _reason(source: bytes, name: str, first: _UnreadableError, second: _Unreadab
         return "an MP4 file without its index (moov): it was cut short, or never finished"
     if "not recognised" not in str(first):  # libsndfile's own spelling
         return f"damaged header ({str(first).rstrip('.')})"
-    if isinstance(second.__cause__, ImportError):
-        return f"libsndfile does not read it, and {second}"
+    readers = (
+        f"libsndfile knows; {second}" if isinstance(second.__cause__, ImportError) else "libsndfile or FFmpeg knows"
+    )
     suffix = PurePosixPath(name).suffix or "its name"
     return (
-        f"no header of an audio format that libsndfile or FFmpeg knows ({suffix}, {len(source)} bytes): "
+        f"no header of an audio format that {readers} ({suffix}, {len(source)} bytes): "
         "raw samples need a container such as WAV"
     )

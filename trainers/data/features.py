@@ -72,8 +72,14 @@ class LogMel(torch.nn.Module):
         self.register_buffer("mel_filters", filters, persistent=False)
         self.register_buffer("window", torch.hann_window(self.n_fft), persistent=False)
 
+    def _log_mel(self, waveform: torch.Tensor) -> torch.Tensor:
+        """The logarithm of the mel power of samples (…, T): (…, mel bins, frames)."""
+        stft = torch.stft(waveform, self.n_fft, self.hop_length, window=self.window, return_complex=True)
+        power = (stft[..., :-1].abs() ** 2).contiguous()
+        return torch.clamp(self._mel(power), min=10**POWER_FLOOR_LOG10).log10()
+
     def _mel(self, power: torch.Tensor) -> torch.Tensor:
-        """Mel power (mel bins, frames); not in TF32, which a model's own products may be in."""
+        """Mel power (…, mel bins, frames); not in TF32, which a model's own products may be in."""
         if power.is_cuda:
             return (self.mel_filters.T.double() @ power.double()).float()
         return self.mel_filters.T @ power
@@ -86,7 +92,32 @@ class LogMel(torch.nn.Module):
         """See `Features`: input_features, float32 (B, mel bins, frames)."""
         seconds = edge_s if edge_s is not None else len(clips[0]) / self.sampling_rate_hz
         frames = self.frames(seconds)
+        if self.window.is_cuda:
+            return {"input_features": self.together(clips, frames)}
         return {"input_features": torch.stack([self(clip, frames) for clip in clips])}
+
+    @torch.no_grad()
+    def together(self, clips: Sequence[torch.Tensor], frames: int) -> torch.Tensor:
+        """Features of several utterances by one transform, for GPUs: equal to `forward`'s up to rounding.
+
+        Args:
+            clips: int16 stored samples of each, shape (T_i,), T_i ≤ n_samples.
+            frames: Length to pad to.
+
+        Returns:
+            float32 (B, mel bins, frames).
+        """
+        longest = max(len(clip) for clip in clips)
+        length = min(max(longest + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
+        # Behind a shorter clip are zeros, as in the reference.
+        samples = torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True)
+        samples = torch.nn.functional.pad(samples, (0, length - longest))
+        log_mel = self._log_mel(samples.to(torch.float32) / 32768.0)
+        floor = torch.clamp(log_mel.amax(dim=(1, 2), keepdim=True) - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
+        kept = min(frames, log_mel.shape[2])
+        features = floor.repeat(1, log_mel.shape[1], frames)
+        features[:, :, :kept] = torch.maximum(log_mel[:, :, :kept], floor)
+        return features.add_(4.0).div_(4.0)
 
     def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """See `Features`."""
@@ -108,9 +139,7 @@ class LogMel(torch.nn.Module):
         # the whole context the reference reflects, and so does this.
         length = min(max(len(waveform) + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
         waveform = torch.nn.functional.pad(waveform, (0, length - len(waveform)))
-        stft = torch.stft(waveform, self.n_fft, self.hop_length, window=self.window, return_complex=True)
-        power = (stft[..., :-1].abs() ** 2).contiguous()
-        log_mel = torch.clamp(self._mel(power), min=10**POWER_FLOOR_LOG10).log10()
+        log_mel = self._log_mel(waveform)
         floor = torch.clamp(log_mel.max() - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
         kept = min(frames, log_mel.shape[1])
         features = log_mel.new_empty((log_mel.shape[0], frames))

@@ -41,6 +41,7 @@ ROUNDING = {
     "training.global_batch_size",
     "training.gradient_accumulation_steps",
     "training.gradient_checkpointing",
+    "training.torch_compile",
 }
 LENGTH = ("max_steps", "num_train_epochs")
 # The run itself, and what is said in other words.

@@ -44,7 +44,7 @@ CLIPS = {"train": 16, "validation": 4, "test": 4}
 # Random weights seldom end a hypothesis.
 MAX_TOKENS = 100
 # What one CPU does not have, or would take a minute for.
-LEFT_OUT = ("tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel")
+LEFT_OUT = ("tf32", "use_liger_kernel")
 
 
 class Stages:
@@ -235,6 +235,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "training.global_batch_size": None,
         "training.generation_max_length": min(training.generation_max_length, MAX_TOKENS),
         "training.fp16": False,
+        "training.torch_compile": False,
         "training.report_to": [name for name in training.report_to if name == "tensorboard"],
         "training.training_args": arguments,
     }
@@ -265,6 +266,7 @@ def left_out(config: TrainConfig) -> list[str]:
         "scaling": config.scaling != ScalingPart(),
         "strategy": config.strategy.is_sharded and not _tries_strategy(config),
         "training.fp16": config.training.fp16,
+        "training.torch_compile": config.training.torch_compile,
         "model.attn_implementation": _needs_gpu(config),
         **{f"training.training_args.{name}": name in config.training.training_args for name in LEFT_OUT},
     }

@@ -29,6 +29,7 @@ NOT_MATHEMATICS = {
     "logging_steps",
     "report_to",
     "gradient_checkpointing",
+    "torch_compile",
     "per_device_eval_batch_size",
     # What they come to is in `utterances_per_step`.
     "per_device_train_batch_size",

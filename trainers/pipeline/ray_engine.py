@@ -30,8 +30,8 @@ from trainers.pipeline.shared_storage import refuse_unshared_folders
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs
-from trainers.training.rank import WorkOrder
 from trainers.training.on_ray.ray_workers import evaluate_per_worker, train_loop_per_worker
+from trainers.training.rank import WorkOrder
 from trainers.training.scoring_worker import EvaluateOrder
 
 Made = TypeVar("Made")

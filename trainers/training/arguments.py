@@ -57,6 +57,9 @@ OWNED = {
     "bf16": "training.bf16",
     "gradient_checkpointing": "training.gradient_checkpointing",
     "activation_checkpointing": "training.gradient_checkpointing",
+    "torch_compile": "training.torch_compile",
+    "torch_compile_backend": "training.torch_compile",
+    "torch_compile_mode": "training.torch_compile",
     "report_to": "training.report_to",
     "predict_with_generate": "training.generation_max_length",
     "generation_max_length": "training.generation_max_length",
@@ -131,6 +134,8 @@ def training_arguments(
     check_training_args(part.training_args)
     chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
     chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu, **strategy_arguments(config.strategy)}
+    # To look at each loss would wait for the GPU, in every forward pass.
+    chosen["logging_nan_inf_filter"] = not on_gpu
     try:
         arguments = Seq2SeqTrainingArguments(**{**chosen, **part.training_args})
     except (TypeError, ValueError, ImportError) as error:

@@ -1,5 +1,6 @@
 """Trainer callbacks: progress lines, metrics.jsonl, and checkpoints on their way to the run folder."""
 
+import random
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -7,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from transformers import TrainerCallback
 
 from trainers.config.durations import format_duration
@@ -335,3 +338,20 @@ def write_validation(folder: Path, result: SplitScore) -> None:
     (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
     rows = (item.to_json_dict() for item in result.utterances)
     (folder / lines).write_text(to_jsonl(rows, lines), encoding="utf-8")
+
+
+class Reseed(TrainerCallback):
+    """Seeds dropout of each step from (seed, step, rank), so that a resumed run draws what the first would have."""
+
+    def __init__(self, seed: int, rank: int):
+        """Takes what the seeds are made of."""
+        self._seed = seed
+        self._rank = rank
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Reseeds before the first forward pass of a step."""
+        words = np.random.SeedSequence([self._seed, state.global_step, self._rank]).generate_state(1, np.uint32)
+        seed = int(words[0])
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)

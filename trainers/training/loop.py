@@ -30,14 +30,14 @@ from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import autocast_dtype, training_arguments
-from trainers.training.callbacks import VALIDATION, DropFetched, KeepCheckpoints, MetricsLog, ProgressReport
+from trainers.training.callbacks import VALIDATION, DropFetched, KeepCheckpoints, MetricsLog, ProgressReport, Reseed
 from trainers.training.on_ray.checkpoint_reports import CheckpointReports
 from trainers.training.planning import cache_bytes, plan_training, scored_clips, validation_options
 from trainers.training.rank import Rank, Start
-from trainers.training.schedule import Schedule
+from trainers.training.schedule import ApplyConfig, Schedule
 from trainers.training.strategies.every_layer import run_every_layer
 from trainers.training.strategies.zero import nvme_optimizer
-from trainers.training.trainer import ApplyConfig, PlannedBatches, Reseed, SpeechTrainer
+from trainers.training.trainer import PlannedBatches, SpeechTrainer
 from trainers.training.validation_scoring import Validation, pass_on
 
 
@@ -142,6 +142,11 @@ def train(loop: Loop) -> str | None:
     if loop.start is not None:
         _score_start(loop, loop.start)
     if loop.first_step < loop.last_step:
+        if loop.rank.config.training.torch_compile:
+            # It loads torch's compiler.
+            from trainers.training.acceleration.compiling import compile_model  # noqa: PLC0415
+
+            compile_model(loop.trainer, loop.rank.config, loop.rank.session)
         with loop.stop:
             loop.trainer.train(resume_from_checkpoint=str(loop.start.local) if loop.start is not None else None)
     loop.keeper.finish()

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from accelerate.scheduler import AcceleratedScheduler
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainingArguments, get_scheduler
+from transformers import TrainerCallback, TrainingArguments, get_scheduler
 
 from trainers.errors import ConfigError
 
@@ -122,3 +123,20 @@ def new_scheduler(schedule: Schedule, arguments: TrainingArguments, optimizer: A
         return made.lr_lambdas[0]  # type: ignore[no-any-return]
 
     return LambdaLR(optimizer, schedule.factor(shape))
+
+
+class ApplyConfig(TrainerCallback):
+    """Lets the config of this attempt rule where the Trainer would go on with what the checkpoint says."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Sets how often is logged, scored and saved, and the rate of the next step, after the checkpoint is loaded."""
+        state.compute_steps(args, state.max_steps)
+        scheduler, optimizer = kwargs["lr_scheduler"], kwargs["optimizer"]
+        if isinstance(scheduler, AcceleratedScheduler):
+            # DeepSpeed's.
+            scheduler = scheduler.scheduler
+        if isinstance(scheduler, LambdaLR):
+            for group, peak, factor in zip(
+                optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
+            ):
+                group["lr"] = peak * factor(scheduler.last_epoch)

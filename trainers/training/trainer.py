@@ -1,16 +1,14 @@
 """The Hugging Face Trainer, with the plan's batches, features on the device, an exact loss and exact scores."""
 
-import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.scheduler import AcceleratedScheduler
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
@@ -23,6 +21,7 @@ from trainers.data.prepared_set import ClipReader
 from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer, Target
 from trainers.run_folder.checkpoints import ORIGINAL
+from trainers.training.acceleration.batches_ahead import BatchesAhead
 from trainers.training.callbacks import MATCHING
 from trainers.training.schedule import Schedule, new_scheduler
 from trainers.training.strategies.whole_weights import shards_weights, whole_weights
@@ -140,21 +139,40 @@ class Clips(Dataset[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Collator:
-    """Stacks clips and labels; features are computed later, on the device."""
+    """Stacks clips and labels; features are computed later, on the device.
+
+    Attributes:
+        collate_labels: Pads labels.
+        label_multiple: They are padded to a multiple of this many tokens, so that there are few lengths.
+        label_tokens: But not to more than this many.
+    """
 
     collate_labels: LabelCollator
+    label_multiple: int = 1
+    label_tokens: int = 1
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Gives samples (B, T) int16, sizes (B,), edge_s, masks, shares, and what the model gets of labels (B, L)."""
+        """Gives samples (B, T) int16, B sizes, edge_s, masks, shares, and what the model gets of labels (B, L)."""
         samples, sizes = pad_samples([item["clip"] for item in items])
-        labels = self.collate_labels([item["labels"] for item in items])
+        rows = [item["labels"] for item in items]
+        longest = max(len(row) for row in rows)
+        width = max(longest, min(-(-longest // self.label_multiple) * self.label_multiple, self.label_tokens))
+        labels = self.collate_labels([[*row, *[IGNORED_LABEL] * (width - longest)] for row in rows])
         masks, shares = ([item[name] for item in items] for name in ("masks", "share"))
         own = {"edge_s": items[0]["edge_s"], "masks": masks, "shares": shares}
-        return {**labels, **own, "samples": samples, "sizes": sizes}
+        # Sizes stay on this side: to read one from a GPU would wait for all of its work.
+        return {**labels, **own, "samples": samples, "sizes": sizes.tolist()}
 
 
 class SpeechTrainer(Seq2SeqTrainer):
-    """One rank's training loop."""
+    """One rank's training loop.
+
+    Attributes:
+        compiled: Whether layers are compiled.
+    """
+
+    compiled = False
+    _ahead: BatchesAhead | None = None
 
     def __init__(
         self,
@@ -225,6 +243,18 @@ class SpeechTrainer(Seq2SeqTrainer):
             persistent_workers=self.args.dataloader_persistent_workers,
         )
 
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The batches of one step; those for a GPU were copied there during the step before."""
+        batches = epoch_iterator
+        if device.type == "cuda":
+            if self._ahead is None or self._ahead.batches is not epoch_iterator:
+                self._ahead = BatchesAhead(epoch_iterator, device)
+            batches = self._ahead
+        found: tuple[list[Any], Any] = super().get_batch_samples(batches, num_batches, device)
+        return found
+
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         moved: dict[str, Any] = super()._prepare_inputs(inputs)
         if "samples" not in moved:
@@ -256,7 +286,9 @@ class SpeechTrainer(Seq2SeqTrainer):
         """One forward and backward pass; gives the loss without what matching adds to it."""
         self._difference = None
         with sharding_known(self.args):
-            loss = super().training_step(*args, **kwargs)
+            loss: torch.Tensor = super().training_step(*args, **kwargs)
+        if self._ahead is not None:
+            self._ahead.fetch()
         self._passes += 1
         matching = self._recognizer.matching
         if matching is None or self._difference is None:
@@ -264,6 +296,22 @@ class SpeechTrainer(Seq2SeqTrainer):
         self._differences = self._difference + self._differences
         # The Trainer multiplies the loss by the number of ranks, over which gradients are averaged.
         return loss - self.accelerator.num_processes * matching.weight * self._difference
+
+    def try_step(self) -> None:
+        """A forward and backward pass of this rank alone, which leaves nothing behind; what fails in it is raised."""
+        model = self._recognizer.model
+        batch = self.data_collator([self._clips[request] for request in next(iter(self._batches))])
+        model.train()
+        with self.accelerator.autocast():
+            loss = self.compute_loss(model, self._prepare_inputs(batch))
+        loss.backward()
+        model.zero_grad()
+
+    def pad_labels(self, label_multiple: int) -> None:
+        """From now on labels of a decoder are padded to a multiple of this many tokens."""
+        limits = self._recognizer.limits
+        if limits.new_tokens is not None:
+            self.data_collator = Collator(self._recognizer.collate_labels, label_multiple, limits.label_tokens)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of one forward pass, at the length of its bucket."""
@@ -294,7 +342,7 @@ class SpeechTrainer(Seq2SeqTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores the validation set over all ranks."""
-        with whole_weights(self.model_wrapped):
+        with whole_weights(self.model_wrapped), self._as_written():
             metrics = self._score(self.state.global_step)
         if metrics is not None:
             self.log(dict(metrics))
@@ -302,6 +350,10 @@ class SpeechTrainer(Seq2SeqTrainer):
         if metrics is None:
             self.control.should_save = self.control.should_training_stop = True
         return metrics or {}
+
+    def _as_written(self) -> AbstractContextManager[Any]:
+        """Within it no layer runs compiled: generation would be compiled anew for each length."""
+        return torch.compiler.set_stance("force_eager") if self.compiled else nullcontext()
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
         """Not estimated: the Trainer's estimate counts the input of one modality only."""
@@ -332,37 +384,3 @@ class SpeechTrainer(Seq2SeqTrainer):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Nothing, see `_save_rng_state`."""
-
-
-class ApplyConfig(TrainerCallback):
-    """Lets the config of this attempt rule where the Trainer would go on with what the checkpoint says."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Sets how often is logged, scored and saved, and the rate of the next step, after the checkpoint is loaded."""
-        state.compute_steps(args, state.max_steps)
-        scheduler, optimizer = kwargs["lr_scheduler"], kwargs["optimizer"]
-        if isinstance(scheduler, AcceleratedScheduler):
-            # DeepSpeed's.
-            scheduler = scheduler.scheduler
-        if isinstance(scheduler, LambdaLR):
-            for group, peak, factor in zip(
-                optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
-            ):
-                group["lr"] = peak * factor(scheduler.last_epoch)
-
-
-class Reseed(TrainerCallback):
-    """Seeds dropout of each step from (seed, step, rank), so that a resumed run draws what the first would have."""
-
-    def __init__(self, seed: int, rank: int):
-        """Takes what the seeds are made of."""
-        self._seed = seed
-        self._rank = rank
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Reseeds before the first forward pass of a step."""
-        words = np.random.SeedSequence([self._seed, state.global_step, self._rank]).generate_state(1, np.uint32)
-        seed = int(words[0])
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)

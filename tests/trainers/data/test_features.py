@@ -13,6 +13,8 @@ from trainers.data.features import LogMel, pad_samples
 from trainers.errors import ConfigError
 
 HOP = 160
+# Measured 2e-6; features are of the order of 1.
+TOGETHER_TOLERANCE = 1e-4
 SIZES = [(1, 80), (3, 80), (3, 128), (30, 80), (30, 128)]
 LENGTHS = (1, 2, 160, 199, 200, 201, 401, 1000, 4321, 15_999)
 SPEECH = ("librispeech_mini/clips/*.flac", "fsdd/clips/*.wav", "odd_audio/clips/*.mp3")
@@ -98,6 +100,20 @@ def test_a_clip_is_the_same_in_any_company() -> None:
     log_mel = LogMel(extractor(3, 80))
     for row, length, clip in zip(samples, lengths, clips, strict=True):
         assert torch.equal(log_mel(row[:length], 200), log_mel(torch.from_numpy(clip), 200))
+
+
+@pytest.mark.parametrize(("context_s", "mels"), SIZES)
+def test_clips_together_are_each_alone_up_to_rounding(context_s: int, mels: int) -> None:
+    whole, short = speechlike(context_s), speechlike(0.8)
+    odd = [np.zeros(7000, np.int16), np.ones(1, np.int16), np.resize(np.array([32767, -32768], np.int16), 9000)]
+    log_mel = LogMel(extractor(context_s, mels))
+    for clips in ([short, whole[:3000], *odd], [whole, *odd], [whole[:-201], short], [odd[1]]):
+        given = [torch.from_numpy(clip) for clip in clips]
+        for frames in (context_s * RATE_HZ // HOP, log_mel.frames(0.5 + max(len(clip) for clip in clips) / RATE_HZ)):
+            together = log_mel.together(given, frames)
+            assert together.shape == (len(clips), mels, frames)
+            for found, clip in zip(together, given, strict=True):
+                assert (found - log_mel(clip, frames)).abs().max() <= TOGETHER_TOLERANCE
 
 
 def test_stacked_clips_end_in_zeros() -> None:

@@ -10,6 +10,7 @@ from tests.trainers.synthetic import config, speechlike
 from trainers.data.features import LogMel
 from trainers.models.decoder_labels import label_loss
 from trainers.models.recognizer import Decoding, Recognition
+from trainers.models.whisper import whisper_recognizer
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 
@@ -122,6 +123,27 @@ def test_asking_for_more_changes_no_hypothesis(recognizer: WhisperRecognizer) ->
     assert [(item.text, item.loss, item.avg_logprob) for item in one] == [
         (item.text, item.loss, item.avg_logprob) for item in all_four
     ]
+
+
+@pytest.mark.parametrize("decoding", [Decoding(LIMIT, num_beams=1), Decoding(LIMIT, num_beams=4, nbest=3)])
+def test_a_cache_of_fixed_length_as_on_gpus_gives_the_same(
+    recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch, decoding: Decoding
+) -> None:
+    assert whisper_recognizer.cache_options(torch.device("cpu")) == {}
+    features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
+    expected = recognized(recognizer, features, labels, decoding)
+    shorter = recognized(recognizer, features[:2, :, :200], labels[:2], decoding)
+    options = whisper_recognizer.cache_options(torch.device("cuda"))
+    assert options["cache_implementation"] == "static"
+    monkeypatch.setattr(whisper_recognizer, "cache_options", lambda device: options)
+    # Buckets, one after the other.
+    for found, wanted in (
+        (recognized(recognizer, features, labels, decoding), expected),
+        (recognized(recognizer, features[:2, :, :200], labels[:2], decoding), shorter),
+        (recognized(recognizer, features, labels, decoding), expected),
+    ):
+        assert [item.text for item in found] == [item.text for item in wanted]
+        assert [item.avg_logprob for item in found] == pytest.approx([item.avg_logprob for item in wanted], rel=1e-5)
 
 
 def test_an_utterance_s_numbers_do_not_depend_on_its_batch(recognizer: WhisperRecognizer) -> None:

@@ -111,6 +111,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "training.fp16": (Outcome.REFUSED, (True,)),
     "training.bf16": (Outcome.REFUSED, (True,)),
     "training.gradient_checkpointing": (Outcome.ROUNDED, (True,)),
+    "training.torch_compile": (Outcome.ROUNDED, (True,)),
     "training.generation_max_length": (Outcome.REFUSED, (60,)),
     "training.generation_num_beams": (Outcome.REFUSED, (2,)),
     "training.full_context_fraction": (Outcome.REFUSED, (0.5,)),

@@ -18,9 +18,10 @@ from trainers.models.known_families import family_of
 from trainers.models.whisper.full_context_matching import FullContextMatching
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 from trainers.training.arguments import silence_libraries, training_arguments
+from trainers.training.callbacks import Reseed
 from trainers.training.planning import plan_training
 from trainers.training.schedule import Length, Schedule
-from trainers.training.trainer import PlannedBatches, Reseed, SpeechTrainer
+from trainers.training.trainer import PlannedBatches, SpeechTrainer
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,14 @@ class PlainMean(SpeechTrainer):
 
 def one_step(rank: int, job: Job) -> None:
     """Runs one rank and writes norm_<rank>."""
+    session, trainer = train_rank(rank, job, PlainMean if job.plain_mean else SpeechTrainer)
+    norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    (job.folder / f"norm_{rank}").write_text(repr(float(norms[0])))
+    session.barrier("writing the norms")
+
+
+def train_rank(rank: int, job: Job, kind: type[SpeechTrainer]) -> tuple[LocalSession, SpeechTrainer]:
+    """Trains one rank for `training.max_steps` steps."""
     workers = job.config.scaling.num_workers
     torch.set_num_threads(1)
     silence_libraries()
@@ -79,16 +88,14 @@ def one_step(rank: int, job: Job) -> None:
         accumulation=plan.shape.accumulation,
         on_gpu=False,
     )
-    trainer = (PlainMean if job.plain_mean else SpeechTrainer)(
+    trainer = kind(
         recognizer=recognizer,
         arguments=arguments,
         batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, 0),
-        schedule=Schedule([Length(1, None)], plan.steps_per_epoch),
+        schedule=Schedule([Length(job.config.training.max_steps, None)], plan.steps_per_epoch),
         clips=clips,
         evaluate=lambda step: {},
         callbacks=[Reseed(1, session.rank)],
     )
     trainer.train()
-    norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
-    (job.folder / f"norm_{rank}").write_text(repr(float(norms[0])))
-    session.barrier("writing the norms")
+    return session, trainer

@@ -11,6 +11,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
+from tests.trainers.training.acceleration.accumulation_process import train_and_count
 from tests.trainers.training.gradient_process import Job, one_step
 from trainers.models.known_families import family_of
 
@@ -111,3 +112,25 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_shared_out(
 @pytest.mark.slow
 def test_with_a_plain_mean_it_would(bench: Bench, whole: float) -> None:
     assert bench.norm(1, 4, plain_mean=True) != pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_gradients_are_reduced_in_the_last_forward_pass_of_a_step_only(bench: Bench) -> None:
+    folder = bench.root / "accumulation"
+    folder.mkdir()
+    changes = {
+        **bench.model,
+        "training.max_steps": 2,
+        "training.global_batch_size": GLOBAL_BATCH,
+        "training.gradient_accumulation_steps": 3,
+        "training.report_to": [],
+        "scaling.num_workers": 2,
+    }
+    job = replace(bench.job, config=config(changes), folder=folder)
+    start_processes(train_and_count, args=(job,), nprocs=2, start_method="forkserver")
+    for rank in (0, 1):
+        first, second, third, *rest = (folder / f"reduced_{rank}").read_text().split()
+        assert (first, second, int(third) > 0) == ("0", "0", True)
+        # Eleven utterances: the epoch's last step is one of one.
+        assert rest[:2] == ["0", "0"]
+        assert int(rest[2]) > 0

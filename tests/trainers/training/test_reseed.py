@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainers.training.trainer import Reseed
+from trainers.training.callbacks import Reseed
 
 
 def drawn(seed: int, step: int, rank: int, passes: int = 3) -> list[tuple[float, float]]:

@@ -11,8 +11,7 @@ from transformers import TrainerControl, TrainerState, get_scheduler
 from tests.trainers.synthetic import config
 from trainers.errors import ConfigError
 from trainers.training.arguments import training_arguments
-from trainers.training.schedule import Length, Schedule, new_scheduler
-from trainers.training.trainer import ApplyConfig
+from trainers.training.schedule import ApplyConfig, Length, Schedule, new_scheduler
 
 PEAK = 1e-3
 WARMUP = 2

@@ -23,6 +23,7 @@ _SHARDED = "strategy.name says how training is sharded: ddp, deepspeed or fsdp"
 _PLANNED = "the batch plan decides which utterances form a batch, and leaves none out"
 _COUNTED = "each utterance's errors are counted in its own batch, and nothing else is kept of it"
 _AUTOCAST = "mixed precision is torch's autocast: training.fp16 or training.bf16 alone"
+_COMPILER = "training.torch_compile compiles the model's layers, by torch's own compiler"
 _BACKEND = "scaling.backend says what processes communicate by"
 _LENGTHS = "lengths come from the recordings, and model.max_context_s batches by them"
 _CPU = "scaling.use_gpu: true says one GPU for each worker, false none"
@@ -85,6 +86,7 @@ FIELDS = (
     _training("bf16", SWITCH, "bfloat16"),
     _training("gradient_checkpointing", SWITCH, "recompute activations to save memory"),
     Flag("activation_checkpointing", SWITCH, "training.gradient_checkpointing"),
+    _training("torch_compile", SWITCH, "compile the model's layers"),
     Flag("report_to", WORDS, "training.report_to", sets=_trackers, help="trackers; none for none"),
     Flag("save_total_limit", WHOLE, "checkpoint.num_to_keep", help="keep this many of the best, and the newest"),
     Flag("metric_for_best_model", TEXT, "checkpoint.checkpoint_score_attribute", meanings=_METRICS, reason=_BEST),
@@ -162,8 +164,10 @@ DECIDED = (
     Flag("tpu_num_cores", WHOLE, reason="TPUs are not supported: scaling.use_gpu"),
     _off("tpu_metrics_debug", "TPUs are not supported: scaling.use_gpu"),
     _off("use_ipex", "plain torch runs on CPUs"),
-    _off("jit_mode_eval", "training.training_args.torch_compile compiles the model"),
-    Flag("torchdynamo", TEXT, reason="training.training_args.torch_compile_backend names a compiler"),
+    _off("jit_mode_eval", "training.torch_compile compiles the model"),
+    Flag("torchdynamo", TEXT, reason=_COMPILER),
+    Flag("torch_compile_backend", TEXT, always=("inductor",), reason=_COMPILER),
+    Flag("torch_compile_mode", TEXT, always=("default",), reason=_COMPILER),
     Flag(
         "logging_dir",
         TEXT,
@@ -233,14 +237,14 @@ DECIDED = (
 )
 _AS_IT_IS = {
     SWITCH: (
-        *("tf32", "torch_compile", "use_liger_kernel", "use_cache", "logging_first_step", "log_on_each_node"),
+        *("tf32", "use_liger_kernel", "use_cache", "logging_first_step", "log_on_each_node"),
         *("logging_nan_inf_filter", "disable_tqdm", "dataloader_pin_memory", "dataloader_persistent_workers"),
         *("ddp_broadcast_buffers", "ddp_static_graph", "skip_memory_metrics", "full_determinism"),
     ),
     WHOLE: ("torch_empty_cache_steps", "dataloader_num_workers", "dataloader_prefetch_factor", "ddp_bucket_cap_mb"),
     NUMBER: ("adam_beta1", "adam_beta2", "adam_epsilon", "label_smoothing_factor", "neftune_noise_alpha"),
     TEXT: (
-        *("optim", "optim_args", "torch_compile_backend", "torch_compile_mode", "log_level", "log_level_replica"),
+        *("optim", "optim_args", "log_level", "log_level_replica"),
         *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     ),
     SWITCH_OR_TEXT: ("include_num_input_tokens_seen",),

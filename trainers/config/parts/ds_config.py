@@ -53,7 +53,7 @@ REFUSED: Mapping[str, str] = {
     "hybrid_engine": "it is not supported",
     "pipeline": "it is not supported",
     "tensor_parallel": "it is not supported",
-    "compile": "use training.training_args.torch_compile",
+    "compile": "no layer is compiled that DeepSpeed runs",
 }
 ZERO_KEYS = (
     "stage",

@@ -56,6 +56,11 @@ class TrainingPart(Part):
     fp16: bool = Field(False, description="16-bit floats with loss scaling (CUDA).")
     bf16: bool = Field(False, description="bfloat16 (newer CUDA GPUs, and CPUs).")
     gradient_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
+    torch_compile: bool = Field(
+        False,
+        description="Compile the model's layers for each shape of a batch; where that fails the model trains without, "
+        "and a line says why. Labels are padded to a multiple of 32 tokens then.",
+    )
     generation_max_length: Positive = Field(225, description="Most tokens of a hypothesis when scoring.")
     generation_num_beams: Positive = Field(1, description="Beams when scoring. 1: greedy.")
     full_context_fraction: float = Field(

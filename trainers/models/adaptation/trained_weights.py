@@ -107,19 +107,20 @@ def _last_layers(network: Any, n: int) -> list[str]:
 
 def _layers(network: Any, side: str) -> tuple[str, int]:
     """Name and length of the list of layers of an encoder or a decoder."""
-    stacks = [
-        (name, module)
-        for name, module in network.named_modules()
-        if isinstance(module, torch.nn.ModuleList)
-        and _is_below(name, side)
-        and name.rpartition(".")[2] in _LAYERS
-        # Within layers there are lists, too.
-        and not any(step.isdigit() for step in name.split("."))
-    ]
-    if not stacks:
+    found = [(name, module) for name, module in stacks(network) if _is_below(name, side)]
+    if not found:
         raise ConfigError(f"adapt.method last_n_layers: no list of layers is found in {side}; take another method")
-    name, module = max(stacks, key=lambda stack: sum(weight.numel() for weight in stack[1].parameters()))
+    name, module = max(found, key=lambda stack: sum(weight.numel() for weight in stack[1].parameters()))
     return name, len(module)
+
+
+def stacks(network: Any) -> Iterator[tuple[str, torch.nn.ModuleList]]:
+    """Names and lists of the layers of encoders and decoders."""
+    for name, module in network.named_modules():
+        steps = name.split(".")
+        # Within layers there are lists, too.
+        if isinstance(module, torch.nn.ModuleList) and steps[-1] in _LAYERS and not any(map(str.isdigit, steps)):
+            yield name, module
 
 
 def _name_of(network: Any, wanted: Any) -> str:

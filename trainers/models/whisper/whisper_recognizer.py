@@ -131,6 +131,7 @@ class WhisperRecognizer(Recognizer):
                 "num_beams": decoding.num_beams,
                 "do_sample": False,
                 "logits_processor": [NoTimestamps(model.generation_config.no_timestamps_token_id + 1), prompt],
+                **cache_options(model.device),
             }
             # Each call has an output of its own: a beam search repeats the clips in the one that it is given.
             tokens = model.generate(encoder_outputs=BaseModelOutput(encoded.last_hidden_state), **options)
@@ -181,6 +182,14 @@ class WhisperRecognizer(Recognizer):
         targets = inputs.pop("labels")
         logits = self.model(encoder_outputs=encoded, **inputs).logits
         return [float(label_loss(row[None], target[None], 1)) for row, target in zip(logits, targets, strict=True)]
+
+
+def cache_options(device: torch.device) -> dict[str, Any]:
+    """How generation keeps keys and values: on a GPU allocated once, at the bucket's length; else as they come.
+
+    Not compiled, as transformers would with such a cache: of each bucket and batch size anew.
+    """
+    return {"cache_implementation": "static", "disable_compile": True} if device.type == "cuda" else {}
 
 
 def load(

@@ -1,0 +1,94 @@
+"""torch.compile of a model's layers, for one shape at a time; a model that cannot be compiled trains as it is.
+
+Each layer is compiled by itself: its code is the same in all of them, so it is compiled once, gradients of a layer are
+reduced while those before it are computed, and what changes with a bucket outside of the layers (the encoder's length)
+costs nothing. Layers are compiled in place, so that names of weights stay as they are.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch._dynamo
+
+from trainers.config.schema import TrainConfig
+from trainers.distributed.session import Session
+from trainers.models.adaptation.trained_weights import stacks
+from trainers.training.trainer import SpeechTrainer
+
+# Label lengths are padded to a multiple of this many tokens.
+LABEL_MULTIPLE = 32
+# Shapes that a layer is compiled for: a decoder's are pairs of a bucket and a label length. Others run as they are.
+MOST_SHAPES = 64
+# The oldest GPUs that Triton makes code for: https://github.com/triton-lang/triton#compatibility
+OLDEST_GPU = (7, 0)
+BACKEND = "inductor"
+
+
+def compile_model(
+    trainer: SpeechTrainer, config: TrainConfig, session: Session, *, backend: str | Callable[..., Any] = BACKEND
+) -> None:
+    """Compiles the model on every rank, or on none, and prints which. Every rank calls it before it trains."""
+    model = trainer.model
+    problem = obstacle(config, trainer.args.device)
+    if problem is None:
+        layers = compile_layers(model, backend)
+        trainer.pad_labels(LABEL_MULTIPLE)
+        try:
+            trainer.try_step()
+        except Exception as error:  # whatever a compiler fails with, the run goes on
+            # What failed inside of torch's compiler, in its own words.
+            cause = getattr(error, "inner_exception", error)
+            problem = f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}"
+        torch._dynamo.config.suppress_errors = True
+    found = next((each for each in session.gather(problem, "compiling the model") if each is not None), None)
+    if found is None:
+        trainer.compiled = True
+        session.print_from_main(f"train: {len(layers)} layers are compiled")
+        return
+    leave_uncompiled(model)
+    trainer.pad_labels(1)
+    session.print_from_main(f"warning: training.torch_compile: the model trains without, since {found}")
+
+
+def obstacle(config: TrainConfig, device: torch.device) -> str | None:
+    """Why a model cannot be compiled here; None where nothing is known that is in the way."""
+    if config.strategy.is_sharded:
+        return f"strategy.name {config.strategy.name} gathers weights in hooks, which no layer is compiled with"
+    if config.training.checkpoints_reentrantly:
+        return "gradient_checkpointing_kwargs.use_reentrant runs layers in a way that is not compiled: remove it"
+    compiler = os.environ.get("CXX", "g++")
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < OLDEST_GPU:
+            name = torch.cuda.get_device_name(device)
+            return f"{name} has compute capability {capability[0]}.{capability[1]}, and Triton needs 7.0"
+        if find_spec("triton") is None:
+            return "the package triton is not installed"
+        compiler = os.environ.get("CC", "gcc")
+    if shutil.which(compiler) is None:
+        return f"there is no compiler {compiler}: install it"
+    return None
+
+
+def compile_layers(model: torch.nn.Module, backend: str | Callable[..., Any] = BACKEND) -> list[torch.nn.Module]:
+    """Has each layer compiled when it first runs, in place.
+
+    Returns:
+        The layers.
+    """
+    torch._dynamo.config.recompile_limit = MOST_SHAPES
+    torch._dynamo.config.suppress_errors = False
+    layers = [layer for _, stack in stacks(model) for layer in stack]
+    for layer in layers:
+        layer.compile(dynamic=False, backend=backend)
+    return layers
+
+
+def leave_uncompiled(model: torch.nn.Module) -> None:
+    """Takes back `compile_layers`."""
+    for module in model.modules():
+        module._compiled_call_impl = None
