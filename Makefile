@@ -6,6 +6,8 @@
 # make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
 # make docs      the reference pages of docs/, from the code
 # make bench     ratios against the stock recipe
+# make test-gpu  what needs a GPU, with this machine's own Python, torch and transformers (PYTHON=…); see docs/gpu.md
+# make bench-gpu speed and memory on a GPU against the stock recipe, likewise
 
 SHELL := /bin/bash
 .ONESHELL:
@@ -15,7 +17,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format requirements docs test test-all demo bench
+.PHONY: setup check format requirements docs test test-all demo bench test-gpu bench-gpu
 
 setup: $(STAMP)
 
@@ -61,3 +63,10 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.scale.training_start
 	$(BIN)/python -m tests.benchmarks.scale.hub_memory
 	$(BIN)/python -m tests.benchmarks.scale.coordination
+
+# Without setup: a machine with a GPU may have no network. The folder's own conftest alone; others need more packages.
+test-gpu:
+	$(PYTHON) -m pytest -rs --confcutdir=tests/gpu tests/gpu
+
+bench-gpu:
+	$(PYTHON) -m tests.gpu.benchmark

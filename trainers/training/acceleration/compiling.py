@@ -32,7 +32,7 @@ def compile_model(
     trainer: SpeechTrainer, config: TrainConfig, session: Session, *, backend: str | Callable[..., Any] = BACKEND
 ) -> None:
     """Compiles the model on every rank, or on none, and prints which. Every rank calls it before it trains."""
-    model = trainer.model
+    model: Any = trainer.model
     problem = obstacle(config, trainer.args.device)
     if problem is None:
         layers = compile_layers(model, backend)

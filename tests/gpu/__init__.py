@@ -1,0 +1,1 @@
+"""What needs a GPU, and runs without Ray, datasets, deepspeed and a network: see docs/gpu.md."""
