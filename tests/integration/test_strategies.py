@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -208,6 +209,22 @@ def test_the_model_scores_what_the_last_evaluation_said(runs: TorchrunRuns, tmp_
     score = json.loads(written.read_text())
     assert score["wer"] == best["validation"]["eval_wer"]
     assert score["loss"] == pytest.approx(best["validation"]["eval_loss"], rel=1e-6)
+
+
+def test_no_rank_waits_for_a_layer_that_another_one_skips(runs: TorchrunRuns, tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    shutil.copytree(runs.folder(DDP) / "model", weights)
+    written = json.loads((weights / "config.json").read_text())
+    (weights / "config.json").write_text(json.dumps({**written, "encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5}))
+    plain = yaml.safe_load(runs.recipe.read_text())
+    model = {"init": "pretrained", "name_or_path": str(weights), "language": "English", "max_context_s": 3}
+    short = {**plain["training"], "max_steps": 4, "save_steps": 4, "eval_steps": 4}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({**plain, "model": model, "training": short}))
+    skipping = TorchrunRuns(recipe, tmp_path / "runs")
+    code, said = skipping.run(skipping.start("zero3", "zero3"))
+    assert code == 0, said
+    assert "no layer is skipped at random (layerdrop was 0.5)" in said
 
 
 def test_killed_runs_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
