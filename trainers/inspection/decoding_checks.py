@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import is_url
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, StorageError
 from trainers.inspection.findings import Finding, named, ok, problem, warning
 from trainers.inspection.opened_model import Opened, needs_model
 from trainers.inspection.subject import Subject
@@ -25,18 +25,24 @@ def check_decoding(subject: Subject, opened: Opened) -> Iterator[Finding]:
         yield subject.unreachable(MISSING)
     try:
         lm = check_files(part, subject.config.run.storage_options)
-    except ConfigError as error:
-        yield subject.unreachable(str(error)) if error.__cause__ is not None else problem(str(error))
+    except (ConfigError, StorageError) as error:
+        yield _unread(subject, error)
     else:
         yield from _words(part, opened, lm, subject)
     if part.rescoring_model is not None:
         try:
             open_tokenizer(part.rescoring_model)
             yield ok(f"decode.rescoring_model: {part.rescoring_model} is a causal language model")
-        except ConfigError as error:
-            yield subject.unreachable(str(error)) if error.__cause__ is not None else problem(str(error))
+        except (ConfigError, StorageError) as error:
+            yield _unread(subject, error)
     count = len(part.grid)
     yield ok(f"decode: {count} weights are tried on validation" if count > 1 else "decode: the weights are given")
+
+
+def _unread(subject: Subject, error: ConfigError | StorageError) -> Finding:
+    """What could be read and cannot serve is as wrong on the nodes; what could not be read here, they may have."""
+    unread = isinstance(error, StorageError) or error.__cause__ is not None
+    return subject.unreachable(str(error)) if unread else problem(str(error))
 
 
 def _words(part: DecodePart, opened: Opened, lm: NgramFile | None, subject: Subject) -> Iterator[Finding]:

@@ -19,13 +19,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trainers.config.locations import storage_path_of
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
-from trainers.data.sources.opening import read_location
 from trainers.data.sources.parquet_rows import FILE, are_files
 from trainers.distributed.ray_connection import connected
 from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.inspection.findings import Check, Finding, Level, named, ok, problem, skipped
 from trainers.inspection.hardware_checks import build_here, devices_here, judge
 from trainers.inspection.subject import Subject
+from trainers.models.ctc.decoding.ngram_files import read_start
 from trainers.storage import open_storage
 
 MAX_NODES = 64
@@ -144,10 +144,14 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
 
 
 def locations_of(subject: Subject) -> tuple[str, ...]:
-    """Files that every node must be able to read: manifests, a few recordings of each, a model folder's config."""
+    """Files that every node must be able to read.
+
+    Manifests, a few recordings of each, word list and n-gram model, a model folder's config.
+    """
     data, augment, name = subject.config.data, subject.config.augment, subject.config.model.name_or_path
     manifests = (data.train, data.validation, data.test, augment.noise_manifest, augment.rir_manifest)
-    found = [path for path in manifests if path is not None]
+    decode = subject.config.decode
+    found = [path for path in (*manifests, decode.lexicon, decode.lm) if path is not None]
     for split in subject.splits:
         if are_files(split.table):
             found += split.table["audio"].slice(0, MAX_RECORDINGS).to_pylist()
@@ -221,7 +225,7 @@ def _data(task: ProbeTask) -> Iterator[Finding]:
     failed = []
     for location in task.locations:
         try:
-            read_location(location, task.storage_options)
+            read_start(location, task.storage_options)
         except FileNotFoundError:
             failed.append(f"{location}: no such file")
         except (OSError, StorageError) as error:

@@ -44,7 +44,10 @@ def refuse_foreign_fields(config: TrainConfig, family: Family) -> None:
     """
     foreign = [name for name in family.foreign_fields if _asks_for(config, name)]
     if foreign:
-        raise ConfigError(f"{', '.join(foreign)}: has no effect on a model of the family {family.name}: remove it")
+        hint = "; decode.method: beam searches its outputs" if "training.generation_num_beams" in foreign else ""
+        raise ConfigError(
+            f"{', '.join(foreign)}: has no effect on a model of the family {family.name}: remove it{hint}"
+        )
 
 
 def _asks_for(config: TrainConfig, name: str) -> bool:

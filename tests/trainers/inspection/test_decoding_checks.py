@@ -78,6 +78,8 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
 
 
 def test_a_search_of_another_family_s_model_is_a_problem(tmp_path: Path) -> None:
-    assert "decode.method: of no meaning to a model of the family whisper" in the_one(
+    assert "decode.method: has no effect on a model of the family whisper" in the_one(
         check_model, subject_of(tmp_path, {"decode.method": "beam"}), "error"
     )
+    beams = subject_of(tmp_path, {"model": MODEL, "training.generation_num_beams": 4})
+    assert "remove it; decode.method: beam searches its outputs" in the_one(check_model, beams, "error")

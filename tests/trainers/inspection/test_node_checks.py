@@ -149,5 +149,7 @@ def test_nodes_are_asked_for_manifests_some_recordings_and_the_model(tmp_path: P
     assert str(tmp_path / "train.csv") in found
     assert str(tmp_path / "test" / "001.wav") in found
     assert found[-1] == "/mnt/whisper/config.json"
+    searched = subject_of(tmp_path, {"decode": {"method": "beam", "lm": "/mnt/lm.arpa", "lexicon": "/mnt/words"}})
+    assert {"/mnt/lm.arpa", "/mnt/words"} <= set(locations_of(searched))
     hub = subject_of(tmp_path, {"model.init": "pretrained", "model.name_or_path": "openai/whisper-tiny"})
     assert not [location for location in locations_of(hub) if "openai" in location]
