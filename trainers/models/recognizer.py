@@ -91,7 +91,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Recognition:
-    """What a model made of an utterance.
+    """A model's result for one utterance.
 
     Attributes:
         text: The hypothesis.
@@ -115,7 +115,7 @@ class Recognition:
 
 
 class Target(NamedTuple):
-    """What a forward pass is to give.
+    """The target of a forward pass.
 
     Attributes:
         labels: int64 (B, L), -100 is ignored; a row of nothing else is of a filler, and costs nothing.
@@ -130,7 +130,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Recognizer(ABC):
-    """A model with what stands before and behind it.
+    """A model with its processor: features, labels, loss and decoding.
 
     Attributes:
         model: A transformers model, not wrapped.

@@ -48,7 +48,7 @@ from trainers.training.rank import WorkOrder
 
 @dataclass(frozen=True)
 class AttemptRequest:
-    """What an attempt is to be.
+    """The request for an attempt.
 
     Attributes:
         config: The config; `run.name` given and paths absolute.

@@ -68,7 +68,7 @@ class Stages:
         self._name = ""
 
     def go_on_from(self, other: "Stages") -> None:
-        """Takes over the stage that another process has come to."""
+        """Continues with the stage that another process has reached."""
         self._name, self._note, self._since = other._name, other._note, other._since
 
     def succeeded(self) -> int:
@@ -162,7 +162,7 @@ class _StagedEngine(LocalEngine):
 
     @property
     def stages(self) -> Stages:
-        """What has been said of stages."""
+        """What was printed about stages."""
         return self._stages
 
     def train_here(self, order: WorkOrder) -> None:

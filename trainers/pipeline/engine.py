@@ -50,7 +50,7 @@ class LocalEngine:
         self._backend = backend
 
     def once(self, make: Callable[[], Made]) -> Made:
-        """Made by rank 0."""
+        """Calls `make` on rank 0, and broadcasts the result."""
         made: Made = LocalSession.of_this_process(self._backend).broadcast(make, "preparing")
         return made
 

@@ -69,7 +69,7 @@ class RayEngine:
             raise root_cause_of(error, doing="preparing") from error
 
     def once(self, make: Callable[[], Made]) -> Made:
-        """Made here: the driver is one process."""
+        """Calls `make`: the driver is a single process."""
         return make()
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:

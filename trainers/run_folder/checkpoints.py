@@ -53,12 +53,12 @@ class RetentionPolicy:
     score_attribute: str
 
     def best(self, checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-        """The one with the lowest score; the newest of equals. None where there is none."""
+        """The checkpoint with the lowest score, the newest of equal ones; None if there is none."""
         ranked = self._ranked(checkpoints)
         return ranked[0] if ranked else None
 
     def surplus(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """Those that are neither among the best nor the newest, from which training would resume."""
+        """The checkpoints that are neither among the best nor the newest, from which training would resume."""
         if self.num_to_keep is None or not checkpoints:
             return []
         stays = {item.name for item in self._ranked(checkpoints)[: self.num_to_keep]}
@@ -72,7 +72,7 @@ class RetentionPolicy:
 
 
 def newest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    """The one furthest in training."""
+    """The checkpoint with the most steps."""
     # Of equals the last: it was entered later.
     ordered = sorted(checkpoints, key=lambda item: (item.step, item.created))
     return ordered[-1] if ordered else None

@@ -12,7 +12,7 @@ STAGED_CHECKPOINTS = 2
 
 @dataclass(frozen=True)
 class DiskEstimate:
-    """What checkpoints need, and what is free.
+    """The space that checkpoints need, and what is free.
 
     Attributes:
         checkpoint_bytes: A checkpoint.
@@ -45,7 +45,7 @@ class DiskEstimate:
         fetched_bytes: int,
         models_bytes: int = 0,
     ) -> "DiskEstimate":
-        """Asks the disks.
+        """Reads how much space the disks have.
 
         Args:
             checkpoint_bytes: A checkpoint.
@@ -102,7 +102,7 @@ class DiskEstimate:
 
 
 def checkpoint_bytes(stored: int, trained: int, *, sharded: bool = False) -> int:
-    """Of a checkpoint.
+    """Size of a checkpoint in bytes.
 
     Args:
         stored: Weights that are stored in it.

@@ -19,7 +19,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Writer(ABC):
-    """One who may write until another is named.
+    """A process that may write until the journal names another.
 
     Attributes:
         folder: The run folder.

@@ -22,7 +22,7 @@ _FIX = "try again later, or give a folder that has the files"
 
 
 def read_from_hub(call: Callable[[], T], what: str) -> T:
-    """Calls what reads a folder or files of the Hub, again after each hiccup of the Hub, the network or the disk.
+    """Calls a function that reads from the Hub, and retries it after transient errors of the Hub, network or disk.
 
     Args:
         call: Something that is safe to do twice.
@@ -35,7 +35,7 @@ def read_from_hub(call: Callable[[], T], what: str) -> T:
 
 
 def explain_hub_error(error: BaseException) -> Explanation | None:
-    """What may pass; None for an error that will not, such as a name that the Hub does not know."""
+    """The transient cause of an error; None for a permanent one, such as a name that the Hub does not know."""
     for item in _chain(error):
         status = getattr(getattr(item, "response", None), "status_code", None)
         names = {kind.__name__ for kind in type(item).__mro__}

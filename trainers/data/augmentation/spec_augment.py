@@ -15,7 +15,7 @@ Stretch = tuple[float, float]
 
 @dataclass(frozen=True)
 class Masks:
-    """What is masked of one clip.
+    """The masks of one clip.
 
     Attributes:
         duration_s: The clip's duration, seconds.
