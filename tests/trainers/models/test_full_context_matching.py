@@ -17,6 +17,7 @@ MODEL = config({"model.encoder_layers": 2}).model
 # Three clips, two of which are matched; a context of 3 s.
 SHORT, WHOLE = torch.rand(3, 80, 100, generator=torch.Generator().manual_seed(1)), 300
 SHARES = torch.tensor([0.25, 0.5])
+PRECISIONS = (None, torch.bfloat16)
 
 
 @pytest.fixture
@@ -83,6 +84,16 @@ def test_its_gradient_is_the_trained_encoder_s(recognizer: WhisperRecognizer, ma
     encoder = {name for name, weight in recognizer.model.named_parameters() if name.startswith("model.encoder.")}
     assert gradients == encoder - {"model.encoder.embed_positions.weight"}
     assert all(weight.grad is None for weight in matching._original.parameters())
+
+
+def test_in_lower_precision_it_is_about_the_same(recognizer: WhisperRecognizer) -> None:
+    single, half = (FullContextMatching(recognizer, Base.own(recognizer.model), 1.0, dtype) for dtype in PRECISIONS)
+    move(recognizer.model)
+    expected, found = (forward(recognizer, matching)["loss"] for matching in (single, half))
+    assert found.dtype == torch.float32 and float(found.detach()) != float(expected.detach())
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=0.05)
+    found.backward()
+    assert all(weight.grad is not None for weight in recognizer.model.get_encoder().layers.parameters())
 
 
 def test_the_original_is_no_part_of_the_model(recognizer: WhisperRecognizer) -> None:
