@@ -1,5 +1,6 @@
 """The beam search against sums over all paths, and what it must not depend on."""
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +11,16 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import Wav2Vec2CTCTokenizer
 
 from tests.trainers.models.decoding.ngrams import SENTENCES, Ngrams, binary, every_text, random_logprobs, tokenizer_of
+from tests.trainers.models.test_ctc import build, clip, part
 from trainers.config.parts.decode_part import DecodePart, Weights
+from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.models.ctc.decoding.beam_search import BeamSearch, Hypothesis
 from trainers.models.ctc.decoding.decode_files import DecodeFiles
+from trainers.models.recognizer import Beam, Decoding, Recognition
 
 NOTHING = DecodeFiles(None, None)
 NO_WEIGHTS = Weights()
@@ -26,8 +31,8 @@ WORDS = ("ab", "ba", "a", "b", "abba")
 
 def searching(tokenizer: Any, files: DecodeFiles = NOTHING, **fields: Any) -> BeamSearch:
     """A search that drops nothing."""
-    part = DecodePart.model_validate({"method": "beam", **WIDE, **fields})
-    return BeamSearch(tokenizer, part, files, len(tokenizer))
+    wanted = DecodePart.model_validate({"method": "beam", **WIDE, **fields})
+    return BeamSearch(tokenizer, wanted, files, len(tokenizer))
 
 
 def best(search: BeamSearch, logprobs: Any, weights: Weights = NO_WEIGHTS) -> list[Hypothesis]:
@@ -170,6 +175,44 @@ class TestVocabularies:
             "Anna Anna",
             "Otto Otto",
         }
+
+    def test_released_vocabularies_of_capitals_and_special_tokens_spell_lists_that_name_the_tokens(
+        self, tmp_path: Path
+    ) -> None:
+        tokens = ["<pad>", "<s>", "</s>", "<unk>", "|", "A", "B"]
+        (tmp_path / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+        tokenizer = Wav2Vec2CTCTokenizer(str(tmp_path / "vocab.json"))
+        listed = DecodeFiles(tmp_path / "words.txt", None)
+        (tmp_path / "words.txt").write_text("ab\nba\n")
+        with pytest.raises(ConfigError, match=r"2 of 2 words cannot be spelled .* write them as the transcripts"):
+            searching(tokenizer, listed, lexicon="words.txt")
+        (tmp_path / "words.txt").write_text("ab A B |\nba B A |\n")
+        logprobs = np.full((6, len(tokens)), -9.0, np.float32)
+        path = [tokens.index(token) for token in ("A", "B", "|", "B", "A", "<pad>")]
+        logprobs[np.arange(6), path] = -1.0
+        logprobs[:, 1:4] = 0.0
+        assert best(searching(tokenizer, listed, lexicon="words.txt"), logprobs)[0].text == "ab ba"
+        assert best(searching(tokenizer), logprobs)[0].text == "AB BA"
+
+
+class TestRecognizer:
+    def test_best_path_and_the_other_weights_stand_beside_and_a_clip_too_short_is_heard_as_nothing(
+        self, tmp_path: Path, word_list: Path
+    ) -> None:
+        recognizer = build(tmp_path, part(architecture="wav2vec2"))
+        word_list.write_text("one\ntwo")
+        search = recognizer.open_search(
+            DecodePart(method="beam", lexicon=str(word_list)), DecodeFiles(word_list, None), LocalSession(0, 1, 0)
+        )
+        inputs = recognizer.new_features().inputs([clip(0.8), clip(0.8)[:100]], None)
+        labels, beam = recognizer.encode_labels(["one", ""]), Beam(search, (Weights(), Weights(word=90.0)))
+        greedy = recognizer.recognize(inputs, labels, Decoding(10, 1))
+        found, nothing = recognizer.recognize(inputs, labels, Decoding(10, 1, nbest=2, beam=beam))
+        assert (found.best_path, found.loss) == (greedy[0].text, greedy[0].loss)
+        assert len(found.others) == 1 and len(found.others[0].split()) > len(found.text.split())
+        assert found.nbest is not None and 1 <= len(found.nbest) <= 2 and found.nbest[0].text == found.text
+        assert found.nbest[0].avg_logprob == found.avg_logprob < 0
+        assert nothing == Recognition("", 0.0, 0.0, best_path="", others=("",))
 
 
 class TestEdges:
