@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
 _WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
 # The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together; of FSDP.
 _SHARDS = re.compile(r"global_step\d+/.*|latest|zero_to_\w+\.py|pytorch_model_fsdp\.bin|optimizer\.bin")
+# The rank whose shard a file is.
+_OWNER = re.compile(r"zero_pp_rank_(\d+)_")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
 
@@ -204,6 +206,12 @@ def model_of(checkpoint: Checkpoint) -> Checkpoint:
     """A checkpoint without what only training needs to go on: model, processor and scores."""
     files = {name: entry for name, entry in checkpoint.files.items() if not _is_training_state(name)}
     return replace(checkpoint, files=files)
+
+
+def for_ranks(checkpoint: Checkpoint, ranks: Collection[int]) -> Checkpoint:
+    """A checkpoint without the shards of other ranks than these."""
+    others = {name for name in checkpoint.files if (owner := _OWNER.search(name)) and int(owner[1]) not in ranks}
+    return replace(checkpoint, files={name: entry for name, entry in checkpoint.files.items() if name not in others})
 
 
 def _is_training_state(name: str) -> bool:

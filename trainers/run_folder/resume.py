@@ -11,6 +11,7 @@ from trainers.run_folder.checkpoints import (
     MANIFEST,
     RetentionPolicy,
     fetch,
+    for_ranks,
     model_of,
     newest,
     quarantine,
@@ -152,13 +153,14 @@ def fetch_weights(
 def _on_every_node(
     fetch_first: Callable[[], tuple[Storage, Checkpoint] | None], local: Path, session: Session
 ) -> tuple[Checkpoint, Path] | None:
-    """What the main process has fetched, fetched to the other nodes too."""
+    """What the main process has fetched and found whole, fetched to the other nodes, to each its own ranks' shards."""
     chosen: tuple[Storage, Checkpoint] | None = session.broadcast(fetch_first, FETCHING)
     if chosen is None:
         return None
     storage, checkpoint = chosen
+    nodes = session.gather(session.node, FETCHING)
     if session.local_rank == 0 and not session.is_main_process:
-        fetch(storage, checkpoint, local)
+        fetch(storage, for_ranks(checkpoint, [rank for rank, node in enumerate(nodes) if node == session.node]), local)
     session.barrier(FETCHING)
     return checkpoint, local
 

@@ -256,7 +256,9 @@ def _check_disks(loop: Loop) -> None:
     if loop.first_step >= loop.last_step:
         return
     rank = loop.rank
-    fetched = _size_bytes([loop.start.checkpoint]) if loop.start is not None else 0
+    fetched = 0
+    if loop.start is not None:
+        fetched = sum(path.stat().st_size for path in loop.start.local.rglob("*") if path.is_file())
     local = None if is_url(rank.folder.url) else rank.folder.url
     existing = _size_bytes(rank.writer.check().checkpoints)
     trained, weights = loop.weight_counts

@@ -23,7 +23,7 @@ from trainers.run_folder.checkpoints import (
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.resume import take_over
+from trainers.run_folder.resume import starting_point, take_over
 from trainers.run_folder.staging import WHOLE, Part, StagedPart, Staging, list_parts, newest_whole, part_of, stage
 from trainers.storage import open_storage
 
@@ -97,6 +97,11 @@ class ThreadSession(LocalSession):
     together: Any = None
     items: Any = None
 
+    @property
+    def node(self) -> str:
+        """See Session."""
+        return str(self.rank)
+
     def gather(self, item: Any, what: str) -> list[Any]:
         """See Session."""
         self.items[self.rank] = item
@@ -149,6 +154,31 @@ def test_nodes_take_over_a_killed_group_s_parts_or_all_raise_what_went_wrong(
     assert said[0] == said[1]
     assert ("zero_pp_rank_1_optim_states.pt: no space left on device" in said[0]) == is_full
     assert [item.step for item in list_checkpoints(folder)] == ([] if is_full else [8])
+
+
+def test_a_node_fetches_no_shards_of_other_nodes_ranks_unless_it_vouches_for_all(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    writer = first_group(folder, "y")
+    upload_part(staged_part(tmp_path / "node1", 1), writer)
+    made: Checkpoint = upload_staged(staged_part(tmp_path / "node0", 0), writer, KEEP_ALL)
+    together, items = threading.Barrier(2), [None, None]
+    found: dict[int, set[str]] = {}
+
+    def node(rank: int) -> None:
+        staging = Staging(tmp_path / f"node{rank}" / "z", "z", str(rank))
+        start = starting_point(staging, writer, ThreadSession(rank, 2, 0, together, items))
+        assert start is not None and start[0] == made
+        found[rank] = {path.name for path in start[1].rglob("*") if path.is_file()}
+
+    nodes = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in nodes:
+        thread.start()
+    for thread in nodes:
+        thread.join(TIMEOUT_S)
+    shards = [f"zero_pp_rank_{rank}_optim_states.pt" for rank in (0, 1)]
+    assert found[0] == {"model.safetensors", *shards}, "the main process finds damage, and chooses another one"
+    assert found[1] == {"model.safetensors", shards[1]}
 
 
 class TestWhatAKilledGroupLeft:
