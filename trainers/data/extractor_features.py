@@ -14,6 +14,8 @@ from trainers.data.features import LENGTHS
 class ExtractorFeatures:
     """See `features.Features`. The extractor runs on the CPU, one clip at a time: padding moves none of its values."""
 
+    on_cpu = True
+
     def __init__(self, extractor: Any, *, masked: bool):
         """Starts on the CPU.
 

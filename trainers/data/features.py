@@ -26,7 +26,13 @@ LENGTHS = "lengths"
 
 
 class Features(Protocol):
-    """Computes what a model is given, from clips."""
+    """Computes what a model is given, from clips.
+
+    Attributes:
+        on_cpu: Whether it computes on the CPU, whatever the model's device is: clips then stay there.
+    """
+
+    on_cpu: bool
 
     def to(self, device: Any) -> Self:
         """Moves it to the model's device."""
@@ -35,7 +41,8 @@ class Features(Protocol):
         """The model's inputs, and `LENGTHS` where its loss asks for them.
 
         Args:
-            clips: int16 stored samples of each clip, shape (T_i,), on this one's device.
+            clips: int16 stored samples of each clip, shape (T_i,), on the model's device, or on the CPU where it
+                computes there.
             edge_s: Seconds that each is padded to. None: all are of one length, and none is padded.
         """
 
@@ -46,6 +53,7 @@ class Features(Protocol):
 class LogMel(torch.nn.Module):
     """Computes input_features on the device where it lies."""
 
+    on_cpu = False
     mel_filters: torch.Tensor
     window: torch.Tensor
 

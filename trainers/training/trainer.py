@@ -145,11 +145,13 @@ class Collator:
         collate_labels: Pads labels.
         label_multiple: They are padded to a multiple of this many tokens, so that there are few lengths.
         label_tokens: But not to more than this many.
+        on_cpu: Whether features are computed on the CPU, see `Features`.
     """
 
     collate_labels: LabelCollator
     label_multiple: int = 1
     label_tokens: int = 1
+    on_cpu: bool = False
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
         """Gives samples (B, T) int16, B sizes, edge_s, masks, shares, and what the model gets of labels (B, L)."""
@@ -161,7 +163,9 @@ class Collator:
         masks, shares = ([item[name] for item in items] for name in ("masks", "share"))
         own = {"edge_s": items[0]["edge_s"], "masks": masks, "shares": shares}
         # Sizes stay on this side: to read one from a GPU would wait for all of its work.
-        return {**labels, **own, "samples": samples, "sizes": sizes.tolist()}
+        # As arrays, which nothing moves to a device.
+        given = [item["clip"] for item in items] if self.on_cpu else samples
+        return {**labels, **own, "samples": given, "sizes": sizes.tolist()}
 
 
 class SpeechTrainer(Seq2SeqTrainer):
@@ -199,10 +203,11 @@ class SpeechTrainer(Seq2SeqTrainer):
             callbacks: Further callbacks.
             optimizer: Class and settings. None: AdamW, as the arguments say.
         """
+        features = recognizer.new_features()
         super().__init__(
             model=recognizer.model,
             args=arguments,
-            data_collator=Collator(recognizer.collate_labels),
+            data_collator=Collator(recognizer.collate_labels, on_cpu=features.on_cpu),
             train_dataset=clips,
             # The Trainer insists on one where it is to evaluate; `evaluate` below reads its own.
             eval_dataset=clips,
@@ -217,7 +222,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         self._schedule = schedule
         self._clips = clips
         self._score = evaluate
-        self._features = recognizer.new_features().to(arguments.device)
+        self._features = features.to(arguments.device)
         self._lengths: torch.Tensor | None = None
         # From the original at the whole context: of the pass that runs, and over those since the loss was logged.
         self._difference: torch.Tensor | None = None
@@ -260,7 +265,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         if "samples" not in moved:
             return moved
         samples, sizes, edge_s = moved.pop("samples"), moved.pop("sizes"), moved.pop("edge_s")
-        clips = [clip[:size] for clip, size in zip(samples, sizes, strict=True)]
+        clips = [torch.as_tensor(clip[:size]) for clip, size in zip(samples, sizes, strict=True)]
         features, masks, shares = self._features.inputs(clips, edge_s), moved.pop("masks"), moved.pop("shares")
         if masks[0] is not None:
             for bins, drawn in zip(self._features.bins(features), masks, strict=True):
@@ -311,7 +316,9 @@ class SpeechTrainer(Seq2SeqTrainer):
         """From now on labels of a decoder are padded to a multiple of this many tokens."""
         limits = self._recognizer.limits
         if limits.new_tokens is not None:
-            self.data_collator = Collator(self._recognizer.collate_labels, label_multiple, limits.label_tokens)
+            self.data_collator = Collator(
+                self._recognizer.collate_labels, label_multiple, limits.label_tokens, self._features.on_cpu
+            )
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of one forward pass, at the length of its bucket."""

@@ -18,7 +18,7 @@ from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop, build, train
 from trainers.training.rank import Rank, Start, WorkOrder
 from trainers.training.result import finish
-from trainers.training.strategies.zero import deepspeed_process
+from trainers.training.strategies.zero import sharding_process
 
 
 def work_here(order: WorkOrder) -> None:
@@ -43,7 +43,7 @@ def work(order: WorkOrder, session: Session, watch: Callable[[Loop], None] = lam
         start = resume(rank)
         weights = begin_from(rank) if start is None else None
         config = order.config
-        with deepspeed_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
+        with sharding_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
             stopped = _train(build(rank, start, weights), watch)
             if stopped is not None:
                 raise StoppedError(stopped)

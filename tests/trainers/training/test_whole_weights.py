@@ -2,12 +2,15 @@
 
 import multiprocessing
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.training.fsdp_process import train_and_score
+from trainers.config.parts.strategy_part import StrategyPart
+from trainers.training.strategies.zero import sharding_process
 
 
 def run(folder: Path, *, sharded: bool) -> list[list[torch.Tensor]]:
@@ -28,3 +31,11 @@ def test_fsdp2_trains_and_scores_as_a_model_that_is_whole(tmp_path: Path) -> Non
     for expected, got in zip(whole, sharded, strict=True):
         for one, other in zip(expected, got, strict=True):
             assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_a_process_that_shards_alone_has_a_group(name: Literal["ddp", "fsdp"]) -> None:
+    assert not torch.distributed.is_initialized()
+    with sharding_process(StrategyPart(name=name), on_gpu=False):
+        assert torch.distributed.is_initialized() == (name == "fsdp")
+    assert not torch.distributed.is_initialized()

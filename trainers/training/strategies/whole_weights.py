@@ -38,7 +38,7 @@ def shards_weights(model: Any) -> bool:
 @contextmanager
 def _gathered(engine: Any) -> Iterator[None]:
     """DeepSpeed's engine without the hooks that gather and shard again in each layer."""
-    # Only where a rank trains with it: importing it takes seconds, and asks for `zero.deepspeed_process`.
+    # Only where a rank trains with it: importing it takes seconds, and asks for `zero.sharding_process`.
     from deepspeed.runtime.zero import unwrap_model_for_generation  # noqa: PLC0415
 
     failed: BaseException | None = None

@@ -1,4 +1,4 @@
-"""DeepSpeed in a rank's process: before it is imported, and while it trains.
+"""What sharding asks of a rank's process, and DeepSpeed before it is imported and while it trains.
 
 New and loaded weights alike are made whole on every rank, as for DDP, and sharded when training begins; so the same
 seed gives the same weights, and a model must fit a rank's memory once. transformers knows of ZeRO-3 only during a
@@ -20,21 +20,22 @@ from trainers.config.parts.strategy_part import StrategyPart
 
 
 @contextmanager
-def deepspeed_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
-    """Within it DeepSpeed finds what it asks of a process; not imported before. Every rank enters it."""
-    if part.name != "deepspeed":
+def sharding_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
+    """Within it DeepSpeed, not imported before, and FSDP2 find what they ask of a process. Every rank enters it."""
+    if not part.is_sharded:
         yield
         return
-    if not on_gpu:
-        # It would take a GPU that this machine has.
-        os.environ["DS_ACCELERATOR"] = "cpu"
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    if part.name == "deepspeed":
+        if not on_gpu:
+            # It would take a GPU that this machine has.
+            os.environ["DS_ACCELERATOR"] = "cpu"
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     if torch.distributed.is_initialized():
         yield
         return
-    # A process that is alone: DeepSpeed asks for a group all the same, and would look for MPI.
+    # A process that is alone: they ask for a group all the same, and DeepSpeed would look for MPI.
     store = HashStore()
-    torch.distributed.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=0, world_size=1)
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", store=store, rank=0, world_size=1)
     os.environ["LOCAL_RANK"] = "0"
     try:
         yield
@@ -65,7 +66,7 @@ def nvme_optimizer(
     """
     if part.offload_optimizer != "nvme":
         return None
-    # Not before `deepspeed_process`.
+    # Not before `sharding_process`.
     from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: PLC0415
 
     betas = (arguments.adam_beta1, arguments.adam_beta2)

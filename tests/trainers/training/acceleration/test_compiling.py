@@ -177,3 +177,11 @@ def test_labels_are_padded_to_few_lengths_and_to_no_more_than_there_may_be() -> 
     batch = few(items(2))
     assert batch["labels"][0].tolist() == [1, 2] + [-100] * 30
     assert batch["decoder_input_ids"][0].tolist() == [7, 1, 2] + [0] * 29
+
+
+def test_clips_for_features_of_the_cpu_stay_there() -> None:
+    clip = np.arange(5, dtype=np.int16)
+    items = [{"clip": clip, "labels": [1], "edge_s": 1.0, "masks": None, "share": 0.0}]
+    batch = Collator(partial(pad_labels, start_id=7, pad_id=0), on_cpu=True)(items)
+    assert [type(samples) for samples in batch["samples"]] == [np.ndarray]
+    assert batch["sizes"] == [5]
