@@ -93,6 +93,9 @@ def _of_training(config: TrainConfig) -> dict[str, str]:
     unread: dict[str, str] = {}
     if part.max_batch_duration_s is not None:
         unread["training.per_device_train_batch_size"] = "training.max_batch_duration_s sizes the batch"
+        unread["training.full_context_fraction"] = (
+            "training.max_batch_duration_s bounds the padded seconds of a batch, which the whole context would exceed"
+        )
     if part.lr_scheduler_type == "constant":
         unread["training.warmup_steps"] = "training.lr_scheduler_type constant has no warm-up; constant_with_warmup has"
     return unread

@@ -42,6 +42,10 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
             {"training.max_batch_duration_s": 9, "training.per_device_train_batch_size": 2},
             r"per_device_train_batch_size is 2, but training\.max_batch_duration_s sizes the batch",
         ),
+        (
+            {"model.max_context_s": 3, "training.max_batch_duration_s": 9, "training.full_context_fraction": 0.1},
+            r"full_context_fraction is 0\.1, but training\.max_batch_duration_s bounds",
+        ),
         ({"training.lr_scheduler_type": "constant", "training.warmup_steps": 5}, r"training\.warmup_steps is 5"),
     ],
 )
