@@ -110,6 +110,9 @@ def as_of_now(description: Mapping[str, Any]) -> dict[str, Any]:
     normalized = known.pop("data.do_normalize_eval", True)
     known.setdefault("data.normalizer", "whisper_basic 1" if normalized else "none 1")
     known.pop("training.gradient_checkpointing", None)
+    # Has a field of its own since, which is not mathematics.
+    for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
+        known.pop(f"training.training_args.{name}", None)
     known.setdefault("data.too_long_eval", "refuse")
     known.setdefault("data.fingerprint", "metadata")
     # null was the whole set.

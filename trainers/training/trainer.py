@@ -294,6 +294,9 @@ class SpeechTrainer(Seq2SeqTrainer):
             loss: torch.Tensor = super().training_step(*args, **kwargs)
         if self._ahead is not None:
             self._ahead.fetch()
+        if self.args.fp16:
+            # Where it overflows the step is skipped; such a loss would stay in each sum that is logged later.
+            loss = loss.nan_to_num(0.0, 0.0, 0.0)
         self._passes += 1
         matching = self._recognizer.matching
         if matching is None or self._difference is None:
@@ -303,7 +306,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         return loss - self.accelerator.num_processes * matching.weight * self._difference
 
     def try_step(self) -> None:
-        """A forward and backward pass of this rank alone, which leaves nothing behind; what fails in it is raised."""
+        """A forward and backward pass of this rank alone, whose gradients are dropped; what fails in it is raised."""
         model = self._recognizer.model
         batch = self.data_collator([self._clips[request] for request in next(iter(self._batches))])
         model.train()

@@ -345,6 +345,7 @@ class TestResolvedFields:
         del description["data.normalizer"], description["run.resume"]
         description |= {"data.do_normalize_eval": True, "training.shuffle_window_shards": None}
         description["training.gradient_checkpointing"] = False
+        description["training.training_args.torch_compile"] = True
         earlier = replace(state, experiment={**state.experiment, "experiment": description})
         assert as_of_now(description)["data.normalizer"] == state.experiment["experiment"]["data.normalizer"]
         before = config(thai).model_dump(mode="json")

@@ -7,7 +7,8 @@ costs nothing. Layers are compiled in place, so that names of weights stay as th
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,7 +39,8 @@ def compile_model(
         layers = compile_layers(model, backend)
         trainer.pad_labels(LABEL_MULTIPLE)
         try:
-            trainer.try_step()
+            with _same_buffers(model):
+                trainer.try_step()
         except Exception as error:  # whatever a compiler fails with, the run goes on
             # What failed inside of torch's compiler, in its own words.
             cause = getattr(error, "inner_exception", error)
@@ -86,6 +88,17 @@ def compile_layers(model: torch.nn.Module, backend: str | Callable[..., Any] = B
     for layer in layers:
         layer.compile(dynamic=False, backend=backend)
     return layers
+
+
+@contextmanager
+def _same_buffers(model: torch.nn.Module) -> Iterator[None]:
+    """Puts buffers back as they were: statistics of a batch norm, which no step but the plan's may move."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        for name, buffer in model.named_buffers():
+            buffer.copy_(before[name])
 
 
 def leave_uncompiled(model: torch.nn.Module) -> None:

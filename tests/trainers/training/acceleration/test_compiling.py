@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 from tests.trainers.synthetic import config, write_corpus
 from trainers.config.schema import TrainConfig
+from trainers.distributed.session import LocalSession
 from trainers.models.decoder_labels import pad_labels
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
@@ -116,6 +118,29 @@ def test_where_compiling_fails_the_run_is_as_without(
     assert losses(failed) == losses(plain)
     models = [tmp_path / "runs" / name / "model" / "model.safetensors" for name in ("plain", "failed")]
     assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_the_step_that_is_tried_moves_no_statistics() -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    class Stuck:
+        args = SimpleNamespace(device=torch.device("cpu"))
+        compiled = False
+
+        def __init__(self) -> None:
+            self.model = model
+
+        def try_step(self) -> None:
+            model(torch.randn(4, 2)).sum().backward()
+
+        def pad_labels(self, multiple: int) -> None:
+            pass
+
+    trainer: Any = Stuck()
+    compile_model(trainer, config(), LocalSession.of_this_process(), backend="eager")
+    assert trainer.compiled
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
 
 
 @pytest.mark.parametrize(
