@@ -184,14 +184,14 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
 
 def _config_by_hand(arguments: TaskArguments, reading: Reading) -> tuple[TrainConfig, list[str]]:
     """File, then BUCKET_URI, then flags, then --set."""
+    overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
+    overrides += [parse_override(text) for text in arguments.sets]
     if arguments.config is not None:
         content, origin = read_yaml(arguments.config), str(arguments.config)
     elif arguments.flags.get("model_size") or arguments.flags.get("model_name_or_path"):
-        content, origin = script_line.base_of_flags(arguments.flags), "command line"
+        content, origin = script_line.base_of_flags(arguments.flags, overrides), "command line"
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
-    overrides += [parse_override(text) for text in arguments.sets]
     config = build_config(apply_overrides(content, overrides), origin=origin, reading=reading)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)

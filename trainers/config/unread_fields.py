@@ -4,6 +4,8 @@ What means nothing to a family of models is the family's to say (`foreign_fields
 by itself, its validators refuse. Here is what runs have begun with, and go on with.
 """
 
+import json
+import shlex
 from typing import Any
 
 from trainers.config.schema import TrainConfig
@@ -21,6 +23,8 @@ SIZES = (
     "feature_encoder_dim",
     "feat_extract_norm",
 )
+# Values that mean what null, the default, means.
+SAME_AS_DEFAULT = {"model.layerdrop": (0.0,)}
 STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 
 
@@ -36,9 +40,9 @@ def refuse_unread_fields(config: TrainConfig) -> None:
         ConfigError: names each field, the reason and the fix.
     """
     problems = [
-        f"{name} is {value_of(config, name)}, but {why}: remove {name}"
+        f"{name} is {value_of(config, name)}, but {why}: remove {name}, or give its default ({_setting(config, name)})"
         for name, why in unread_fields(config).items()
-        if value_of(config, name) != default_of(config, name)
+        if value_of(config, name) not in (default_of(config, name), *SAME_AS_DEFAULT.get(name, ()))
     ]
     if problems:
         raise ConfigError("\n".join(problems))
@@ -54,6 +58,11 @@ def default_of(config: TrainConfig, name: str) -> Any:
     """The default of a field by its dotted name."""
     part, field = name.split(".")
     return type(getattr(config, part)).model_fields[field].get_default(call_default_factory=True)
+
+
+def _setting(config: TrainConfig, name: str) -> str:
+    """What sets a field back on a command line; JSON is YAML."""
+    return f"--set {shlex.quote(f'{name}={json.dumps(default_of(config, name))}')}"
 
 
 def _of_model(config: TrainConfig) -> dict[str, str]:
@@ -80,12 +89,17 @@ def _of_model(config: TrainConfig) -> dict[str, str]:
 
 def _of_strategy(config: TrainConfig) -> dict[str, str]:
     part = config.strategy
+    unread: dict[str, str] = {}
+    if part.shards_weights:
+        unread["model.layerdrop"] = "ranks that shard weights (ZeRO-3, FSDP2) run the same layers"
     if part.name != "deepspeed" or part.ds_config is not None:
         # Refused by the part itself.
-        return {}
+        return unread
     if part.stage == 3:
-        return {"strategy.allgather_bucket_size": "strategy.zero_stage is 3, which gathers layer by layer"}
-    return dict.fromkeys((f"strategy.{name}" for name in STAGE_3), f"strategy.zero_stage is {part.stage}, not 3")
+        unread["strategy.allgather_bucket_size"] = "strategy.zero_stage is 3, which gathers layer by layer"
+    else:
+        unread |= dict.fromkeys((f"strategy.{name}" for name in STAGE_3), f"strategy.zero_stage is {part.stage}, not 3")
+    return unread
 
 
 def _of_training(config: TrainConfig) -> dict[str, str]:

@@ -109,7 +109,8 @@ def decide(
     before = as_of_now(state.experiment["experiment"])
     resolved = settled(state, config)
     wanted = as_far_as_known(describe(resolved, data_keys, began_from=before.get(BEGAN_FROM)), before)
-    before = as_far_as_known(before, wanted) | _removed(before, wanted, resolved)
+    wanted |= _removed(before, resolved)
+    before = as_far_as_known(before, wanted)
     # A version that did not write it went on with the checkpoint's optimizer, too: by now that is the run's own.
     before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
     if wanted != before:
@@ -122,12 +123,16 @@ def decide(
     return _go_on(url, state, previous, resolved, wanted)
 
 
-def _removed(before: Mapping[str, Any], wanted: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """Fields that a run began with though nothing reads them, and that are now left out, as new runs must."""
-    names = (
-        name for name in unread_fields(config) if name in before and value_of(config, name) == default_of(config, name)
-    )
-    return {name: wanted[name] for name in names}
+def _removed(before: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """Fields that a run began with though nothing reads them, and that are now left out, as new runs must.
+
+    They stay what the run began with, so that it also goes on with them.
+    """
+    return {
+        name: before[name]
+        for name in unread_fields(config)
+        if name in before and value_of(config, name) == default_of(config, name)
+    }
 
 
 def _other_shards(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

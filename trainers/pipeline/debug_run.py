@@ -19,6 +19,7 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
+from trainers.config.unread_fields import refuse_unread_fields
 from trainers.data.sources.opening import open_sources
 from trainers.distributed.session import LocalSession
 from trainers.distributed.signals import STOP_SIGNAL
@@ -121,6 +122,8 @@ def _throw_away_folder() -> Iterator[Path]:
 
 def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
     stages.begin("model")
+    # The small one has other sizes and no warm-up.
+    refuse_unread_fields(config)
     family_of(config.model)
     model, line = stand_in(config.model, folder / "model", config.run.seed)
     stages.end(line)

@@ -6,6 +6,7 @@ from trainers.config.flags.script_line import base_of_flags, overrides_of
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import config_text
+from trainers.config.unread_fields import refuse_unread_fields
 from trainers.errors import ConfigError
 from trainers.main import config_of, parse
 
@@ -58,6 +59,28 @@ def test_the_long_known_command_line_gives_exactly_these_fields() -> None:
 def test_a_short_training_warms_up_for_a_tenth_of_it() -> None:
     assert built("--model_size tiny --name sr --max_steps 200").training.warmup_steps == 20
     assert built("--model_size tiny --name sr --max_steps 200 --warmup_steps 0").training.warmup_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "steps"),
+    [
+        ("--max_steps 100 --lr_scheduler_type constant", 0),
+        ("--max_steps 100 --set training.lr_scheduler_type=constant", 0),
+        ("--lr_scheduler_type constant --set training.lr_scheduler_type=linear", 500),
+        ("--set training.max_steps=200", 20),
+        ("--set training.max_steps=200 --set training.warmup_steps=3", 3),
+        ("--set training.max_steps=null --set training.num_train_epochs=3", 0),
+    ],
+)
+def test_the_warm_up_is_of_what_is_trained_however_that_was_set(line: str, steps: int) -> None:
+    wanted = built(f"--model_size tiny --name sr {line}")
+    assert wanted.training.warmup_steps == steps
+    refuse_unread_fields(wanted)
+
+
+def test_a_length_that_is_no_number_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"training\.max_steps"):
+        built("--model_size tiny --name sr --set training.max_steps=many")
 
 
 def test_both_spellings_of_a_flag_mean_the_same() -> None:

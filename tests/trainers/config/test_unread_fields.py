@@ -1,5 +1,6 @@
 """A field that nothing reads is refused in a new run; one that has begun with it goes on, with or without it."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.trainers.synthetic import config
 from trainers.config.loader import build_config, read_yaml
 from trainers.config.locations import variables_in
+from trainers.config.overrides import parse_override
 from trainers.config.unread_fields import default_of, refuse_unread_fields, unread_fields
 from trainers.errors import ConfigError
 
@@ -47,11 +49,38 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
             r"full_context_fraction is 0\.1, but training\.max_batch_duration_s bounds",
         ),
         ({"training.lr_scheduler_type": "constant", "training.warmup_steps": 5}, r"training\.warmup_steps is 5"),
+        (
+            {**ZERO, "strategy.zero_stage": 3, "model": {**CTC, "layerdrop": 0.1}},
+            r"model\.layerdrop is 0\.1, but ranks that shard weights",
+        ),
+        (
+            {"strategy.name": "fsdp", "scaling.use_gpu": True, "model": {**CTC, "layerdrop": 0.1}},
+            r"model\.layerdrop is 0\.1, but ranks that shard weights",
+        ),
     ],
 )
 def test_it_is_refused_by_name_with_the_reason(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         refuse_unread_fields(config(changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({"training.lr_scheduler_type": "constant", "training.warmup_steps": 5}, "--set training.warmup_steps=0"),
+        ({"model.revision": "v2"}, "--set model.revision=null"),
+        (
+            {"model": {**PRETRAINED, "vocabulary": "own", "unk_token": "<unk>"}},
+            """--set 'model.unk_token="[UNK]"'""",
+        ),
+    ],
+)
+def test_what_sets_it_back_on_a_command_line_is_named_and_does(changes: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse_unread_fields(config(changes))
+    assert f"or give its default ({setting})" in str(caught.value)
+    (path, value) = parse_override(shlex.split(setting)[1])
+    refuse_unread_fields(config({**changes, ".".join(path): value}))
 
 
 def test_all_are_in_one_message() -> None:
@@ -70,6 +99,9 @@ def test_all_are_in_one_message() -> None:
         {"model": {**CTC, "vocabulary": "bpe", "vocab_size": 400, "unk_token": "<u>"}},
         {"model": {**PRETRAINED, "vocabulary": "bpe", "vocab_size": 400}},
         {"model": {**PRETRAINED, "vocabulary": "characters", "word_delimiter_token": "_", "revision": "v2"}},
+        {**ZERO, "strategy.zero_stage": 3, "model": {**CTC, "layerdrop": 0.0}},
+        {**ZERO, "strategy.zero_stage": 3, "model": CTC},
+        {**ZERO, "model": {**CTC, "layerdrop": 0.1}},
         {**ZERO, "strategy.allgather_bucket_size": 9},
         {**ZERO, "strategy.zero_stage": 3, "strategy.stage3_prefetch_bucket_size": 9},
         {"training.lr_scheduler_type": "constant_with_warmup", "training.warmup_steps": 5},

@@ -115,6 +115,37 @@ def test_a_run_of_a_version_without_adaptation_trained_all_weights() -> None:
         again(before, first, config({**FIRST, **LORA}))
 
 
+UNREAD = {"training.lr_scheduler_type": "constant", "training.warmup_steps": 2}
+LAYERDROP = {"model": {"init": "scratch", "family": "ctc", "layerdrop": 0.1}, "strategy.name": "deepspeed"}
+
+
+@pytest.mark.parametrize(
+    ("began", "without"),
+    [
+        (UNREAD, {**UNREAD, "training.warmup_steps": 0}),
+        (
+            {**LAYERDROP, "strategy.zero_stage": 3},
+            {**LAYERDROP, "strategy.zero_stage": 3, "model": {"init": "scratch", "family": "ctc"}},
+        ),
+    ],
+)
+def test_a_field_that_nothing_reads_may_be_left_out_and_given_again(
+    began: dict[str, Any], without: dict[str, Any]
+) -> None:
+    first, second = config({**FIRST, **began}), config({**FIRST, **without})
+    state = started(first)
+    for before, now in ((first, second), (second, second), (second, first), (first, second)):
+        continuation = again(state, before, now)
+        assert continuation.exact
+        state = replace(state, experiment=continuation.experiment)
+
+
+def test_another_value_of_a_field_that_nothing_reads_is_not_taken_for_one() -> None:
+    first = config({**FIRST, **UNREAD})
+    with pytest.raises(ResumeError, match=r"training\.warmup_steps: 2 → 5"):
+        again(started(first), first, config({**FIRST, **UNREAD, "training.warmup_steps": 5}))
+
+
 @pytest.mark.parametrize("name", FILES)
 class TestContentOfAFile:
     FIELDS: ClassVar = {

@@ -5,7 +5,8 @@ import pytest
 
 from tests.trainers.synthetic import config, write_corpus
 from trainers.data.sources.opening import open_sources
-from trainers.pipeline.debug_run import left_out, small_config
+from trainers.errors import ConfigError
+from trainers.pipeline.debug_run import debug, left_out, small_config
 
 GPU = {"training.fp16": True, "training.training_args": {"tf32": True, "adam_beta1": 0.8}, "scaling.use_gpu": True}
 
@@ -44,6 +45,13 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
 )
 def test_what_is_not_tried_is_named(changes: dict[str, Any], names: list[str]) -> None:
     assert left_out(config({"data": {"demo": {}}, **changes})) == names
+
+
+def test_what_nothing_reads_in_the_recipe_itself_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    unread = {"training.lr_scheduler_type": "constant", "training.warmup_steps": 5}
+    assert debug(config({"data": {"demo": {}}, **unread})) == ConfigError.exit_code
+    assert "model failed with exit code" in (said := capfd.readouterr().err)
+    assert "training.warmup_steps is 5" in said
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from trainers.config.flags.flag import SWITCH, Flag, add_flags
 from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, MODEL, RUN, SCORE_ALONE
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
-from trainers.config.overrides import Override
+from trainers.config.overrides import Override, apply_overrides
 from trainers.errors import ConfigError
 
 # Of the widely used recipe for Whisper; with fewer steps, a tenth of them warm up.
@@ -96,8 +96,13 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
     return [(tuple(field.split(".")), content) for field, (_, content) in setting.items()]
 
 
-def base_of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The config that flags alone start from, without a file: a Hub data set and pretrained weights."""
+def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ()) -> dict[str, Any]:
+    """The config that flags alone start from, without a file: a Hub data set and pretrained weights.
+
+    Args:
+        values: Value of each flag by its key; None where it was not given.
+        overrides: All that is set in this config then, by flags too; the usual length and warm-up depend on it.
+    """
     name = values.get("dataset") or values.get("dataset_name") or DEFAULT_DATASET
     dataset = {"name": name}
     if "test" in re.split(r"[^A-Za-z0-9_.-]+", values.get("eval_split_name") or ""):
@@ -114,22 +119,22 @@ def base_of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
         "run": {"name": re.sub(r"[^a-z0-9._-]+", "-", words).strip("-")},
         "data": {"dataset": dataset, **columns},
         "model": {"init": "pretrained"},
-        "training": _length_of_flags(values),
+        "training": _usual_length(apply_overrides({}, overrides).get("training")),
     }
 
 
-def _length_of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The usual length and warm-up, where the flags do not count epochs."""
-    steps = values.get("max_steps")
-    if steps in (None, -1) and values.get("num_train_epochs") is not None:
+def _usual_length(training: Any) -> dict[str, Any]:
+    """The usual length and warm-up, where epochs are not counted instead."""
+    given = training if isinstance(training, Mapping) else {}
+    steps = given.get("max_steps")
+    if steps is None and given.get("num_train_epochs") is not None:
         return {}
-    if steps in (None, -1):
-        steps = DEFAULT_MAX_STEPS
     length = {"max_steps": DEFAULT_MAX_STEPS}
-    if values.get("lr_scheduler_type") == "constant":
+    if given.get("lr_scheduler_type") == "constant":
         # Which has no warm-up.
         return length
-    return {**length, "warmup_steps": min(DEFAULT_WARMUP_STEPS, steps // 10)}
+    known = steps if isinstance(steps, int) else DEFAULT_MAX_STEPS
+    return {**length, "warmup_steps": min(DEFAULT_WARMUP_STEPS, known // 10)}
 
 
 def storage_override(environment: Mapping[str, str]) -> list[Override]:

@@ -111,7 +111,7 @@ class ModelPart(Part):
     layerdrop: Dropout | None = Field(
         None,
         description="CTC: how often a layer is skipped in training. null: 0. With weights that "
-        "are sharded (ZeRO-3, FSDP2) it is 0, as ranks must agree on it.",
+        "are sharded (ZeRO-3, FSDP2) it can only be 0, as ranks must agree on it.",
     )
     apply_spec_augment: bool = Field(
         False,
