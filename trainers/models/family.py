@@ -89,6 +89,15 @@ class Family(Protocol):
             ConfigError: pretrained weights that say so cannot be opened.
         """
 
+    def keeps_saved_processor(self, model: ModelPart) -> bool:
+        """Whether a run that has begun goes on with the processor of its checkpoints.
+
+        Where the config's language may mean other tokens to this version than to the one that began the run.
+
+        Raises:
+            ConfigError: pretrained weights that say so cannot be opened.
+        """
+
     def new_processor(self, texts: Sequence[str], model: ModelPart) -> Any:
         """The processor of a new model, whose vocabulary is learned from `texts`."""
 

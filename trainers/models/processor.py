@@ -1,15 +1,17 @@
 """The processor of a run: a pretrained one, or one learned from its training text and kept in its folder."""
 
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trainers.config.parts.model_part import ModelPart
+from trainers.errors import DamagedError
 from trainers.models.family import Family
 from trainers.run_folder.checkpoints import description_of, fetch
 from trainers.run_folder.journal import Checkpoint
-from trainers.run_folder.layout import PROCESSOR, RunFolder
+from trainers.run_folder.layout import CHECKPOINTS, PROCESSOR, RunFolder
 from trainers.storage import Storage
 
 
@@ -44,3 +46,34 @@ def settle_processor(
                 family.write_description(local, texts, model)
             folder.storage.upload_folder(local, PROCESSOR, last="config.json")
         return family.open_processor(model, local)
+
+
+def keep_saved_processor(
+    family: Family, model: ModelPart, run: RunFolder, checkpoints: Sequence[Checkpoint], folder: RunFolder
+) -> bool:
+    """Writes the processor of a run's newest undamaged checkpoint, for all attempts from now on.
+
+    Args:
+        family: The model's family.
+        model: The config's model part.
+        run: The run folder.
+        checkpoints: Those of the run, by step.
+        folder: The folder of the attempt that keeps it.
+
+    Returns:
+        Whether there is one.
+    """
+    storage = run.storage.sub(CHECKPOINTS)
+    for checkpoint in reversed(checkpoints):
+        with tempfile.TemporaryDirectory(prefix="rayscribe-") as temporary:
+            origin, local = Path(temporary) / "origin", Path(temporary) / PROCESSOR
+            try:
+                fetch(storage, description_of(checkpoint), origin)
+            except DamagedError:
+                # It is quarantined when training is to go on from it.
+                continue
+            family.open_processor(model, origin).save_pretrained(local)
+            shutil.copy(origin / "config.json", local)
+            folder.storage.upload_folder(local, PROCESSOR, last="config.json")
+            return True
+    return False

@@ -21,7 +21,7 @@ from trainers.models.ctc.decoding.decode_files import check_search
 from trainers.models.family import masking_problem, matching_problem
 from trainers.models.known_families import family_of, refuse_foreign_fields
 from trainers.models.labels import labels_of
-from trainers.models.processor import settle_processor
+from trainers.models.processor import keep_saved_processor, settle_processor
 from trainers.pipeline.continuation import (
     Continuation,
     decide,
@@ -135,7 +135,9 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     if not has_begun(state):
         refuse_unread_fields(config)
     check_search(config.decode, config.run.storage_options)
-    if not family.learns_processor(config.model):
+    if not family.learns_processor(config.model) and not (
+        state.checkpoints and family.keeps_saved_processor(config.model)
+    ):
         # Weights that cannot be opened, a language without a token.
         family.open_processor(config.model, None)
     if config.adapt.method != "full":
@@ -230,13 +232,16 @@ def _write_attempt(
     own.write_request(request.config, request.overrides)
     own.write_json(layout.ENVIRONMENT, layout.describe_environment({split: item.key for split, item in sets.items()}))
     own.write_json(layout.EXPERIMENT, state.experiment)
-    # A new model's processor is learned, or taken from the checkpoint that the run begins from, by the first attempt
-    # that comes so far, and is that one's for all others.
+    # A new model's processor is learned, or taken from a checkpoint, by the first attempt that comes so far, and is
+    # that one's for all others.
     holder = state.processor or driver.attempt
     origin = None if state.processor is not None or state.checkpoints else continuation.began_from
+    model = request.config.model
+    family = family_of(model)
+    is_own = state.processor is not None or origin is not None or family.learns_processor(model)
+    if not is_own and state.checkpoints and family.keeps_saved_processor(model):
+        is_own = keep_saved_processor(family, model, driver.folder, state.checkpoints, own)
     _check_utterances(request.config, driver, holder, sets, origin)
-    learns = family_of(request.config.model).learns_processor(request.config.model)
-    is_own = learns or state.processor is not None or origin is not None
     processor = holder if is_own else None
     driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": processor})
     publish(driver.folder, driver.journal)

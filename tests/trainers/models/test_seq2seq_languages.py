@@ -1,23 +1,14 @@
 """A multilingual Speech2Text writes the config's language: in its labels, its hypotheses and what it exports."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sentencepiece
 import torch
-from transformers import (
-    AutoTokenizer,
-    GenerationConfig,
-    Speech2TextConfig,
-    Speech2TextFeatureExtractor,
-    Speech2TextForConditionalGeneration,
-    Speech2TextTokenizer,
-    set_seed,
-)
+from transformers import AutoTokenizer, GenerationConfig
 
+from tests.trainers.multilingual import TEXTS, write_multilingual, write_tokenizer
 from tests.trainers.synthetic import config, speechlike
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
@@ -25,9 +16,6 @@ from trainers.models.recognizer import Decoding
 from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily
 from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer
 
-TEXTS = ["one two", "three", "four four"]
-LANGUAGES = ("pt", "fr", "ru", "nl", "ro", "it", "es", "de")
-START, PAD, END = 0, 1, 2
 FAMILY = Seq2SeqFamily()
 
 
@@ -35,38 +23,8 @@ FAMILY = Seq2SeqFamily()
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with tokens of languages, as `save_pretrained` leaves it."""
     made = tmp_path_factory.mktemp("multilingual")
-    words = tokenizer(made, lang_codes="mustc")
-    set_seed(0)
-    layers: Any = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
-    heads: Any = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "conv_channels": 32}
-    tokens: Any = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "decoder_start_token_id": END}
-    plain = Speech2TextConfig(vocab_size=len(words), d_model=16, input_feat_per_channel=80, **layers, **heads, **tokens)
-    Speech2TextForConditionalGeneration(plain).save_pretrained(made)
-    Speech2TextFeatureExtractor().save_pretrained(made)
-    words.save_pretrained(made)
+    write_multilingual(made)
     return made
-
-
-def tokenizer(folder: Path, **options: Any) -> Speech2TextTokenizer:
-    """With a vocabulary learned by SentencePiece."""
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS * 9),
-        model_prefix=str(folder / "learned"),
-        vocab_size=32,
-        model_type="bpe",
-        user_defined_symbols=[f"<lang:{code}>" for code in LANGUAGES],
-        bos_id=START,
-        pad_id=PAD,
-        eos_id=END,
-        unk_id=3,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    model = folder / "learned.model"
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    vocabulary = {pieces.id_to_piece(number): number for number in range(len(pieces))}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    return Speech2TextTokenizer(str(folder / "vocab.json"), str(model), **options)
 
 
 def part(folder: Path, language: str | None) -> ModelPart:
@@ -155,7 +113,7 @@ def test_a_language_without_a_token_is_refused_with_what_there_is(folder: Path, 
 def test_a_tokenizer_of_one_language_says_nothing_of_it(folder: Path, tmp_path: Path) -> None:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    tokenizer(tmp_path).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path).save_pretrained(tmp_path)
     processors = [FAMILY.open_processor(part(tmp_path, language), None) for language in ("English", None)]
     assert [item.language_id for item in processors] == [None, None]
     one, other = (FAMILY.encode_labels(item, TEXTS) for item in processors)

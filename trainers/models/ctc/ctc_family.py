@@ -56,6 +56,10 @@ class CtcFamily:
         """See `Family`."""
         return float(model.max_context_s or CONTEXT_S)
 
+    def keeps_saved_processor(self, model: ModelPart) -> bool:
+        """See `Family`."""
+        return False
+
     def learns_processor(self, model: ModelPart) -> bool:
         """See `Family`; pretrained weights keep their own vocabulary only where they have an output layer for it."""
         if model.vocabulary_file is not None or model.vocabulary in ("characters", "bpe"):

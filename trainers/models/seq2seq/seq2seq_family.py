@@ -87,6 +87,11 @@ class Seq2SeqFamily:
         """See `Family`."""
         return False
 
+    def keeps_saved_processor(self, model: ModelPart) -> bool:
+        """See `Family`: where the tokenizer has tokens of languages, which were not always chosen by the config."""
+        own = model.model_copy(update={"language": None})
+        return model.language is not None and self.open_processor(own, None).language_id is not None
+
     def new_processor(self, texts: Sequence[str], model: ModelPart) -> Any:
         """Refused: there are no new models.
 

@@ -61,6 +61,10 @@ class WhisperFamily:
         """See `Family`; of a new one what it is made for."""
         return float(model.max_context_s or FULL_CONTEXT_S)
 
+    def keeps_saved_processor(self, model: ModelPart) -> bool:
+        """See `Family`."""
+        return False
+
     def learns_processor(self, model: ModelPart) -> bool:
         """See `Family`."""
         return model.init == "scratch"
