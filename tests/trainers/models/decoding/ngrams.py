@@ -82,9 +82,11 @@ def random_logprobs(frames: int, tokens: int, seed: int, sharpness: float = 2.0)
     return logprobs
 
 
-def every_text(logprobs: npt.NDArray[np.float32], tokenizer: Any) -> Mapping[str, float]:
-    """ln P of each text that some path spells, summed over all paths without the unknown token."""
-    spoken = [id for id in range(logprobs.shape[1]) if id != tokenizer.unk_token_id]
+def every_text(
+    logprobs: npt.NDArray[np.float32], tokenizer: Any, among: Sequence[int] | None = None
+) -> Mapping[str, float]:
+    """ln P of each text that some path spells, summed over all paths of these outputs, else of all but the unknown."""
+    spoken = among if among is not None else [id for id in range(logprobs.shape[1]) if id != tokenizer.unk_token_id]
     found: dict[str, float] = {}
     for path in product(spoken, repeat=len(logprobs)):
         text = tokenizer.decode(list(path)).strip()

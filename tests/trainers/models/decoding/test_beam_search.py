@@ -156,6 +156,28 @@ class TestVocabularies:
         assert found.text == "ba ab"
         assert found.acoustic == pytest.approx(-0.06, abs=1e-3)
 
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_word_stands_in_a_text_of_byte_level_tokens_only_where_they_separate_it(
+        self, tmp_path: Path, seed: int
+    ) -> None:
+        tokenizer = tokenizer_of(
+            *(["to to to day day day xx xx"] * 3), "day day", "to to", vocabulary="bpe", vocab_size=300
+        )
+        assert tokenizer.tokenize("today") == ["to", "day"] and tokenizer.tokenize(" today") == ["Ġto", "day"]
+        ids = [tokenizer.pad_token_id, *tokenizer.convert_tokens_to_ids(["to", "day", "Ġto", "Ġday"])]
+        path = tmp_path / "words.txt"
+        path.write_text("to\nday\ntoday")
+        logprobs = np.full((5, len(tokenizer)), -90.0, np.float32)
+        logprobs[:, ids] = random_logprobs(5, len(ids), seed)
+        texts = every_text(logprobs, tokenizer, ids)
+        listed = {text: score for text, score in texts.items() if {*text.split()} <= {"to", "day", "today"}}
+        files = DecodeFiles(path, None)
+        found = best(searching(tokenizer, files, lexicon=str(path)), logprobs, Weights(word=2.0))
+        assert {each.text for each in found} == listed.keys()
+        assert all(each.acoustic <= listed[each.text] + 1e-4 for each in found)
+        narrow = best(searching(tokenizer, files, lexicon=str(path), beam_size=1, beam_size_token=1), logprobs)
+        assert {each.text for each in narrow} <= listed.keys()
+
     def test_any_text_of_byte_level_tokens_is_what_greedy_decoding_writes(self) -> None:
         texts = ["ab ba", "šum 3"]
         tokenizer = tokenizer_of(*texts, vocabulary="bpe", vocab_size=300)
@@ -175,6 +197,16 @@ class TestVocabularies:
             "Anna Anna",
             "Otto Otto",
         }
+
+    def test_what_a_language_model_s_vocabulary_has_beside_words_is_none(self, tmp_path: Path) -> None:
+        path, arpa = tmp_path / "words.txt", Ngrams(["a b", "b"]).write(tmp_path / "lm.arpa")
+        path.write_text("<unk> a b\n<s> a\n</s>\na\n<UNK> b\nb\n")
+        tokenizer = tokenizer_of("ab ba")
+        for lm in (None, arpa):
+            files = DecodeFiles(path, lm)
+            search = searching(tokenizer, files, lexicon=str(path), lm=None if lm is None else str(lm))
+            found = best(search, random_logprobs(4, len(tokenizer), 1))
+            assert {word for each in found for word in each.text.split()} == {"a", "b"}
 
     def test_released_vocabularies_of_capitals_and_special_tokens_spell_lists_that_name_the_tokens(
         self, tmp_path: Path

@@ -1,7 +1,8 @@
 """Beam search over the outputs of a CTC model by flashlight-text, with a word list and a KenLM language model.
 
 Hypotheses are summed over their alignments (log-add): with a beam that drops nothing, a hypothesis's acoustic score is
-ln P(its labels | clip), as of the CTC loss.
+ln P(its labels | clip), as of the CTC loss. Where no delimiter closes the words of a word list, flashlight-text leaves
+alignments out in which the last token of a word lasts several outputs.
 """
 
 import math
@@ -89,6 +90,9 @@ class BeamSearch:
         self._spoken = np.array([id for id in range(min(len(tokenizer), vocabulary_size)) if id not in special])
         names = [*self.words.spellings] if self.words is not None else self._token_names()
         self._names = [*names, "<unk>"] if self.words is not None else names
+        # Behind the outputs and the silence between words: a token that only the beginning has, see `_emissions`.
+        begins = self.words is not None and any(self.words.at_first.values())
+        self._first = self._size + 1 if begins else None
         self._lm = _load(files, part, self._names)
         self._trie = self._new_trie(self.words) if self.words is not None else None
 
@@ -130,6 +134,11 @@ class BeamSearch:
             said["rescoring_model"] = self._rescorer.describe()
         return said
 
+    @property
+    def _tokens(self) -> int:
+        """How many tokens the decoder is given: the model's, silence, and the one of the beginning."""
+        return self._size + 1 + (self._first is not None)
+
     def _token_names(self) -> list[str]:
         known = len(self._tokenizer)
         names: list[str] = self._tokenizer.convert_ids_to_tokens(list(range(min(known, self._size))))
@@ -137,13 +146,18 @@ class BeamSearch:
         return names + [f"<{number}>" for number in range(len(names), self._size + 1)]
 
     def _new_trie(self, lexicon: Lexicon) -> Trie:
-        """The words by their spellings, each closed by the delimiter where there is one."""
-        trie, start = Trie(self._size + 1, self._size), self._lm.start(False)
+        """The words by their spellings, each closed by the delimiter where there is one.
+
+        A spelling of a first word alone begins with the token that only the beginning has.
+        """
+        trie, start = Trie(self._tokens, self._size), self._lm.start(False)
         closing = [self._delimiter] if self._delimiter is not None else []
-        for number, ways in enumerate(lexicon.spellings.values()):
+        for number, (word, ways) in enumerate(lexicon.spellings.items()):
             _, logprob = self._lm.score(start, number)
             for way in ways:
                 trie.insert([*way, *closing], number, logprob)
+            for way in lexicon.at_first[word]:
+                trie.insert([self._first, *way], number, logprob)
         # What a word may cost at most is paid as its letters come.
         trie.smear(SmearingMode.MAX)
         return trie
@@ -151,11 +165,14 @@ class BeamSearch:
     def _emissions(self, logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """The outputs as the decoder takes them: special tokens never, and one output of a token that stands for none.
 
-        Words are closed by a delimiter, which the last one need not have: an output of nothing else is added.
+        Words are closed by a delimiter, which the last one need not have: an output of nothing else is added. Where a
+        first word has spellings of its own, an output before all others chooses between them and the others.
         """
-        closes = self._trie is not None and self._delimiter is not None
-        emissions = np.full((len(logprobs) + closes, self._size + 1), NEVER, np.float32)
-        emissions[: len(logprobs), self._spoken] = logprobs[:, self._spoken]
+        closes, begins = self._trie is not None and self._delimiter is not None, self._first is not None
+        emissions = np.full((begins + len(logprobs) + closes, self._tokens), NEVER, np.float32)
+        emissions[begins : begins + len(logprobs), self._spoken] = logprobs[:, self._spoken]
+        if begins:
+            emissions[0, [self._blank, self._first]] = 0.0
         if closes:
             emissions[-1, self._delimiter] = 0.0
         return emissions
@@ -182,7 +199,10 @@ class BeamSearch:
 
     def _decoder(self, lm_weight: float, word_score: float) -> LexiconDecoder | LexiconFreeDecoder:
         part = self._part
-        size, tokens, threshold = part.beam_size, min(part.beam_size_token, self._size + 1), part.beam_threshold
+        # Of a first word's spellings neither kind is dropped unheard.
+        least = 1 if self._first is None else 2
+        size, tokens = max(part.beam_size, least), min(max(part.beam_size_token, least), self._tokens)
+        threshold = part.beam_threshold
         if self._trie is None:
             options = LexiconFreeDecoderOptions(
                 beam_size=size,

@@ -8,6 +8,8 @@ from trainers.errors import ConfigError
 
 # Words that a message names.
 NAMED = 10
+# Entries of vocabularies of language models that are no words.
+SENTENCE_MARKS = ("<s>", "</s>", "<unk>", "<UNK>")
 
 
 @dataclass(frozen=True)
@@ -17,10 +19,12 @@ class Lexicon:
     Attributes:
         spellings: Label ids of each word, without a delimiter; several where it has several spellings.
         left_out: Words that the vocabulary cannot spell.
+        at_first: Further spellings of a word that nothing is before.
     """
 
     spellings: dict[str, list[tuple[int, ...]]]
     left_out: list[str]
+    at_first: dict[str, list[tuple[int, ...]]]
 
     @property
     def problem(self) -> str | None:
@@ -36,7 +40,8 @@ def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
     """Each word of a word list with its spelling in tokens, [] where the tokenizer is to spell it.
 
     Args:
-        content: UTF-8, a word a line; what follows it after whitespace are the tokens that spell it.
+        content: UTF-8, a word a line; what follows it after whitespace are the tokens that spell it. What marks the
+            ends of a sentence and unknown words is left out.
         location: Where it is, for messages.
 
     Raises:
@@ -46,7 +51,8 @@ def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ConfigError(f"decode.lexicon: {location} is not UTF-8: save it as UTF-8") from error
-    entries = [(fields[0], fields[1:]) for line in lines if (fields := line.split())]
+    rows = [fields for line in lines if (fields := line.split())]
+    entries = [(fields[0], fields[1:]) for fields in rows if fields[0] not in SENTENCE_MARKS]
     if not entries:
         raise ConfigError(f"decode.lexicon: {location} has no words: write one a line")
     return entries
@@ -55,8 +61,8 @@ def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
 def spell(entries: Iterable[tuple[str, list[str]]], tokenizer: Any, origin: str) -> Lexicon:
     """Spells words with a model's vocabulary.
 
-    Where no token stands for the space between words, it is part of the tokens of the word behind it: such a word has
-    one spelling after another word, and one at the beginning.
+    Where no token stands for the space between words, it is part of the tokens of the word behind it. Such a word has
+    another spelling at the beginning, which elsewhere would join it to the word before.
 
     Args:
         entries: See `read_entries`.
@@ -70,22 +76,35 @@ def spell(entries: Iterable[tuple[str, list[str]]], tokenizer: Any, origin: str)
     unusable = {tokenizer.unk_token_id, tokenizer.pad_token_id, delimiter}
     vocabulary = tokenizer.get_vocab()
     found: dict[str, list[tuple[int, ...]]] = {}
+    at_first: dict[str, list[tuple[int, ...]]] = {}
     left_out: dict[str, None] = {}
+
+    def usable(ids: list[int]) -> list[tuple[int, ...]]:
+        return [tuple(ids)] if ids and unusable.isdisjoint(ids) else []
+
+    def spelled(text: str) -> list[tuple[int, ...]]:
+        return usable(tokenizer(text, add_special_tokens=False).input_ids)
+
     for word, tokens in entries:
+        first: list[tuple[int, ...]] = []
         if tokens:
             given = [vocabulary.get(token, tokenizer.unk_token_id) for token in tokens]
             # As lexicons of other decoders have it.
-            ways = [given[:-1] if given[-1] == delimiter else given]
+            ways = usable(given[:-1] if given[-1] == delimiter else given)
+        elif delimiter is not None:
+            ways = spelled(word)
         else:
-            written = [word] if delimiter is not None else [f" {word}", word]
-            ways = [tokenizer(text, add_special_tokens=False).input_ids for text in written]
-        usable = [tuple(way) for way in ways if way and unusable.isdisjoint(way)]
-        if usable:
-            known = found.setdefault(word, [])
-            known += [way for way in dict.fromkeys(usable) if way not in known]
-        else:
+            first = spelled(word)
+            # Without any token for a space there is one spelling, wherever the word stands.
+            ways = spelled(f" {word}") or first
+        if not ways:
             left_out[word] = None
-    lexicon = Lexicon(found, [word for word in left_out if word not in found])
+            continue
+        for known, each in ((found, ways), (at_first, first)):
+            known[word] = [*dict.fromkeys([*known.get(word, ()), *each])]
+    # A spelling that serves everywhere is counted once.
+    at_first = {word: [way for way in ways if way not in found[word]] for word, ways in at_first.items()}
+    lexicon = Lexicon(found, [word for word in left_out if word not in found], at_first)
     if not found:
         raise ConfigError(f"{origin}: {lexicon.problem}: write them as the transcripts are written")
     return lexicon

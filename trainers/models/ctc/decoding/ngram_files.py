@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.errors import ConfigError
+from trainers.models.ctc.decoding.lexicon import SENTENCE_MARKS
 from trainers.storage import open_storage
 
 # Enough for the counts of an ARPA file, and for the header of a binary.
@@ -22,7 +23,6 @@ _ORDER_AT, _KIND_AT = 88, 96
 _KINDS = ("probing", "rest costs", "trie", "quantized trie", "array trie", "quantized array trie")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
-_SENTENCE_MARKS = ("<s>", "</s>", "<unk>", "<UNK>")
 
 
 @dataclass(frozen=True)
@@ -129,5 +129,5 @@ def words_of(arpa: Path) -> Iterator[str]:
                 continue
             if fields[0].startswith("\\") and len(fields) == 1:
                 return
-            if len(fields) > 1 and fields[1] not in _SENTENCE_MARKS:
+            if len(fields) > 1 and fields[1] not in SENTENCE_MARKS:
                 yield fields[1]
