@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from trainers.config.unread_fields import refuse_unread_fields
 from trainers.data.selection import Bounds, reasons_to_leave_out
+from trainers.errors import ConfigError, StorageError
 from trainers.inspection.decoding_checks import check_decoding
 from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.opened_model import Opened, needs_model, open_model
@@ -18,7 +20,8 @@ WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin
 
 
 def check_model(subject: Subject) -> Iterator[Finding]:
-    """Opens the processor; checks that a folder has weights."""
+    """Opens the processor; checks that a folder has weights, and that all fields are read."""
+    yield from _check_unread_fields(subject)
     opened, part = open_model(subject), subject.config.model
     if isinstance(opened, Finding):
         yield opened
@@ -40,6 +43,20 @@ def check_model(subject: Subject) -> Iterator[Finding]:
         )
         return
     yield ok(f"model.name_or_path: {part.name_or_path} opens")
+
+
+def _check_unread_fields(subject: Subject) -> Iterator[Finding]:
+    """A new run is refused what a run that has begun goes on with."""
+    try:
+        refuse_unread_fields(subject.config)
+    except ConfigError as error:
+        try:
+            begun = subject.has_begun
+        except StorageError as unknown:
+            yield warning(f"{error}\na run that began with it goes on, which cannot be seen here: {unknown}")
+        else:
+            kept = f"{error}\na run that began with it, as this one may have, goes on"
+            yield warning(kept) if begun else problem(str(error))
 
 
 @needs_model()

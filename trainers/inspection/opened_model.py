@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.parts.model_part import ModelPart
-from trainers.config.unread_fields import refuse_unread_fields
 from trainers.errors import ConfigError, StorageError
 from trainers.inspection.findings import Finding, problem, skipped
 from trainers.inspection.subject import Subject
@@ -61,7 +60,6 @@ def open_model(subject: Subject) -> Opened | Finding:
     try:
         family = family_of(part)
         refuse_foreign_fields(subject.config, family)
-        refuse_unread_fields(subject.config)
         if part.token_language is not None:
             family.language_code(part.token_language)
         if not family.learns_processor(part):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from trainers.config.locations import storage_path_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
@@ -17,6 +18,8 @@ from trainers.data.text import normalize
 from trainers.errors import ConfigError, DataError, StorageError
 from trainers.inspection.findings import Finding, ok, problem, skipped
 from trainers.inspection.recordings import Recordings, read_recordings
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
 
 DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
@@ -85,6 +88,18 @@ class Subject:
         """Whether a check needs torch itself, not only configs, tokenizers and the installed version."""
         adapts = self.config.adapt.method != "full"
         return self.sets_arguments or adapts or (self.config.scaling.use_gpu and not self.elsewhere)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has a checkpoint, so that it goes on with what it began with.
+
+        Raises:
+            StorageError: its storage cannot be read, or is a folder of other machines.
+        """
+        url = storage_path_of(self.config)
+        if self.elsewhere and not is_url(url) and not Path(url).is_dir():
+            raise StorageError(f"run.storage_path: {url} is a folder that this machine does not have")
+        return Journal(RunFolder.of(self.config)).read().has_begun
 
     def unreachable(self, text: str) -> Finding:
         """The finding for something that is not there, or cannot be read."""

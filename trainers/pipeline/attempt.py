@@ -26,7 +26,6 @@ from trainers.pipeline.continuation import (
     Continuation,
     decide,
     finished,
-    has_begun,
     previous_config,
     refuse_without_journal,
     settled,
@@ -132,7 +131,7 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     status.show(Phase.PREPARING_DATA, detail="opening the data")
     family = family_of(config.model)
     refuse_foreign_fields(config, family)
-    if not has_begun(state):
+    if not state.has_begun:
         refuse_unread_fields(config)
     check_search(config.decode, config.run.storage_options)
     if not family.learns_processor(config.model) and not (

@@ -98,7 +98,7 @@ def decide(
     Raises:
         ResumeError: `resume: never` and the run has checkpoints; or the change is one that a begun run cannot make.
     """
-    if not has_begun(state):
+    if not state.has_begun:
         return _begin(state.experiment, config, data_keys)
     if config.run.resume == "never" and not retried:
         raise ResumeError(
@@ -144,11 +144,6 @@ def _other_shards(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
         "; a checkpoint's weights go on under another strategy, or in another number of shards, in a new run with a "
         "new optimizer (--set run.name=… --set run.resume=from:<checkpoint>)"
     )
-
-
-def has_begun(state: State) -> bool:
-    """Whether a run has something that only the same experiment may go on from."""
-    return bool(state.checkpoints or state.quarantined) or state.finished is not None
 
 
 def settled(state: State, config: TrainConfig) -> TrainConfig:

@@ -126,6 +126,11 @@ class State:
     groups: tuple[Group, ...] = ()
     finished: Finished | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something that only the same experiment may go on from."""
+        return bool(self.checkpoints or self.quarantined) or self.finished is not None
+
     def has(self, name: str) -> bool:
         """Whether a checkpoint of this name exists."""
         return any(item.name == name for item in self.checkpoints)

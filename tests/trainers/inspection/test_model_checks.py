@@ -20,6 +20,8 @@ from trainers.inspection.subject import Subject
 from trainers.inspection.whisper_checks import check_generation, check_start_token, check_tokens
 from trainers.models.family import Family
 from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
 
 CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
 Tampered = Callable[..., Subject]
@@ -95,6 +97,24 @@ class TestModel:
         subject = tampered(**{"model.d_model": 256})
         assert "model.d_model is 256, but model.init is pretrained" in the_one(check_model, subject, "error")
 
+    @pytest.mark.parametrize(("checkpoint", "level"), [(None, "error"), ("checkpoint-1-a1-x", "warning")])
+    def test_a_field_that_nothing_reads_stops_no_run_that_has_begun_with_it(
+        self, tampered: Tampered, checkpoint: str | None, level: str
+    ) -> None:
+        subject = tampered(**{"model.d_model": 256})
+        if checkpoint is not None:
+            Journal(RunFolder.of(subject.config)).append(lambda _: {"kind": "quarantined", "name": checkpoint})
+        assert "model.d_model is 256" in the_one(check_model, subject, level)
+        assert levels(check_model, subject) == {level, "ok"}
+        assert levels(check_tokens, subject) == {"ok"}
+
+    def test_where_the_run_folder_is_not_here_a_field_that_nothing_reads_may_be_the_run_s(
+        self, tampered: Tampered
+    ) -> None:
+        subject = tampered(**{"model.d_model": 256, "run.storage_path": "/nowhere/runs"})
+        subject.elsewhere = True
+        assert "/nowhere/runs is a folder that this machine does not have" in the_one(check_model, subject, "warning")
+
     def test_a_folder_without_a_model(self, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         changes = {"model.init": "pretrained", "model.name_or_path": str(tmp_path / "empty")}
@@ -103,7 +123,7 @@ class TestModel:
         assert said(check_tokens, subject) == [("skipped", "the model could not be opened")]
 
     def test_a_folder_that_only_the_nodes_have(self, tmp_path: Path) -> None:
-        changes = {"model.init": "pretrained", "model.name_or_path": "/nowhere/model"}
+        changes = {"model": {"init": "pretrained", "name_or_path": "/nowhere/model", "language": "English"}}
         assert "/nowhere/model cannot be opened" in the_one(
             check_model, subject_of(tmp_path, changes, elsewhere=True), "skipped"
         )
