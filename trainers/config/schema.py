@@ -39,7 +39,7 @@ class TrainConfig(Part):
     @model_validator(mode="after")
     def _parts_fit(self, info: ValidationInfo) -> Self:
         context_s = self.model.max_context_s
-        if context_s is None and self.training.full_context_fraction:
+        if context_s is None and self.training.full_context_fraction and trains(info):
             raise ValueError(
                 "training.full_context_fraction needs buckets: set model.max_context_s, or full_context_fraction: 0"
             )
@@ -71,7 +71,7 @@ class TrainConfig(Part):
         return self
 
     @model_validator(mode="after")
-    def _matching_fits(self) -> Self:
+    def _matching_fits(self, info: ValidationInfo) -> Self:
         field, weight = "training.full_context_matching", self.training.full_context_matching
         method, strategy = self.adapt.method, self.strategy
         problems = []
@@ -83,6 +83,6 @@ class TrainConfig(Part):
             problems.append(f"adapt.method {method} keeps the encoder as it is, bit for bit")
         if strategy.is_sharded:
             problems.append(f"strategy.name is {strategy.name}, and the original is a whole copy on each worker")
-        if weight and problems:
+        if weight and problems and trains(info):
             raise ValueError(f"{field} is {weight}, but {'; and '.join(problems)}: change that, or set {field}: 0")
         return self

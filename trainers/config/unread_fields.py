@@ -110,6 +110,8 @@ def _of_training(config: TrainConfig) -> dict[str, str]:
         unread["training.full_context_fraction"] = (
             "training.max_batch_duration_s bounds the padded seconds of a batch, which the whole context would exceed"
         )
+    if config.model.max_context_s is None:
+        unread["training.full_context_eval"] = "model.max_context_s is null: each score is at the whole context"
     if part.lr_scheduler_type == "constant":
         unread["training.warmup_steps"] = "training.lr_scheduler_type constant has no warm-up; constant_with_warmup has"
     return unread

@@ -19,7 +19,7 @@ from trainers.training.planning import batch_shape
 BEGAN_FROM = "run.resume"
 # Only where each worker's part of a checkpoint is for one of as many workers.
 SHARDS = "scaling.num_workers"
-# Fields of `training` that may change within a run: how long it is, how often it reports, how fast it computes.
+# Fields of `training` that may change within a run: how long it is, how often and what it reports, its speed.
 NOT_MATHEMATICS = {
     "max_steps",
     "num_train_epochs",
@@ -28,6 +28,7 @@ NOT_MATHEMATICS = {
     "save_steps",
     "logging_steps",
     "report_to",
+    "full_context_eval",
     "gradient_checkpointing",
     "torch_compile",
     "per_device_eval_batch_size",

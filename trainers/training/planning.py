@@ -199,5 +199,7 @@ def scoring_options(
 
 
 def validation_options(config: TrainConfig, limits: Limits) -> ScoringOptions:
-    """How the validation set is scored during training: a shortened model at its own context, too."""
-    return scoring_options(config, limits, full_context=is_shortened(config, limits))
+    """How the validation set is scored during training: a shortened model at its own context, too, if asked for."""
+    return scoring_options(
+        config, limits, full_context=config.training.full_context_eval and is_shortened(config, limits)
+    )

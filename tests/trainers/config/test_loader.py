@@ -12,6 +12,7 @@ from trainers.config.loader import build_config, read_yaml, to_yaml
 from trainers.config.locations import expand_home, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.parts.part import Part
+from trainers.config.reading import Reading
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
@@ -172,6 +173,15 @@ class TestFaults:
     )
     def test_values_that_cannot_work_are_refused(self, changes: dict[str, Any], words: str) -> None:
         assert words in refused(changes)
+
+    @pytest.mark.parametrize("changes", [MATCHED, {"training.full_context_fraction": 0.5}])
+    def test_what_keeps_the_whole_context_in_training_does_not_stop_a_score_at_it(
+        self, changes: dict[str, Any]
+    ) -> None:
+        wanted = content({**changes, "model.max_context_s": None})
+        assert "model.max_context_s" in refused({**changes, "model.max_context_s": None})
+        scored = build_config(wanted, origin="x", environment={}, reading=Reading.to_score("test"))
+        assert scored.model.max_context_s is None
 
     @pytest.mark.parametrize("value", ["eval_loss", "loss", "wer"])
     def test_a_loss_ranks_no_checkpoints(self, value: str) -> None:

@@ -50,6 +50,10 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
         ),
         ({"training.lr_scheduler_type": "constant", "training.warmup_steps": 5}, r"training\.warmup_steps is 5"),
         (
+            {"training.full_context_eval": False, "model.max_context_s": None},
+            r"training\.full_context_eval is False, but model\.max_context_s is null",
+        ),
+        (
             {**ZERO, "strategy.zero_stage": 3, "model": {**CTC, "layerdrop": 0.1}},
             r"model\.layerdrop is 0\.1, but ranks that shard weights",
         ),

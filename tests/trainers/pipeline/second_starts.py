@@ -115,6 +115,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "training.generation_max_length": (Outcome.REFUSED, (60,)),
     "training.generation_num_beams": (Outcome.REFUSED, (2,)),
     "training.full_context_fraction": (Outcome.REFUSED, (0.5,)),
+    "training.full_context_eval": (Outcome.EXACT, (False,)),
     "training.report_to": (Outcome.EXACT, ([],)),
     "training.training_args": (Outcome.EXACT, ({"dataloader_prefetch_factor": None}, {"logging_first_step": True})),
     "training.training_args.adam_beta2": (Outcome.REFUSED, (0.9,)),

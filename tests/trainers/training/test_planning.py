@@ -1,9 +1,12 @@
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.trainers.synthetic import config
 from trainers.models.family import Limits
-from trainers.training.planning import cut_references
+from trainers.training.planning import cut_references, validation_options
 
 LIMITS = Limits(context_s=30.0, label_tokens=448, prefix_tokens=0, new_tokens=444)
 
@@ -28,3 +31,19 @@ def test_references_longer_than_a_hypothesis_are_reported(wanted: list[int], sai
 def test_where_the_model_itself_is_the_bound_no_setting_helps() -> None:
     found = cut_references(config({"training.generation_max_length": 444}), LIMITS, np.array([445]))
     assert found is not None and found.endswith("shorten or split them")
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole_s"),
+    [
+        ({"model.max_context_s": 3}, 30.0),
+        ({"model.max_context_s": 3, "training.full_context_eval": False}, None),
+        ({"model.max_context_s": 30}, None),
+        ({"model.max_context_s": None}, None),
+    ],
+)
+def test_a_shortened_model_is_validated_at_its_whole_context_where_that_is_asked_for(
+    changes: dict[str, Any], whole_s: float | None
+) -> None:
+    limits = replace(LIMITS, whole_context=True)
+    assert validation_options(config({"data.normalizer": "basic", **changes}), limits).full_context_s == whole_s

@@ -84,6 +84,12 @@ class TrainingPart(Part):
         description="Fraction of each step's utterances, at least one, that are also heard at the whole context for "
         "full_context_matching.",
     )
+    full_context_eval: bool = Field(
+        True,
+        description="Whether a model with a shorter model.max_context_s than its own is scored at its whole context, "
+        "too, each time that the validation set is scored in training, which costs ten times as much, or more. Its "
+        "final scores always are.",
+    )
     report_to: list[str] = Field(["tensorboard"], description="Trackers, in transformers' names; [] for none.")
     training_args: dict[str, Any] = Field(
         default_factory=dict,
