@@ -17,6 +17,7 @@ from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unread_fields import default_of, unread_fields, value_of
 from trainers.errors import ResumeError
+from trainers.models.ctc.decoding.decode_files import FILE_FIELDS, content_hashes
 from trainers.pipeline.experiment import (
     BEGAN_FROM,
     RESOLVED,
@@ -290,6 +291,14 @@ def refuse_without_journal(state: State, folder: RunFolder) -> None:
         )
 
 
+def has_ended(state: State, config: TrainConfig) -> bool:
+    """Whether a run has reached the last step that the config asks for, and has a result: nothing is to be trained."""
+    if state.finished is None:
+        return False
+    result = state.finished.result
+    return [result[name] for name in LENGTH] == [getattr(config.training, name) for name in LENGTH]
+
+
 def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str]) -> bool:
     """Whether a run has reached its last step and has the result that is asked for.
 
@@ -297,19 +306,34 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
         ResumeError: it has finished with another test set, or was decoded otherwise: that score must not be taken for
             this one's.
     """
-    if state.finished is None:
+    if not has_ended(state, config):
         return False
+    assert state.finished is not None
     result = state.finished.result
-    if [result[name] for name in LENGTH] != [getattr(config.training, name) for name in LENGTH]:
-        return False
     if result["test_data"] != data_keys.get("test"):
         raise ResumeError(
             f"{folder.url}: this run has finished and is scored on another test set; score its model on this one "
             f"with: rayscribe evaluate SPEC --model {folder.url}"
         )
-    if DecodePart.model_validate(result.get("decode", {})) != config.decode:
+    if _decodes_otherwise(result, config):
         raise ResumeError(
             f"{folder.url}: this run has finished, and decode was another when it was scored; score its model as it is "
             f"now with: rayscribe evaluate SPEC --model {folder.url}"
         )
     return True
+
+
+def _decodes_otherwise(result: Mapping[str, Any], config: TrainConfig) -> bool:
+    """Whether decode is another than that of a result: files are compared by content as far as it is known."""
+    before, now = DecodePart.model_validate(result.get("decode", {})), config.decode
+    if before.model_dump(exclude=set(FILE_FIELDS)) != now.model_dump(exclude=set(FILE_FIELDS)):
+        return True
+    known = (result.get("test") or {}).get("decoding", {})
+    contents = content_hashes(now, config.run.storage_options)
+    for name in FILE_FIELDS:
+        if name in contents and "sha256" in known.get(name, {}):
+            if contents[name] != known[name]["sha256"]:
+                return True
+        elif getattr(before, name) != getattr(now, name):
+            return True
+    return False

@@ -15,7 +15,7 @@ from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Finished, Journal, State
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
-from trainers.storage import open_storage
+from trainers.storage import open_storage, sha256_of
 
 DATA = {"train": "a", "validation": "b", "test": "c"}
 
@@ -128,6 +128,41 @@ def test_a_finished_run_is_not_finished_for_another_test_set(folder: RunFolder) 
     assert not finished(State(), folder, config(), DATA)
     with pytest.raises(ResumeError, match="rayscribe evaluate"):
         finished(state, folder, config(), {**DATA, "test": "other"})
+
+
+class TestDecodedFiles:
+    def test_are_the_same_wherever_they_are(self, folder: RunFolder, tmp_path: Path) -> None:
+        state, wanted = self._scored(tmp_path / "package-1"), self._wanted(tmp_path / "package-2")
+        assert finished(state, folder, wanted, DATA)
+
+    @pytest.mark.parametrize("name", ["lexicon", "lm"])
+    def test_are_others_where_their_content_is(self, name: str, folder: RunFolder, tmp_path: Path) -> None:
+        state, wanted = self._scored(tmp_path), self._wanted(tmp_path)
+        (tmp_path / name).write_text("other")
+        with pytest.raises(ResumeError, match="decode was another when it was scored"):
+            finished(state, folder, wanted, DATA)
+
+    def test_are_known_by_their_paths_where_they_are_gone(self, folder: RunFolder, tmp_path: Path) -> None:
+        state, wanted = self._scored(tmp_path), self._wanted(tmp_path)
+        (tmp_path / "lm").unlink()
+        assert finished(state, folder, wanted, DATA)
+        moved = wanted.decode.model_copy(update={"lm": "/elsewhere/lm"})
+        with pytest.raises(ResumeError, match="decode was another when it was scored"):
+            finished(state, folder, wanted.model_copy(update={"decode": moved}), DATA)
+
+    def _wanted(self, files: Path) -> TrainConfig:
+        files.mkdir(exist_ok=True)
+        for name in ("lexicon", "lm"):
+            (files / name).write_text(f"a {name}")
+        decode = {"method": "beam", "lexicon": str(files / "lexicon"), "lm": str(files / "lm")}
+        return config({"decode": decode})
+
+    def _scored(self, files: Path) -> State:
+        decode = self._wanted(files).decode
+        hashes = {name: {"sha256": sha256_of(files / name)} for name in ("lexicon", "lm")}
+        scored = {"decode": decode.model_dump(mode="json"), "test": {"decoding": hashes}}
+        result = {"max_steps": 10, "num_train_epochs": None, "test_data": "c", **scored}
+        return State(finished=Finished(1, "attempts/1/outputs-x", (), result))
 
 
 @pytest.mark.parametrize("left", [RESULT, f"{CHECKPOINTS}/checkpoint-8-a1-x/optimizer.pt"])

@@ -1,9 +1,10 @@
 """The files that a beam search reads, on this node's disk."""
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,7 @@ from trainers.errors import ConfigError, RayscribeError
 from trainers.models.ctc.decoding.causal_lm import open_tokenizer
 from trainers.models.ctc.decoding.lexicon import Lexicon, read_entries, spell
 from trainers.models.ctc.decoding.ngram_files import NgramFile, read_start, recognize, words_of
-from trainers.storage import open_storage
+from trainers.storage import open_storage, sha256_of
 
 if TYPE_CHECKING:
     # It loads torch, which the checks before a run do without.
@@ -27,6 +28,8 @@ MISSING = (
     "decode.method is beam, and flashlight-text cannot be imported: install Rayscribe with its extra lm (pip install "
     "'rayscribe[lm]'), which has wheels for Python 3.11 and 3.12; or set decode.method: greedy"
 )
+# Fields of the decode part that name a file.
+FILE_FIELDS = ("lexicon", "lm")
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,25 @@ def _read(
         raise ConfigError(
             f"decode.{field}: {location}: {reason}; give a file that every node reads (--set decode.{field}=…)"
         ) from error
+
+
+def content_hashes(part: DecodePart, storage_options: StorageOptions) -> dict[str, str]:
+    """SHA-256 of each of `FILE_FIELDS`, without files that are gone and language models in a bucket, which are large.
+
+    Raises:
+        StorageError: a bucket or disk cannot be read.
+    """
+    found = {}
+    for name in FILE_FIELDS:
+        location = getattr(part, name)
+        if location is None or (name == "lm" and is_url(location)):
+            continue
+        with suppress(OSError):
+            if is_url(location):
+                found[name] = hashlib.sha256(read_location(location, storage_options)).hexdigest()
+            elif Path(location).is_file():
+                found[name] = sha256_of(location)
+    return found
 
 
 @contextmanager
