@@ -20,6 +20,7 @@ from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, ResumeError, StoppedError
 from trainers.models.seq2seq import seq2seq_family
 from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.pipeline import attempt
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.journal import Journal
@@ -174,8 +175,9 @@ def test_a_run_goes_on_in_the_language_that_its_labels_began_in(
     spoken = []
 
     def set_and_note(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
-        spoken.append((set_language(tokenizer, language, origin), tokenizer.tgt_lang)[1])
-        return tokenizer.lang_code_to_id[tokenizer.tgt_lang]
+        token = set_language(tokenizer, language, origin)
+        spoken.append(tokenizer.tgt_lang)
+        return token
 
     monkeypatch.setattr(seq2seq_family, "_set_language", set_and_note)
     fit(wanted, LocalEngine())
@@ -183,6 +185,31 @@ def test_a_run_goes_on_in_the_language_that_its_labels_began_in(
     state = Journal(RunFolder.of(wanted)).read()
     assert [item.step for item in state.checkpoints] == [1, 2]
     assert state.processor == 2
+
+
+def test_a_finished_run_needs_nothing_to_show_its_result_that_only_training_reads(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = tmp_path / "noise.csv"
+    noise.write_text(f"path\n{tones / 'train' / '000.wav'}\n")
+    mixed = {"augment.noise_manifest": str(noise), "training.max_steps": 4}
+    wanted = small(tones, tmp_path, mixed)
+    result = fit(wanted, LocalEngine())
+    noise.unlink()
+
+    def fail(*_: Any) -> None:
+        raise ConfigError("its files are gone")
+
+    monkeypatch.setattr(attempt, "check_search", fail)
+    assert fit(wanted, LocalEngine()).totals == result.totals
+    with pytest.raises(ConfigError, match="its files are gone"):
+        fit(small(tones, tmp_path, {**mixed, "training.max_steps": 8, "training.extend": "rescale"}), LocalEngine())
+
+
+def test_a_vocabulary_that_is_no_file_is_refused_with_the_fix(tones: Path, tmp_path: Path) -> None:
+    model = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
+    with pytest.raises(ConfigError, match=r"cannot be read: .*; give a JSON object of tokens and their ids"):
+        fit(small(tones, tmp_path, {"model": {**model, "vocabulary_file": str(tmp_path)}}), LocalEngine())
 
 
 class TestRecordings:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 from trainers.config.locations import cache_url_of
@@ -13,9 +14,9 @@ from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import select_scored, select_training
 from trainers.data.sources.fingerprint import changed_since, remember
-from trainers.data.sources.opening import Source, read_location
+from trainers.data.sources.opening import Source
 from trainers.distributed.console import print_line
-from trainers.errors import ConfigError, ResumeError
+from trainers.errors import ConfigError, DataError, ResumeError
 from trainers.models.adaptation.skeletons import describe_trained
 from trainers.models.ctc.decoding.decode_files import check_search
 from trainers.models.family import masking_problem, matching_problem
@@ -26,6 +27,7 @@ from trainers.pipeline.continuation import (
     Continuation,
     decide,
     finished,
+    has_ended,
     previous_config,
     refuse_without_journal,
     settled,
@@ -89,13 +91,19 @@ class _Opened:
     contents: Mapping[str, str]
 
     @classmethod
-    def of(cls, config: TrainConfig) -> Self:
-        """Opens what a config names."""
-        mixed, contents = open_config_mixed(config), {}
+    def of(cls, config: TrainConfig, *, trains: bool = True) -> Self:
+        """Opens what a config names; without training, recordings to mix may be gone."""
+        mixed: Sequence[Source] = ()
+        try:
+            mixed = open_config_mixed(config)
+        except DataError:
+            if trains:
+                raise
+        contents = {}
         if config.model.vocabulary_file is not None:
-            # Where it is gone, a run that has read it goes on without.
-            with suppress(FileNotFoundError):
-                content = read_location(config.model.vocabulary_file, config.run.storage_options)
+            # Where it is gone, a run that has read it goes on without; to another, the family says what is wrong.
+            with suppress(OSError):
+                content = Path(config.model.vocabulary_file).read_bytes()
                 contents["model.vocabulary_file"] = hashlib.sha256(content).hexdigest()
         return cls(open_config_sources(config), mixed, contents)
 
@@ -129,20 +137,14 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     refuse_without_journal(state, request.folder)
     request.engine.check(config, trains=True)
     status.show(Phase.PREPARING_DATA, detail="opening the data")
-    family = family_of(config.model)
-    refuse_foreign_fields(config, family)
+    refuse_foreign_fields(config, family_of(config.model))
     if not state.has_begun:
         refuse_unread_fields(config)
-    check_search(config.decode, config.run.storage_options)
-    if not family.learns_processor(config.model) and not (
-        state.checkpoints and family.keeps_saved_processor(config.model)
-    ):
-        # Weights that cannot be opened, a language without a token.
-        family.open_processor(config.model, None)
-    if config.adapt.method != "full":
-        print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, config.model, family)}")
+    trains = not has_ended(state, config)
+    if trains:
+        _check_model(config, state)
     as_begun = settled(state, config)
-    opened = _Opened.of(as_begun)
+    opened = _Opened.of(as_begun, trains=trains)
     data_keys = opened.keys({source.split: prepared_key(source, config.data) for source in opened.sources})
     try:
         continuation = request.decide(state, data_keys)
@@ -150,10 +152,22 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
         raise ResumeError(f"{error}{_changed_recordings(config, state, opened)}") from None
     if continuation.config.data.fingerprint != as_begun.data.fingerprint:
         # Another experiment begins, to which the defaults of now apply.
-        opened = _Opened.of(continuation.config)
+        opened = _Opened.of(continuation.config, trains=trains)
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
     return opened
+
+
+def _check_model(config: TrainConfig, state: State) -> None:
+    """Opens what a model is trained and decoded with; says which of its weights are trained."""
+    family = family_of(config.model)
+    check_search(config.decode, config.run.storage_options)
+    is_saved = state.checkpoints and family.keeps_saved_processor(config.model)
+    if not is_saved and not family.learns_processor(config.model):
+        # Weights that cannot be opened, a language without a token.
+        family.open_processor(config.model, None)
+    if config.adapt.method != "full":
+        print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, config.model, family)}")
 
 
 def _changed_recordings(config: TrainConfig, state: State, opened: _Opened) -> str:

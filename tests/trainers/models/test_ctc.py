@@ -204,6 +204,7 @@ class TestVocabulary:
         [
             ({"unk_token": "[PAD]"}, "must differ"),
             ({"vocabulary": "bpe", "vocabulary_file": "/v.json"}, "keep one of them"),
+            ({"vocabulary_file": "s3://bucket/v.json"}, "copy it to a disk, and give its path there"),
             ({"architecture": "wav2vec2-bert", "freeze_feature_encoder": True}, "freeze_feature_encoder is True"),
             ({"architecture": "wav2vec2-bert", "feat_extract_norm": "group"}, "feat_extract_norm is group"),
             ({"apply_spec_augment": True, "mask_feature_length": 17}, "is more than the 16 that there are"),

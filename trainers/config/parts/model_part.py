@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainers.config.parts.part import Location, Part, Positive, trains
+from trainers.config.storage_location import is_url
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 CtcArchitecture = Literal["wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2vec-audio"]
@@ -181,6 +182,8 @@ class ModelPart(Part):
 
     @model_validator(mode="after")
     def _ctc_fits(self) -> Self:
+        if self.vocabulary_file is not None and is_url(self.vocabulary_file):
+            raise ValueError(f"vocabulary_file is {self.vocabulary_file}: copy it to a disk, and give its path there")
         if self.vocabulary_file is not None and self.vocabulary in ("own", "bpe"):
             raise ValueError(f"vocabulary is {self.vocabulary}, and vocabulary_file names another: keep one of them")
         if len({self.word_delimiter_token, self.unk_token, self.pad_token}) < 3:
