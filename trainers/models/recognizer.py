@@ -64,7 +64,7 @@ class Decoding:
     beam: Beam | None = None
 
     def describe(self) -> dict[str, Any]:
-        """What stands as `decoding` in the record of a score; reads the files of a beam search."""
+        """What stands as `decoding` in the record of a score."""
         if self.beam is not None:
             weights = self.beam.weights[0]
             chosen = {"lm_weight": weights.lm, "word_score": weights.word, "rescoring_weight": weights.rescoring}

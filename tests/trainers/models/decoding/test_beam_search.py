@@ -16,11 +16,13 @@ from transformers import Wav2Vec2CTCTokenizer
 from tests.trainers.models.decoding.ngrams import SENTENCES, Ngrams, binary, every_text, random_logprobs, tokenizer_of
 from tests.trainers.models.test_ctc import build, clip, part
 from trainers.config.parts.decode_part import DecodePart, Weights
+from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.models.ctc.decoding.beam_search import BeamSearch, Hypothesis
-from trainers.models.ctc.decoding.decode_files import DecodeFiles
+from trainers.models.ctc.decoding.decode_files import DecodeFiles, local_files
 from trainers.models.recognizer import Beam, Decoding, Recognition
+from trainers.storage import sha256_of
 
 NOTHING = DecodeFiles(None, None)
 NO_WEIGHTS = Weights()
@@ -160,17 +162,17 @@ class TestVocabularies:
     def test_a_word_stands_in_a_text_of_byte_level_tokens_only_where_they_separate_it(
         self, tmp_path: Path, seed: int
     ) -> None:
-        tokenizer = tokenizer_of(
-            *(["to to to day day day xx xx"] * 3), "day day", "to to", vocabulary="bpe", vocab_size=300
-        )
+        learned = ["to to to day day day xx xx"] * 3 + ["day day", "to to"]
+        tokenizer = tokenizer_of(*learned, vocabulary="bpe", vocab_size=300)
         assert tokenizer.tokenize("today") == ["to", "day"] and tokenizer.tokenize(" today") == ["Ġto", "day"]
-        ids = [tokenizer.pad_token_id, *tokenizer.convert_tokens_to_ids(["to", "day", "Ġto", "Ġday"])]
+        vocabulary = tokenizer.get_vocab()
+        ids = [vocabulary[each] for each in (tokenizer.pad_token, "to", "day", "Ġto", "Ġday")]
         path = tmp_path / "words.txt"
         path.write_text("to\nday\ntoday")
         logprobs = np.full((5, len(tokenizer)), -90.0, np.float32)
         logprobs[:, ids] = random_logprobs(5, len(ids), seed)
-        texts = every_text(logprobs, tokenizer, ids)
-        listed = {text: score for text, score in texts.items() if {*text.split()} <= {"to", "day", "today"}}
+        likely = every_text(logprobs, tokenizer, ids)
+        listed = {text: score for text, score in likely.items() if {*text.split()} <= {"to", "day", "today"}}
         files = DecodeFiles(path, None)
         found = best(searching(tokenizer, files, lexicon=str(path)), logprobs, Weights(word=2.0))
         assert {each.text for each in found} == listed.keys()
@@ -290,15 +292,22 @@ class TestEdges:
             searching(tokenizer_of("ab"), DecodeFiles(word_list, path), lm="lm.arpa", lexicon=str(word_list))
 
 
-def test_the_record_names_files_by_their_content(tmp_path: Path, word_list: Path) -> None:
+def test_the_record_names_files_by_their_content_when_they_were_opened(tmp_path: Path, word_list: Path) -> None:
     arpa = Ngrams(SENTENCES).write(tmp_path / "lm.arpa")
-    search = searching(tokenizer_of(*TEXTS), DecodeFiles(word_list, arpa), lm="x/lm.arpa", lexicon="words.txt")
-    said = search.describe()
-    assert said["lm"].keys() == {"path", "sha256", "unit"} and said["lm"]["path"] == "x/lm.arpa"
-    assert said["words"] == len(WORDS) and said["words_left_out"] == 0
-    before = said["lm"]["sha256"]
-    arpa.write_text(arpa.read_text() + "\n")
-    assert search.describe()["lm"]["sha256"] != before
+    wanted = DecodePart(method="beam", lm=str(arpa), lexicon=str(word_list))
+
+    def said() -> dict[str, Any]:
+        with local_files(wanted, DEFAULT_STORAGE_OPTIONS, LocalSession(0, 1, 0)) as files:
+            search = searching(tokenizer_of(*TEXTS), files, lm=str(arpa), lexicon=str(word_list))
+        arpa.write_text(arpa.read_text() + "\n")
+        return search.describe()
+
+    first = said()
+    assert first["lm"].keys() == {"path", "sha256", "unit"} and first["lm"]["path"] == str(arpa)
+    assert first["lexicon"]["sha256"] == sha256_of(word_list)
+    assert first["words"] == len(WORDS) and first["words_left_out"] == 0
+    second = said()
+    assert sha256_of(arpa) not in (first["lm"]["sha256"], second["lm"]["sha256"]) and first["lm"] != second["lm"]
 
 
 def test_the_test_s_own_model_is_a_distribution() -> None:

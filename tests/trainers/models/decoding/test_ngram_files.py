@@ -1,15 +1,19 @@
 """Files of language models and word lists that cannot serve are told by their first bytes."""
 
 import gzip
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.trainers.models.decoding.ngrams import Ngrams, binary, tokenizer_of
+from tests.trainers.run_folder.test_checkpoint_parts import ThreadSession
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
+from trainers.models.ctc.decoding import decode_files
 from trainers.models.ctc.decoding.decode_files import DecodeFiles, check_files, local_files
 from trainers.models.ctc.decoding.lexicon import read_entries, spell
 from trainers.models.ctc.decoding.ngram_files import read_start, recognize, words_of
@@ -89,6 +93,32 @@ def test_files_of_a_bucket_are_opened_by_their_start_and_copied_for_the_search(
     assert not files.lm.exists() and not files.lm.parent.exists()
     with pytest.raises(ConfigError, match=r"decode\.lm: s3://.*gone\.arpa: no such file"):
         check_files(beam(lm=f"{s3_bucket}/gone.arpa"), options)
+
+
+def test_nodes_that_share_a_folder_have_copies_of_their_own_and_one_process_hashes(
+    s3_bucket: str, s3_endpoint: str, arpa: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = StorageOptions(s3_endpoint_url=s3_endpoint)
+    open_storage(f"{s3_bucket}/nodes", options).upload_file(arpa, "lm.arpa")
+    together, items, hashed = threading.Barrier(2), [None, None], []
+
+    def sha256_of(path: Path) -> str:
+        hashed.append(path)
+        return "0a"
+
+    monkeypatch.setattr(decode_files, "sha256_of", sha256_of)
+
+    def node(rank: int) -> DecodeFiles:
+        session = ThreadSession(rank, 2, 0, together, items)
+        with local_files(beam(lm=f"{s3_bucket}/nodes/lm.arpa"), options, session) as files:
+            assert files.lm is not None and files.lm.read_bytes() == arpa.read_bytes()
+        assert not files.lm.parent.exists()
+        return files
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(node, range(2))
+    assert first.lm != second.lm and hashed == [first.lm]
+    assert first.sha256 == second.sha256 == {"lm": "0a"}
 
 
 def test_a_word_list_without_words_and_one_that_is_not_utf_8_are_refused(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from trainers.errors import ConfigError
 from trainers.models.ctc.decoding.decode_files import DecodeFiles
 from trainers.models.ctc.decoding.lexicon import Lexicon, delimiter_of
 from trainers.models.ctc.decoding.rescoring import CausalScorer
-from trainers.storage import sha256_of
 
 # KenLM's logarithms are decimal.
 LN_10 = math.log(10)
@@ -81,7 +80,7 @@ class BeamSearch:
         Raises:
             ConfigError: a file cannot be used.
         """
-        self._tokenizer, self._part, self._files, self._rescorer = tokenizer, part, files, rescorer
+        self._tokenizer, self._part, self._hashes, self._rescorer = tokenizer, part, files.sha256, rescorer
         self.words = files.words(part, tokenizer)
         self._size = vocabulary_size
         self._blank = tokenizer.pad_token_id
@@ -115,7 +114,7 @@ class BeamSearch:
         return [_ranked(found[weights.lm, weights.word], weights) for weights in choices]
 
     def describe(self) -> dict[str, Any]:
-        """What decides its hypotheses beside weights, for the record of a score; reads the files."""
+        """What decides its hypotheses beside weights, for the record of a score."""
         part = self._part
         said: dict[str, Any] = {
             "method": part.method,
@@ -123,10 +122,9 @@ class BeamSearch:
             "beam_size_token": part.beam_size_token,
             "beam_threshold": part.beam_threshold,
         }
-        for name, path in (("lexicon", self._files.lexicon), ("lm", self._files.lm)):
-            if path is not None:
-                said[name] = {"path": getattr(part, name), "sha256": sha256_of(path)}
-        if part.lm is not None:
+        for name, sha256 in self._hashes.items():
+            said[name] = {"path": getattr(part, name), "sha256": sha256}
+        if "lm" in said:
             said["lm"]["unit"] = part.lm_unit
         if self.words is not None:
             said |= {"words": len(self.words.spellings), "words_left_out": len(self.words.left_out)}

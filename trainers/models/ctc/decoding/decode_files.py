@@ -3,9 +3,9 @@
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,10 +39,12 @@ class DecodeFiles:
     Attributes:
         lexicon: The word list here. None: there is none.
         lm: The n-gram model here. None: there is none.
+        sha256: Of the content of each, by its field's name.
     """
 
     lexicon: Path | None
     lm: Path | None
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, part: DecodePart, tokenizer: Any) -> Lexicon | None:
         """The words that hypotheses are made of: of the word list, else of a model of words; None: any text.
@@ -149,29 +151,33 @@ def content_hashes(part: DecodePart, storage_options: StorageOptions) -> dict[st
 def local_files(part: DecodePart, storage_options: StorageOptions, session: "Session") -> Iterator[DecodeFiles]:
     """The files, those of a bucket copied once a node, and deleted at the end. Every rank calls it.
 
+    The main process alone hashes them, once.
+
     Raises:
         ConfigError: see `check_files`.
         StorageError: a bucket or disk cannot be read.
     """
     session.raise_of_any(_problem(part, storage_options), "opening the files of decode")
-    locations = {"lexicon": part.lexicon, "lm": part.lm}
-    remote = {name: location for name, location in locations.items() if location is not None and is_url(location)}
-    local = {name: Path(location) for name, location in locations.items() if location is not None}
-    if not remote:
-        yield DecodeFiles(local.get("lexicon"), local.get("lm"))
-        return
+    locations = {name: location for name in FILE_FIELDS if (location := getattr(part, name)) is not None}
+    remote = {name: location for name, location in locations.items() if is_url(location)}
     token = session.broadcast(lambda: uuid4().hex, "naming the folder of the files of decode")
-    folder = Path(tempfile.gettempdir()) / f"rayscribe-decode-{token}"
-    local |= {name: folder / name for name in remote}
+    # Nodes may share their temporary folder.
+    node = hashlib.sha256(session.node.encode()).hexdigest()[:8]
+    folder = Path(tempfile.gettempdir()) / f"rayscribe-decode-{token}-{node}"
+    local = {name: folder / name if name in remote else Path(location) for name, location in locations.items()}
     try:
         if session.local_rank == 0:
             for name, location in remote.items():
                 parent, _, key = location.rpartition("/")
                 open_storage(parent, storage_options).download_file(key, folder / name)
         session.barrier("downloading the files of decode")
-        yield DecodeFiles(local.get("lexicon"), local.get("lm"))
+        hashes = session.broadcast(
+            lambda: {name: sha256_of(path) for name, path in local.items()}, "hashing the files of decode"
+        )
+        yield DecodeFiles(local.get("lexicon"), local.get("lm"), hashes)
+        session.barrier("closing the files of decode")
     finally:
-        if session.local_rank == 0:
+        if remote and session.local_rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
 
 
