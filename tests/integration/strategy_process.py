@@ -5,17 +5,26 @@ Arguments: a JSON list of runs, each with the words of task.py's command line, a
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
 
+from trainers.config import schema
 from trainers.main import main
 from trainers.storage.local_folder import LocalStorage
+from trainers.training import arguments
 from trainers.training.callbacks import ProgressReport
 from trainers.training.trainer import SpeechTrainer
+
+# A rank's shard of the optimizer's state among what is staged, and the step of its checkpoint.
+SHARD = re.compile(r"checkpoint-(\d+)-.*/(\w+optim_states\.pt|optimizer_0/\w+\.distcp)")
 
 
 def record_wrapped(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -24,8 +33,9 @@ def record_wrapped(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
     def training_step(self: SpeechTrainer, model: Any, *args: Any, **kwargs: Any) -> Any:
         stage = model.zero_optimization_stage() if hasattr(model, "zero_optimization_stage") else 0
-        weights = [weight.numel() for weight in self._recognizer.model.parameters()]
-        wrapped = {"type": type(model).__name__, "stage": stage, "empty": sum(count == 0 for count in weights)}
+        weights = list(self._recognizer.model.parameters())
+        shards = sum(isinstance(weight, DTensor) or weight.numel() == 0 for weight in weights)
+        wrapped = {"type": type(model).__name__, "stage": stage, "shards": shards}
         (folder / f"wrapped_{os.environ['RANK']}.json").write_text(json.dumps(wrapped))
         return original(self, model, *args, **kwargs)
 
@@ -49,16 +59,32 @@ def kill_in_upload(patch: pytest.MonkeyPatch, step: int) -> None:
     original = LocalStorage.upload_file
 
     def upload_file(self: LocalStorage, local: Path, key: str) -> None:
-        if local.name.endswith("optim_states.pt") and step_of(local) == step:
+        shard = SHARD.search(str(local))
+        if shard is not None and int(shard[1]) == step:
             os.kill(os.getpid(), signal.SIGKILL)
         original(self, local, key)
 
     patch.setattr(LocalStorage, "upload_file", upload_file)
 
 
-def step_of(shard: Path) -> int:
-    """The step of a shard's checkpoint."""
-    return int(shard.parent.name.removeprefix("global_step"))
+def write_whole_states(patch: pytest.MonkeyPatch) -> None:
+    """Lets the main process write FSDP2's whole states, as earlier versions did."""
+    whole = {"fsdp": True, "fsdp_config": {"version": 2, "state_dict_type": "FULL_STATE_DICT"}}
+    patch.setattr(arguments, "strategy_arguments", lambda part: whole)
+
+
+def shard_on_cpus(patch: pytest.MonkeyPatch) -> None:
+    """Lets FSDP2 run on CPUs, which torch can: the config refuses it, since accelerate would train under DDP."""
+    original = AcceleratorState.__init__
+
+    def new_state(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    patch.setattr(AcceleratorState, "__init__", new_state)
+    patch.setattr(schema, "refuse_contradictions", lambda *parts: None)
 
 
 KILLS = {"step": kill_at_step, "upload": kill_in_upload}
@@ -67,6 +93,9 @@ if __name__ == "__main__":
     for run in json.loads(sys.argv[1]):
         with pytest.MonkeyPatch.context() as patch:
             record_wrapped(patch, Path(run["folder"]))
+            shard_on_cpus(patch)
+            if "whole" in run:
+                write_whole_states(patch)
             if "kill" in run and os.environ["RANK"] == str(run["rank"]):
                 KILLS[run["kill"]](patch, run["step"])
             code = main(run["words"])

@@ -1,4 +1,4 @@
-"""DDP and ZeRO over two ranks of torchrun: the same mathematics, checkpoints in shards, and going on from them."""
+"""DDP, ZeRO and FSDP2 over two ranks of torchrun: the same mathematics, sharded checkpoints, going on from them."""
 
 import json
 import os
@@ -24,14 +24,22 @@ from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 
 MAX_STEPS, SAVE_STEPS, EVAL_STEPS = 20, 8, 4
-DDP = "ddp"
+DDP, FSDP = "ddp", "fsdp"
 STRATEGIES: dict[str, dict[str, Any]] = {
     DDP: {},
+    FSDP: {"strategy.name": "fsdp"},
     "zero1": {"strategy.name": "deepspeed", "strategy.zero_stage": 1},
     "zero2": {"strategy.name": "deepspeed", "strategy.zero_stage": 2},
     # Without a threshold the model is too small for a weight of it to be sharded.
     "zero3": {"strategy.name": "deepspeed", "strategy.zero_stage": 3, "strategy.stage3_param_persistence_threshold": 0},
 }
+# What a checkpoint of two nodes has of both, and only of one.
+NODES_SHARDS = {
+    "zero3": {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)},
+    FSDP: {"__0_0.distcp", "__1_0.distcp", ".metadata"},
+}
+# How names of what is no part of a model begin.
+SHARDED = ("global_step", "zero_to", "latest", "scheduler", "pytorch_model", "optimizer")
 # Relative, over 20 steps from the same weights: the ranks' gradients are added in another order.
 CURVE_TOLERANCE = 1e-5
 WEIGHT_TOLERANCE = 1e-6
@@ -166,13 +174,14 @@ def runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TorchrunRuns:
         ("zero1", "DeepSpeedEngine", 1, False),
         ("zero2", "DeepSpeedEngine", 2, False),
         ("zero3", "DeepSpeedEngine", 3, True),
+        (FSDP, "FSDPWhisperForConditionalGeneration", 0, True),
     ],
 )
 def test_each_strategy_wraps_the_model_in_its_own_way(
     runs: TorchrunRuns, name: str, kind: str, stage: int, shards_weights: bool
 ) -> None:
     for wrapped in runs.wrapped(name):
-        assert (wrapped["type"], wrapped["stage"], wrapped["empty"] > 0) == (kind, stage, shards_weights)
+        assert (wrapped["type"], wrapped["stage"], wrapped["shards"] > 0) == (kind, stage, shards_weights)
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != DDP])
@@ -186,20 +195,21 @@ def test_all_strategies_train_the_same(runs: TorchrunRuns, name: str) -> None:
         assert torch.allclose(weight, expected[key], rtol=0, atol=WEIGHT_TOLERANCE), key
 
 
-@pytest.mark.parametrize("name", ["zero2", "zero3"])
+@pytest.mark.parametrize("name", ["zero2", "zero3", FSDP])
 def test_the_model_of_a_sharded_run_is_an_ordinary_one(runs: TorchrunRuns, name: str) -> None:
     folder = runs.folder(name) / "model"
     opened: Any = WhisperForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
     loading = opened[1]
     assert not any(loading.values()), loading
     names = {path.name for path in folder.iterdir()}
-    assert not [item for item in names if item.startswith(("global_step", "zero_to", "latest", "scheduler"))]
+    assert not [item for item in names if item.startswith(SHARDED)]
 
 
-def test_the_model_scores_what_the_last_evaluation_said(runs: TorchrunRuns, tmp_path: Path) -> None:
-    best = json.loads((runs.folder("zero3") / "result.json").read_text())
+@pytest.mark.parametrize("name", ["zero3", FSDP])
+def test_the_model_scores_what_the_last_evaluation_said(runs: TorchrunRuns, tmp_path: Path, name: str) -> None:
+    best = json.loads((runs.folder(name) / "result.json").read_text())
     words = ["task.py", "--config", str(runs.recipe), "--no-ray", "--verb", "evaluate", "--split", "validation"]
-    words += ["--model", str(runs.folder("zero3")), "--set", "run.name=score", "--set", f"run.storage_path={tmp_path}"]
+    words += ["--model", str(runs.folder(name)), "--set", "run.name=score", "--set", f"run.storage_path={tmp_path}"]
     words += ["--set", "scaling.num_workers=1"]
     done = subprocess.run(
         [sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -231,31 +241,46 @@ def test_killed_runs_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
     starts = [
         [runs.start("killed3", "zero3", rank=1, kill="step", step=13)],
         [runs.start("killed3", "zero3"), runs.start("killed2", "zero2", rank=0, kill="step", step=SAVE_STEPS + 3)],
-        [runs.start("killed2", "zero2")],
+        [runs.start("killed2", "zero2"), runs.start("killed-fsdp", FSDP, rank=1, kill="step", step=13)],
+        [runs.start("killed-fsdp", FSDP)],
     ]
     ends = [runs.run(*each) for each in starts]
-    assert [code == 0 for code, _ in ends] == [False, False, True], ends[-1][1]
-    assert [said.count(f"resuming from checkpoint-{SAVE_STEPS}-a1-") for _, said in ends] == [0, 1, 1]
-    for name, strategy in (("killed3", "zero3"), ("killed2", "zero2")):
+    assert [code == 0 for code, _ in ends] == [False, False, False, True], ends[-1][1]
+    assert [said.count(f"resuming from checkpoint-{SAVE_STEPS}-a1-") for _, said in ends] == [0, 1, 1, 1]
+    for name, strategy in (("killed3", "zero3"), ("killed2", "zero2"), ("killed-fsdp", FSDP)):
         assert runs.numbers(name) == runs.numbers(strategy)
         expected = runs.weights(strategy)
         assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(name).items())
 
 
-def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: TorchrunRuns) -> None:
-    code, said = runs.run_on_two_nodes(runs.start("nodes", "zero3", rank=1, kill="upload", step=SAVE_STEPS))
+def test_a_run_goes_on_from_whole_states_of_fsdp2_that_earlier_versions_wrote(runs: TorchrunRuns) -> None:
+    code, said = runs.run(runs.start("whole-states", FSDP, whole=True, rank=1, kill="step", step=13))
     assert code != 0, said
-    assert runs.checkpoints("nodes") == (), "half of it is stored"
+    (before,) = runs.checkpoints("whole-states")
+    assert {"pytorch_model_fsdp.bin", "optimizer.bin"} <= set(before.files)
+    code, said = runs.run(runs.start("whole-states", FSDP))
+    assert code == 0, said
+    assert runs.numbers("whole-states") == runs.numbers(FSDP)
+    assert "optimizer_0/.metadata" in runs.checkpoints("whole-states")[-1].files
+    expected = runs.weights(FSDP)
+    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights("whole-states").items())
+
+
+@pytest.mark.parametrize("name", NODES_SHARDS)
+def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: TorchrunRuns, name: str) -> None:
+    run = f"nodes-{name}"
+    code, said = runs.run_on_two_nodes(runs.start(run, name, rank=1, kill="upload", step=SAVE_STEPS))
+    assert code != 0, said
+    assert runs.checkpoints(run) == (), "half of it is stored"
     # What was staged completely costs no step.
-    code, said = runs.run_on_two_nodes(runs.start("nodes", "zero3"))
+    code, said = runs.run_on_two_nodes(runs.start(run, name))
     assert code == 0, said
     assert f"resuming from checkpoint-{SAVE_STEPS}-a1-" in said
-    for checkpoint in runs.checkpoints("nodes"):
-        shards = {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)}
-        assert shards <= {Path(name).name for name in checkpoint.files}
-    assert runs.numbers("nodes") == runs.numbers("zero3")
-    expected = runs.weights("zero3")
-    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights("nodes").items())
+    for checkpoint in runs.checkpoints(run):
+        assert NODES_SHARDS[name] <= {Path(file).name for file in checkpoint.files}
+    assert runs.numbers(run) == runs.numbers(name)
+    expected = runs.weights(name)
+    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(run).items())
     left = [path for node in ("0", "1") for path in (runs.root / f"disk-{node}").glob("rayscribe-staging-*/*/*")]
     assert left == [], "nothing stays on the nodes' disks"
 

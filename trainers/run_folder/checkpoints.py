@@ -39,8 +39,11 @@ BASE, ORIGINAL = "base.json", "original.json"
 _BASE_COMPLETE = "config.json"
 _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
 _WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
-# The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together; of FSDP.
-_SHARDS = re.compile(r"global_step\d+/.*|latest|zero_to_\w+\.py|pytorch_model_fsdp\.bin|optimizer\.bin")
+# The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together.
+_DEEPSPEED = r"global_step\d+/.*|latest|zero_to_\w+\.py"
+# Of FSDP2: each rank's shards, and what they are parts of; whole states in checkpoints of earlier versions.
+_FSDP = r"(pytorch_model_fsdp|optimizer)(_0/.*|\.bin)"
+_SHARDS = re.compile(f"{_DEEPSPEED}|{_FSDP}")
 # The rank whose shard a file is.
 _OWNER = re.compile(r"zero_pp_rank_(\d+)_")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")

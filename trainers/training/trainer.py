@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers import Seq2SeqTrainingArguments, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
 from trainers.data.augmentation.augmenter import Augmenter
@@ -24,6 +24,7 @@ from trainers.run_folder.checkpoints import ORIGINAL
 from trainers.training.acceleration.batches_ahead import BatchesAhead
 from trainers.training.callbacks import MATCHING
 from trainers.training.schedule import Schedule, new_scheduler
+from trainers.training.strategies.sharded_states import ShardedStates
 from trainers.training.strategies.whole_weights import shards_weights, whole_weights
 from trainers.training.strategies.zero import sharding_known
 
@@ -168,7 +169,7 @@ class Collator:
         return {**labels, **own, "samples": given, "sizes": sizes.tolist()}
 
 
-class SpeechTrainer(Seq2SeqTrainer):
+class SpeechTrainer(ShardedStates):
     """One rank's training loop.
 
     Attributes:

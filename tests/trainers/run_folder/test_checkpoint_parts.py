@@ -70,6 +70,20 @@ def test_it_is_entered_once_all_parts_are_stored(folder: RunFolder, tmp_path: Pa
     assert list(model_of(made).files) == ["model.safetensors"], "a shard is no part of the model"
 
 
+def test_shards_of_fsdp2_are_stored_with_what_they_are_parts_of(folder: RunFolder, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint-8-a1-x"
+    shards = [f"{of}_0/{name}" for of in ("optimizer", "pytorch_model_fsdp") for name in (".metadata", "__1_0.distcp")]
+    for name in ("model.safetensors", *shards):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(name.encode())
+    stage(path, step=8, attempt=1, metrics={"eval_wer": 5.0})
+    made = upload_staged(path, first_group(folder), KEEP_ALL)
+    assert list(made.files) == ["model.safetensors", *shards]
+    fetch(folder.storage.sub(CHECKPOINTS), made, tmp_path / "fetched")
+    assert [(tmp_path / "fetched" / name).read_bytes().decode() for name in shards] == shards
+    assert list(model_of(made).files) == ["model.safetensors"], "a shard is no part of the model"
+
+
 def test_nobody_waits_for_parts_of_a_run_that_was_taken_over(folder: RunFolder, tmp_path: Path) -> None:
     driver = begin(folder)
     stale = group_of(driver, "x")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from transformers import WhisperConfig, WhisperForConditionalGeneration, set_seed
 
 from trainers.training.strategies.whole_weights import shards_weights, whole_weights
@@ -44,6 +44,7 @@ def train_and_score(rank: int, folder: Path, *, sharded: bool) -> None:
         for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
+        register_fsdp_forward_method(model, "generate")
     assert shards_weights(model) == sharded
     optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)
     inputs = torch.randn(2, 80, 100, generator=torch.Generator().manual_seed(1))

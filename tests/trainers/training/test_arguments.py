@@ -146,7 +146,7 @@ class TestStrategy:
 
     def test_fsdp_is_version_2(self) -> None:
         rendered = strategy_arguments(config({"strategy.name": "fsdp", "scaling.use_gpu": True}).strategy)
-        assert rendered == {"fsdp": True, "fsdp_config": {"version": 2, "state_dict_type": "FULL_STATE_DICT"}}
+        assert rendered == {"fsdp": True, "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
         made = Seq2SeqTrainingArguments(use_cpu=True, report_to="none", **rendered)
         assert made.fsdp_plugin_args is not None
         assert made.fsdp_plugin_args["fsdp_version"] == 2

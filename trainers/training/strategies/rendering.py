@@ -12,7 +12,7 @@ def strategy_arguments(part: StrategyPart) -> dict[str, Any]:
     if part.name == "deepspeed":
         return {"deepspeed": ds_config_of(part)}
     if part.name == "fsdp":
-        return {"fsdp": True, "fsdp_config": {"version": 2, "state_dict_type": "FULL_STATE_DICT"}}
+        return {"fsdp": True, "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
     return {}
 
 

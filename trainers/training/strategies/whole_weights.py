@@ -59,9 +59,13 @@ def _unsharded(root: FSDPModule) -> Iterator[None]:
     for module in modules:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
+    # The Trainer makes it a forward pass around others, at whose end the root would be sharded again in the middle.
+    as_forward = vars(root).pop("generate", None)
     try:
         yield
     finally:
+        if as_forward is not None:
+            vars(root)["generate"] = as_forward
         for module in modules:
             module.reshard()
             module.set_reshard_after_forward(True, recurse=False)

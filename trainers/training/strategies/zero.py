@@ -18,6 +18,8 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 
 from trainers.config.parts.strategy_part import StrategyPart
 
+ACCELERATE_NOTES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
+
 
 @contextmanager
 def sharding_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
@@ -30,10 +32,21 @@ def sharding_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
             # It would take a GPU that this machine has.
             os.environ["DS_ACCELERATOR"] = "cpu"
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    try:
+        with _process_group(on_gpu=on_gpu):
+            yield
+    finally:
+        # Where accelerate leaves a note for the processes that it starts, a later run of this one would shard, too.
+        for name in ACCELERATE_NOTES:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _process_group(*, on_gpu: bool) -> Iterator[None]:
+    """The ranks' group, or one of a process that is alone: they ask for it all the same, and DeepSpeed for MPI."""
     if torch.distributed.is_initialized():
         yield
         return
-    # A process that is alone: they ask for a group all the same, and DeepSpeed would look for MPI.
     store = HashStore()
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", store=store, rank=0, world_size=1)
     os.environ["LOCAL_RANK"] = "0"
