@@ -269,7 +269,7 @@ def test_a_checkpoint_that_was_copied_without_its_base_is_not_scored(with_adapte
     elsewhere = with_adapter.model_copy(
         update={"run": with_adapter.run.model_copy(update={"storage_path": str(tmp_path)})}
     )
-    with pytest.raises(DamagedError, match=rf"--model {copied}: .*/base-\w+: is missing, and the adapter was trained"):
+    with pytest.raises(DamagedError, match=rf"--model {copied}: .*/base-\w+: is missing, and the run began with it"):
         evaluate(elsewhere, LocalEngine(), model=str(copied), split="test")
 
 
@@ -282,7 +282,7 @@ def test_an_adapter_whose_base_has_changed_is_not_continued(
     content = bytearray(base.read_bytes())
     content[-1] ^= 1
     base.write_bytes(content)
-    with pytest.raises(ResumeError, match="holds other weights than the adapter was trained on"):
+    with pytest.raises(ResumeError, match="holds other weights than the run began with"):
         fit(wanted, LocalEngine())
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -210,6 +211,21 @@ def test_a_vocabulary_that_is_no_file_is_refused_with_the_fix(tones: Path, tmp_p
     model = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
     with pytest.raises(ConfigError, match=r"cannot be read: .*; give a JSON object of tokens and their ids"):
         fit(small(tones, tmp_path, {"model": {**model, "vocabulary_file": str(tmp_path)}}), LocalEngine())
+
+
+def test_a_loss_that_is_not_finite_in_an_older_journal_does_not_stop_the_end(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = small(tones, tmp_path, {"training.max_steps": 4})
+    stop_after(wanted, 4, monkeypatch)
+    path = sorted((run_folder(wanted) / "journal").iterdir())[-1]
+    entry = json.loads(path.read_text())
+    entry["checkpoint"]["metrics"]["eval_loss"] = math.nan
+    path.write_text(json.dumps(entry))
+    fit(wanted, LocalEngine())
+    ended = Journal(RunFolder.of(wanted)).read().finished
+    assert ended is not None
+    assert ended.result["validation"] == {**entry["checkpoint"]["metrics"], "eval_loss": None}
 
 
 class TestRecordings:

@@ -109,7 +109,9 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
     files = _store(staged, checkpoint, target)
     for index in range(1, count):
         files |= _await_part(target, index, writer)
-    complete = replace(checkpoint, name=name, files=dict(sorted(files.items())))
+    # Scores of this group are finite; another's may be of an earlier version.
+    metrics = checkpoint.metrics if name == checkpoint.name else checkpoint.finite_metrics
+    complete = replace(checkpoint, name=name, metrics=metrics, files=dict(sorted(files.items())))
     target.write_bytes(MANIFEST, json.dumps(asdict(complete), indent=1).encode())
     for old in _enter(complete, writer, retention):
         writer.folder.storage.delete_tree(f"{CHECKPOINTS}/{old}", first=MANIFEST)
@@ -245,23 +247,25 @@ def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
     fetch_base(storage, local)
 
 
-def fetch_base(storage: Storage, local: Path) -> None:
+def fetch_base(storage: Storage, local: Path, *, trains: bool = True) -> None:
     """Copies the run's own weights that a checkpoint names beside it here; nothing for one that names none.
 
     Args:
         storage: The folder above the checkpoint.
         local: The checkpoint's files here.
+        trains: Whether it is trained on, so that it needs those that it is matched with, too.
 
     Raises:
         DamagedError: they are missing. Whether they are the right ones is seen when they are opened.
         StorageError: the storage is not available.
     """
-    base = next((local / file for file in (BASE, ORIGINAL) if (local / file).is_file()), None)
+    named = (BASE, ORIGINAL) if trains else (BASE,)
+    base = next((local / file for file in named if (local / file).is_file()), None)
     name = json.loads(base.read_bytes())["folder"] if base is not None else None
     if name is None:
         return
     if not _BASE_FOLDER.fullmatch(name) or not storage.exists(f"{name}/{_BASE_COMPLETE}"):
-        raise DamagedError(f"{storage.url(name)}: is missing, and the adapter was trained on it; put it back there")
+        raise DamagedError(f"{storage.url(name)}: is missing, and the run began with it; put it back there")
     if not (local.parent / name).exists():
         storage.download_folder(name, local.parent / name)
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from trainers.errors import ResumeError
 from trainers.run_folder.layout import ATTEMPTS, JOURNAL, RunFolder, now
-from trainers.storage.json_files import to_json
+from trainers.storage.json_files import finite, to_json
 
 _PARALLEL_READS = 16
 # After a lost race, so that many who race for entry after entry do not keep each other from it.
@@ -52,6 +52,11 @@ class Checkpoint:
     metrics: dict[str, float]
     created: str
     files: dict[str, dict[str, Any]]
+
+    @property
+    def finite_metrics(self) -> dict[str, Any]:
+        """Its metrics as JSON has them; None for a loss that is not finite, which earlier versions entered."""
+        return {name: finite(value) for name, value in self.metrics.items()}
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _result(order: WorkOrder, best: Checkpoint, test: dict[str, Any] | None) -> 
     return {
         "best_checkpoint": best.name,
         "best_step": best.step,
-        "validation": best.metrics,
+        "validation": best.finite_metrics,
         **normalizer_named(order.config.data.normalizer_name).to_json_dict(),
         "test": test,
         "test_data": order.sets["test"].key if "test" in order.sets else None,

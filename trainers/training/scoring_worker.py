@@ -86,7 +86,7 @@ def _open_model(order: EvaluateOrder, session: Session) -> Recognizer:
         storage, local = open_storage(parent, order.config.run.storage_options), f"{folder}/model"
         storage.download_folder(name, Path(local))
         try:
-            fetch_base(storage, Path(local))
+            fetch_base(storage, Path(local), trains=False)
             local = str(merge_folder(Path(local)))
             return _load(order.config, local, None, session)
         except (ConfigError, DamagedError) as error:

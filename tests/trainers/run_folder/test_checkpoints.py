@@ -1,5 +1,7 @@
 """Checkpoints: complete or absent, retained by score, verified when they are fetched."""
 
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +12,13 @@ from tests.trainers.run_folder.writers import begin, first_group, group_of, stag
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import DamagedError, FencedError, StorageError
 from trainers.run_folder.checkpoints import (
+    BASE,
     MANIFEST,
+    ORIGINAL,
     RetentionPolicy,
     Uploader,
     fetch,
+    fetch_base,
     list_checkpoints,
     newest,
     quarantine,
@@ -23,7 +28,7 @@ from trainers.run_folder.checkpoints import (
 )
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import list_staged
+from trainers.run_folder.staging import list_staged, stage
 from trainers.storage import RetryPolicy, Storage, open_storage
 
 KEEP_ONE = RetentionPolicy(1, "eval_wer")
@@ -149,6 +154,29 @@ def test_what_another_group_staged_comes_home_under_a_name_of_its_own(tmp_path: 
     home = upload_staged(staged(tmp_path, 5), group_of(driver, "y"), KEEP_ONE)
     assert home.name == "checkpoint-5-a1-x-y"
     assert list_checkpoints(folder) == [home]
+
+
+def test_what_an_older_version_staged_may_have_a_loss_that_is_not_finite(tmp_path: Path, storage: Storage) -> None:
+    driver = begin(RunFolder(storage))
+    group_of(driver, "x")
+    path = tmp_path / "checkpoint-5-a1-x"
+    path.mkdir()
+    stage(path, step=5, attempt=1, metrics={"eval_wer": 10.0, "eval_loss": math.inf})
+    home = upload_staged(path, group_of(driver, "y"), KEEP_ONE)
+    assert home.metrics == {"eval_wer": 10.0, "eval_loss": None}
+    assert list_checkpoints(driver.folder) == [home]
+
+
+def test_weights_beside_a_checkpoint_are_fetched_where_its_model_is_made_of_them(tmp_path: Path) -> None:
+    elsewhere, base = open_storage(str(tmp_path / "elsewhere")), json.dumps({"folder": "base-0123456789abcdef"})
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / ORIGINAL).write_text(base)
+    fetch_base(elsewhere, tmp_path / "model", trains=False)
+    with pytest.raises(DamagedError, match="base-0123456789abcdef: is missing, and the run began with it"):
+        fetch_base(elsewhere, tmp_path / "model")
+    (tmp_path / "model" / BASE).write_text(base)
+    with pytest.raises(DamagedError, match="base-0123456789abcdef: is missing"):
+        fetch_base(elsewhere, tmp_path / "model", trains=False)
 
 
 def test_what_killed_groups_left_half_uploaded_is_swept_and_nothing_else(tmp_path: Path, storage: Storage) -> None:

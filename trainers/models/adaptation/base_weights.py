@@ -65,8 +65,8 @@ class Base:
         """
         if not (folder / file).is_file():
             raise DamagedError(
-                f"{folder}: holds an adapter, and no {file} that says which weights it was trained on: name a "
-                "checkpoint of a run, or a model that the adapter is merged into"
+                f"{folder}: has no {file}, which says which weights the run began with: name a checkpoint of a run, or "
+                "a model without an adapter"
             )
         return cls(**json.loads((folder / file).read_text()))
 
@@ -79,14 +79,14 @@ class Base:
         return model.model_copy(update={"revision": self.revision}) if self.folder is None else model
 
     def check(self, network: Any) -> None:
-        """Refuses other weights than the adapter was trained on.
+        """Refuses other weights than the run began with.
 
         Raises:
             DamagedError: they have changed.
         """
         if fingerprint(network) != self.sha256:
             raise DamagedError(
-                f"{self.name_or_path or self.folder}: holds other weights than the adapter was trained on: put those "
+                f"{self.name_or_path or self.folder}: holds other weights than the run began with: put those "
                 "back where they were, or name another run (--set run.name=…)"
             )
 

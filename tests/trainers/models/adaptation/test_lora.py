@@ -109,7 +109,7 @@ def test_another_base_is_refused(tmp_path: Path) -> None:
     trained(network("whisper")).save(folder)
     name = json.loads((folder / "base.json").read_text())["folder"]
     network("whisper", seed=1).save_pretrained(tmp_path / name)
-    with pytest.raises(DamagedError, match=f"{name}: holds other weights than the adapter was trained on"):
+    with pytest.raises(DamagedError, match=f"{name}: holds other weights than the run began with"):
         Adapter.opened(folder)
 
 
@@ -126,7 +126,7 @@ def test_an_adapter_with_weights_left_out_is_refused(tmp_path: Path) -> None:
 def test_an_adapter_that_names_no_base_is_refused(tmp_path: Path) -> None:
     trained(network("whisper")).save(tmp_path)
     (tmp_path / "base.json").unlink()
-    with pytest.raises(DamagedError, match=r"holds an adapter, and no base\.json"):
+    with pytest.raises(DamagedError, match=r"has no base\.json, which says which weights the run began with"):
         merge_folder(tmp_path)
 
 
