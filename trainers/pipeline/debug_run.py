@@ -218,9 +218,11 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     arguments = {name: value for name, value in training.training_args.items() if name not in LEFT_OUT}
     if "dataloader_num_workers" in arguments:
         arguments["dataloader_num_workers"] = min(arguments["dataloader_num_workers"], 1)
+    # Else all recordings to mix in would be read, to be remembered in a folder that is thrown away.
+    data = {"cache_dir": None, "max_bad_fraction": 0.5, "fingerprint": "manifest"}
     changes: dict[str, Any] = {
         "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},
-        "data": {**_few_clips(config, folder).model_dump(), "cache_dir": None, "max_bad_fraction": 0.5},
+        "data": {**_few_clips(config, folder).model_dump(), **data},
         "scaling": {},
         "strategy": config.strategy.model_dump() if _tries_strategy(config) else {},
         "adapt.n": min(config.adapt.n, LAYERS) if config.adapt.n is not None else None,

@@ -4,9 +4,11 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config, write_corpus
+from trainers.data.sources import fingerprint
 from trainers.data.sources.opening import open_sources
 from trainers.errors import ConfigError
 from trainers.pipeline.debug_run import debug, left_out, small_config
+from trainers.pipeline.splits import open_config_mixed
 
 GPU = {"training.fp16": True, "training.training_args": {"tf32": True, "adam_beta1": 0.8}, "scaling.use_gpu": True}
 
@@ -79,6 +81,18 @@ def test_manifests_are_cut_with_what_they_say_of_each_clip(tmp_path: Path) -> No
     assert [len(source.table) for source in after] == [16, 3]
     for long, short in zip(before, after, strict=True):
         assert short.table.to_pylist() == long.table.slice(0, len(short.table)).to_pylist()
+
+
+def test_recordings_to_mix_are_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("train", "validation", "noise"):
+        write_corpus(tmp_path, ["da"] * 3, durations_s=[0.2] * 3, name=name)
+    data = {split: str(tmp_path / f"{split}.csv") for split in ("train", "validation")}
+    small = small_config(config({"data": data, "augment.noise_manifest": str(tmp_path / "noise.csv")}), tmp_path)
+    read: list[str] = []
+    monkeypatch.setattr(fingerprint, "_sha256", read.append)
+    (noise,) = open_config_mixed(small)
+    assert len(noise.table) == 3
+    assert read == []
 
 
 @pytest.mark.parametrize(
