@@ -1,17 +1,21 @@
 """Hypotheses that a causal language model scores again."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from tests.trainers.models.decoding.ngrams import random_logprobs, tokenizer_of
+from tests.trainers.run_folder.test_checkpoint_parts import ThreadSession
 from trainers.config.parts.decode_part import DecodePart, Weights
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
+from trainers.models.ctc.decoding import rescoring
 from trainers.models.ctc.decoding.beam_search import BeamSearch
 from trainers.models.ctc.decoding.causal_lm import open_tokenizer
 from trainers.models.ctc.decoding.decode_files import DecodeFiles
@@ -53,6 +57,51 @@ def test_a_text_s_score_is_the_sum_over_its_tokens_and_its_end(folder: Path) -> 
         wanted.append(float(torch.stack(each).sum()))
     assert scorer.logprobs(TEXTS) == pytest.approx(wanted, abs=1e-4)
     assert scorer.logprobs([]) == []
+
+
+def test_texts_are_computed_together_as_far_as_their_logits_have_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = CausalScorer.open(str(folder), ALONE, CPU)
+    wanted, sizes, forward = scorer.logprobs(TEXTS), [], GPT2LMHeadModel.forward
+
+    def counted(self: Any, **inputs: Any) -> Any:
+        sizes.append(inputs["input_ids"].numel())
+        return forward(self, **inputs)
+
+    monkeypatch.setattr(GPT2LMHeadModel, "forward", counted)
+    monkeypatch.setattr(rescoring, "LOGITS_AT_ONCE", 8 * GPT2Config.from_pretrained(folder).vocab_size)
+    assert scorer.logprobs(TEXTS) == pytest.approx(wanted, abs=1e-4)
+    assert len(sizes) > 1 and max(sizes) <= 8
+
+
+def test_ranks_open_one_commit_of_the_hub_and_the_same_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(rescoring, "revision_of", lambda name: f"commit-{len(opened)}")
+    load = AutoModelForCausalLM.from_pretrained
+
+    def from_pretrained(name: str, *, revision: str, **options: Any) -> Any:
+        opened.append(revision)
+        return load(name, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    together, items = threading.Barrier(2), [None, None]
+    other = write_model(tmp_path / "other")
+    changed = GPT2LMHeadModel.from_pretrained(other)
+    torch.nn.init.zeros_(changed.transformer.wte.weight)
+    changed.save_pretrained(other)
+
+    def node(rank: int, path: Path) -> CausalScorer:
+        return CausalScorer.open(str(path), ThreadSession(rank, 2, rank, together, items), CPU)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(node, range(2), (folder, folder))
+        assert first.describe() == second.describe() and opened == ["commit-0"] * 2
+        for each in [pool.submit(node, rank, path) for rank, path in enumerate((folder, other))]:
+            with pytest.raises(ConfigError, match="differ between ranks: give a folder that all nodes share"):
+                each.result()
 
 
 def test_its_weight_ranks_the_hypotheses_of_the_beam(folder: Path) -> None:

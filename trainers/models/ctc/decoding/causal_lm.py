@@ -9,6 +9,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from trainers.errors import ConfigError
 from trainers.storage.hub_errors import read_from_hub
 
+# The branch of a repository of the Hub that is opened where none is named.
+MAIN = "main"
+
 
 @dataclass(frozen=True)
 class CausalTokenizer:
@@ -30,23 +33,30 @@ class CausalTokenizer:
         return [self.start, *inner, *([self.end] if self.end is not None else [])]
 
 
-def open_tokenizer(name: str) -> CausalTokenizer:
+def revision_of(name: str) -> str:
+    """The commit of the Hub's main branch, for all who open it; main for a folder. Errors as of `open_tokenizer`."""
+    config = reading(name, lambda: AutoConfig.from_pretrained(name))
+    return getattr(config, "_commit_hash", None) or MAIN
+
+
+def open_tokenizer(name: str, revision: str = MAIN) -> CausalTokenizer:
     """Opens the tokenizer of `decode.rescoring_model`, whose config must be a causal language model's.
 
     Args:
         name: Hub id or folder.
+        revision: Of the Hub, see `revision_of`.
 
     Raises:
         ConfigError: it cannot be opened, is another kind of model, or has no token to begin with.
         StorageError: the Hub does not respond.
     """
-    config = reading(name, lambda: AutoConfig.from_pretrained(name))
+    config = reading(name, lambda: AutoConfig.from_pretrained(name, revision=revision))
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ConfigError(
             f"decode.rescoring_model: {name} has model_type {config.model_type}, which AutoModelForCausalLM does not "
             "open: name a causal language model, such as a GPT-2"
         )
-    tokenizer = reading(name, lambda: AutoTokenizer.from_pretrained(name))
+    tokenizer = reading(name, lambda: AutoTokenizer.from_pretrained(name, revision=revision))
     start = next((id for id in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id is not None), None)
     if start is None:
         raise ConfigError(

@@ -1,17 +1,20 @@
 """How probable texts are by a causal language model of Hugging Face."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
 from trainers.distributed.session import Session
-from trainers.models.ctc.decoding.causal_lm import CausalTokenizer, open_tokenizer, reading
+from trainers.errors import ConfigError
+from trainers.models.ctc.decoding.causal_lm import CausalTokenizer, open_tokenizer, reading, revision_of
 
 # Texts of one forward pass.
 TEXTS_AT_ONCE = 32
+# Logits of one forward pass, 256 MiB in float32; a vocabulary of 128,000 has them in 20 texts of 25 tokens.
+LOGITS_AT_ONCE = 2**26
 
 
 class CausalScorer:
@@ -35,18 +38,26 @@ class CausalScorer:
         """Opens a model on every rank; the first of each node downloads it. Every rank calls it.
 
         Raises:
-            ConfigError: it cannot be opened, or is no causal language model.
+            ConfigError: it cannot be opened, is no causal language model, or is not the same on every rank.
             StorageError: the Hub does not respond.
         """
+        revision = session.broadcast(lambda: revision_of(name), "resolving the model of decode.rescoring_model")
 
         def load() -> CausalScorer:
-            tokenizer = open_tokenizer(name)
-            network = reading(name, lambda: AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32))
+            tokenizer, options = open_tokenizer(name, revision), {"revision": revision, "dtype": torch.float32}
+            network = reading(name, lambda: AutoModelForCausalLM.from_pretrained(name, **options))
             return cls(name, tokenizer, network, device)
 
         first = load() if session.local_rank == 0 else None
         session.barrier("downloading the model of decode.rescoring_model")
-        return first if first is not None else load()
+        opened = first if first is not None else load()
+        hashes = session.gather(opened._sha256, "comparing the model of decode.rescoring_model")
+        if len({*hashes}) > 1:
+            raise ConfigError(
+                f"decode.rescoring_model: the weights in {name} differ between ranks: give a folder that all nodes "
+                "share, or a Hub id"
+            )
+        return opened
 
     @torch.no_grad()
     def logprobs(self, texts: Sequence[str]) -> list[float]:
@@ -56,8 +67,7 @@ class CausalScorer:
             texts: Of one utterance, so that what is computed together depends on nothing else.
         """
         found: list[float] = []
-        for first in range(0, len(texts), TEXTS_AT_ONCE):
-            rows = [self._tokenizer.ids(text) for text in texts[first : first + TEXTS_AT_ONCE]]
+        for rows in self._together([self._tokenizer.ids(text) for text in texts]):
             width, device = max(2, *map(len, rows)), self._network.device
             ids = torch.full((len(rows), width), self._tokenizer.start, dtype=torch.int64)
             mask = torch.zeros_like(ids)
@@ -69,6 +79,19 @@ class CausalScorer:
             each = logits.log_softmax(dim=-1).gather(2, ids[:, 1:, None])[..., 0]
             found += (each.double() * mask[:, 1:]).sum(dim=1).tolist()
         return found
+
+    def _together(self, rows: Sequence[list[int]]) -> Iterator[list[list[int]]]:
+        """Rows of one forward pass each, in their order: as many as memory has place for, at least one."""
+        vocabulary, width = self._network.config.get_text_config().vocab_size, 0
+        group: list[list[int]] = []
+        for row in rows:
+            width = max(width, len(row))
+            if group and (len(group) == TEXTS_AT_ONCE or (len(group) + 1) * width * vocabulary > LOGITS_AT_ONCE):
+                yield group
+                group, width = [], len(row)
+            group.append(row)
+        if group:
+            yield group
 
     def describe(self) -> dict[str, Any]:
         """Which model it is: name, revision on the Hub, and SHA-256 of its weights."""
