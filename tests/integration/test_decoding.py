@@ -108,12 +108,17 @@ def test_a_run_chooses_weights_on_validation_and_says_how_each_score_was_made(
     assert f"the best path's WER is {test['best_path']['wer']:.1f}%" in result.headline
     card = folder.storage.read_bytes("model/README.md").decode()
     assert "| test, the best path |" in card and "lm lm.arpa (SHA-256" in card and "takes the best path" in card
+    assert "rescoring_model gpt," in card and str(searching.run.storage_path) not in card
     assert fit(searching, LocalEngine()).totals == result.totals, "a finished run shows its score again"
     with pytest.raises(ResumeError, match=r"decode was another when it was scored; .* rayscribe evaluate"):
         fit(changed(searching, "decode", lm_weight=[1.0]), LocalEngine())
     model = f"{searching.run.storage_path}/searched"
     again = evaluate(searching, LocalEngine(), model=model, split="test")
     assert again.totals == test, "opened again, it chooses the same and scores the same"
+    assert "weights_chosen_on_this_set" not in test["decoding"] and "chosen on this set" not in again.headline
+    tuned_on = evaluate(searching, LocalEngine(), model=model, split="validation")
+    assert tuned_on.totals["decoding"]["weights_chosen_on_this_set"] is True
+    assert "decode's weights were chosen on this set" in tuned_on.headline
 
 
 def test_a_finished_model_is_scored_by_weights_that_are_given_without_a_validation_set(

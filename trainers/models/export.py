@@ -95,7 +95,8 @@ def _searched(decoding: dict[str, Any]) -> str:
         if name in decoding:
             parts.append(f"{name} {Path(decoding[name]['path']).name} (SHA-256 {decoding[name]['sha256']})")
     if "rescoring_model" in decoding:
-        parts.append(f"rescoring_model {decoding['rescoring_model']['name_or_path']}")
+        name = decoding["rescoring_model"]["name_or_path"]
+        parts.append(f"rescoring_model {Path(name).name if Path(name).is_absolute() else name}")
     parts += [f"{name} {decoding[name]:g}" for name in ("lm_weight", "word_score", "rescoring_weight")]
     return (
         f"The score on test is of a beam search, whose files are not part of this folder: {', '.join(parts)}. "

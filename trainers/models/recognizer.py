@@ -37,10 +37,12 @@ class Beam:
     Attributes:
         search: Searches, with what it has loaded.
         weights: What is weighed how: the first makes the hypothesis, by the others there is one each beside it.
+        chosen_on: Key of the prepared set on which the first was chosen. None: it was given.
     """
 
     search: BeamSearch
     weights: tuple[Weights, ...]
+    chosen_on: str | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     if "best_path" in totals:
         remarks.append(f"the best path's WER is {_percent(totals['best_path']['wer'])}")
+    if totals.get("decoding", {}).get("weights_chosen_on_this_set"):
+        remarks.append("decode's weights were chosen on this set, so that the rate is too low for others")
     if ranking_rate(language) == "cer":
         remarks.insert(0, f"CER ranks: {language} is written without spaces between words")
     return " · ".join((f"{rates_of(totals, language)} on {what}", *remarks))

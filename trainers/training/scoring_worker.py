@@ -109,8 +109,8 @@ def opened_beam(
 
     Args:
         config: Its decode part says what is searched, and which weights.
-        validation: The prepared set on which weights are chosen, where there are several; never one that is scored to
-            say how good the model is.
+        validation: The prepared set on which weights are chosen, where there are several; a score of this very set
+            says so.
         session: This rank.
         folder: Where evaluation/decoding.json is written, which says what was chosen.
         recognizer: The model.
@@ -120,13 +120,14 @@ def opened_beam(
         yield None
         return
     with local_files(part, config.run.storage_options, session) as files:
-        search, weights = recognizer.open_search(part, files, session), part.grid[0]
+        search, weights, chosen_on = recognizer.open_search(part, files, session), part.grid[0], None
         if search.words is not None and search.words.problem is not None:
             session.print_from_main(f"warning: decode: {search.words.problem}, and no hypothesis will have them")
         if part.is_tuned:
             assert validation is not None
             weights = _tuned(config, validation, session, folder, recognizer, search)
-        yield Beam(search, (weights,))
+            chosen_on = validation.key
+        yield Beam(search, (weights,), chosen_on)
 
 
 def _tuned(
@@ -186,6 +187,8 @@ def score_split(
     )
     result = scorer.score(options, what=f"score {split}")
     totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
+    if search.beam is not None and search.beam.chosen_on == prepared.key:
+        totals["decoding"]["weights_chosen_on_this_set"] = True
     if session.is_main_process:
         write_split(folder, split, totals, result)
     return totals
