@@ -28,10 +28,10 @@ class Sizes:
 
     our_clips: int = 6000
     stock_clips: int = 256
-    score_clips: int = 48
+    score_clips: int = 32
     rounds: int = 3
     train_batch: int = 4
-    turn_steps: int = 2
+    turn_steps: int = 1
     score_batch: int = 8
     max_new_tokens: int = 12
     d_model: int = 384
