@@ -30,7 +30,8 @@ from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
 from trainers.data.sources import parquet_rows
-from trainers.data.sources.opening import Source, read_location
+from trainers.data.sources.located_files import read_location
+from trainers.data.sources.opening import Source
 from trainers.data.text import normalize
 from trainers.distributed.console import Progress
 from trainers.errors import AudioError, DataError, StorageError

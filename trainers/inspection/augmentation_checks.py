@@ -8,7 +8,8 @@ import numpy as np
 from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
 from trainers.data.audio import decode
-from trainers.data.sources.opening import open_manifest, read_location
+from trainers.data.sources.located_files import read_location
+from trainers.data.sources.opening import open_manifest
 from trainers.errors import AudioError, StorageError
 from trainers.inspection.findings import Finding, named, ok, problem
 from trainers.inspection.subject import Subject

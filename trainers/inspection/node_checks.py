@@ -19,13 +19,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trainers.config.locations import storage_path_of
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
+from trainers.data.sources.located_files import read_start
 from trainers.data.sources.parquet_rows import FILE, are_files
 from trainers.distributed.ray_connection import connected
 from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.inspection.findings import Check, Finding, Level, named, ok, problem, skipped
 from trainers.inspection.hardware_checks import build_here, devices_here, judge
 from trainers.inspection.subject import Subject
-from trainers.models.ctc.decoding.ngram_files import read_start
 from trainers.storage import open_storage
 
 MAX_NODES = 64

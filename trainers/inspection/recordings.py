@@ -14,7 +14,7 @@ import soundfile
 
 from trainers.config.storage_location import StorageOptions, unsupported_url
 from trainers.data.sources import parquet_rows
-from trainers.data.sources.opening import read_location
+from trainers.data.sources.located_files import read_location
 from trainers.errors import StorageError
 
 # Few, since each is fetched whole.

@@ -12,8 +12,9 @@ from trainers.config.locations import storage_path_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
+from trainers.data.sources.located_files import read_location
 from trainers.data.sources.manifest import read_manifest
-from trainers.data.sources.opening import SPLITS, open_sources, read_location
+from trainers.data.sources.opening import SPLITS, open_sources
 from trainers.data.text import normalize
 from trainers.errors import ConfigError, DataError, StorageError
 from trainers.inspection.findings import Finding, ok, problem, skipped

@@ -22,7 +22,8 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import decode
 from trainers.data.preparation import FETCHED_AHEAD, Runner, ShardTask, blocks_of, prepare, run_here
 from trainers.data.prepared_set import ClipReader, PreparedSet, shard_name
-from trainers.data.sources.opening import open_sources, read_location
+from trainers.data.sources.located_files import read_location
+from trainers.data.sources.opening import open_sources
 from trainers.errors import DataError
 from trainers.storage import Storage, open_storage
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import decode
-from trainers.data.sources.opening import read_location
+from trainers.data.sources.located_files import read_location
 from trainers.errors import AudioError, DataError
 
 # Of one pool in one process: 70 minutes at 16 kHz. A manifest of more is read again as it is drawn from.

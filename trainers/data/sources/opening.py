@@ -23,9 +23,10 @@ from trainers.config.storage_location import StorageOptions, is_url, unsupported
 from trainers.data.sources import parquet_rows
 from trainers.data.sources.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.sources.fingerprint import MOST_ASKED_FOR, Kind, marks_of, settled_kind
+from trainers.data.sources.located_files import read_location
 from trainers.data.sources.manifest import read_manifest
-from trainers.errors import DataError, StorageError
-from trainers.storage import Storage, open_storage
+from trainers.errors import DataError
+from trainers.storage import Storage
 from trainers.storage.hub_errors import read_from_hub
 
 SPLITS = ("train", "validation", "test")
@@ -172,30 +173,6 @@ def open_manifest(
         raise DataError(f"{field}: {error}") from None
     _refuse_unsupported(table, f"{field}: {location}")
     return Manifest(location, content, table, columns)
-
-
-def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
-    """The bytes of a file at an absolute path or s3:// URL.
-
-    Args:
-        location: The path or URL.
-        storage_options: How s3:// is reached.
-        one_of_many: See Storage.read_one_of_many.
-
-    Raises:
-        FileNotFoundError: there is no such file or object.
-        StorageError: the bucket cannot be read.
-    """
-    if not is_url(location):
-        return Path(location).read_bytes()
-    folder, _, name = location.rpartition("/")
-    storage = open_storage(folder, storage_options)
-    try:
-        return storage.read_one_of_many(name) if one_of_many else storage.read_bytes(name)
-    except StorageError:
-        if not storage.exists(name):
-            raise FileNotFoundError(location) from None
-        raise
 
 
 def _manifests(

@@ -13,7 +13,8 @@ from trainers.data.augmentation import recording_pool
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
-from trainers.data.sources.opening import open_manifest, read_location
+from trainers.data.sources.located_files import read_location
+from trainers.data.sources.opening import open_manifest
 from trainers.errors import DataError
 from trainers.storage import open_storage
 

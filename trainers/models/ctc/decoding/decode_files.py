@@ -13,11 +13,11 @@ from uuid import uuid4
 
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import StorageOptions, is_url
-from trainers.data.sources.opening import read_location
+from trainers.data.sources.located_files import read_location, read_start
 from trainers.errors import ConfigError, RayscribeError
 from trainers.models.ctc.decoding.causal_lm import open_tokenizer
 from trainers.models.ctc.decoding.lexicon import Lexicon, read_entries, spell
-from trainers.models.ctc.decoding.ngram_files import NgramFile, read_start, recognize, words_of
+from trainers.models.ctc.decoding.ngram_files import NgramFile, recognize, words_of
 from trainers.storage import open_storage, sha256_of
 
 if TYPE_CHECKING:

@@ -6,13 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.config.storage_location import StorageOptions, is_url
 from trainers.errors import ConfigError
 from trainers.models.ctc.decoding.lexicon import SENTENCE_MARKS
-from trainers.storage import open_storage
 
-# Enough for the counts of an ARPA file, and for the header of a binary.
-START_BYTES = 64 * 1024
 # Of KenLM, as flashlight-text has it.
 MAX_ORDER = 6
 BINARY_VERSION = 5
@@ -43,29 +39,11 @@ class NgramFile:
         return self.kind == "ARPA"
 
 
-def read_start(location: str, storage_options: StorageOptions) -> bytes:
-    """The first bytes of a file at an absolute path or s3:// URL.
-
-    Raises:
-        FileNotFoundError: there is no such file or object.
-        OSError: it cannot be read.
-        StorageError: the bucket cannot be read.
-    """
-    if not is_url(location):
-        with Path(location).open("rb") as file:
-            return file.read(START_BYTES)
-    folder, _, name = location.rpartition("/")
-    storage = open_storage(folder, storage_options)
-    if not storage.exists(name):
-        raise FileNotFoundError(location)
-    return storage.read_part(name, 0, START_BYTES)
-
-
 def recognize(start: bytes, location: str) -> NgramFile:
     """What kind of language model a file holds.
 
     Args:
-        start: Its first bytes, see `read_start`.
+        start: Its first bytes, see `located_files.read_start`.
         location: Where it is, for the message.
 
     Raises:
