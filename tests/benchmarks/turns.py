@@ -1,7 +1,9 @@
 """Turns: the sides of a comparison are all started, and then work one after the other, a few seconds each.
 
-Only rank 0 of a side holds the line to the benchmark; its other ranks wait for it where they would anyway, in the
-next collective. What else runs on the machine then slows both sides alike, and nobody waits for imports twice.
+Only rank 0 of a side holds the line to the benchmark; its other ranks wait for it in a collective of its own. In the
+next one of training they would wait too late: a rank that computes its gradients while another side has its turn slows
+that side, and has less to do in its own. What else runs on the machine then slows both sides alike, and nobody waits
+for imports twice.
 """
 
 import time
@@ -28,11 +30,6 @@ class Turns:
             torch.distributed.broadcast_object_list(word, src=0)
         return word[0] == GO
 
-    def wait_alone(self) -> None:
-        """Waits on rank 0 only, where the other ranks are held up by what it does not do."""
-        if self._line is not None:
-            self._line.recv()
-
     def done(self, figures: dict[str, Any]) -> None:
         """Ends the turn with its figures."""
         if self._line is not None:
@@ -51,14 +48,14 @@ class TrainingTurns(TrainerCallback):
         self._began_s = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.rank != 0 or state.global_step % self.steps:
+        if state.global_step % self.steps:
             return
         if self._turns is None:
-            self._turns = Turns(self.address, 0)
+            self._turns = Turns(self.address, self.rank)
         else:
             self._turns.done({"steps": self.steps, "seconds": time.perf_counter() - self._began_s})
         if state.global_step < state.max_steps:
-            self._turns.wait_alone()
+            self._turns.wait()
             self._began_s = time.perf_counter()
 
 
