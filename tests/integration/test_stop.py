@@ -17,6 +17,7 @@ import yaml
 
 from tests.integration.driver_process import TIMEOUT_S
 from tests.integration.forked_process import REPOSITORY
+from tests.jobs.ledger.builders import wait_until
 from tests.trainers.synthetic import content
 from trainers.data.preparation import ShardTask
 from trainers.data.sources import fingerprint
@@ -200,6 +201,8 @@ def test_a_stopped_ctc_training_goes_on_as_if_nobody_had_asked(ctc_runs: RunSetu
 @pytest.mark.slow
 def test_a_second_request_ends_at_once(runs: RunSetup, capfd: pytest.CaptureFixture[str]) -> None:
     def twice() -> None:
+        # It is stored while training goes on, and a second request waits for nothing.
+        wait_until(lambda: bool(runs.checkpoints("twice")), "the first checkpoint")
         request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 
