@@ -1,9 +1,6 @@
 """Whole runs on the device: in this process, and in those of torchrun, which may be killed."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.gpu.device import ON_GPU
+from tests.integration.torchrun import run_in_ranks
 from tests.trainers.synthetic import config, content
 from trainers.config.schema import TrainConfig
 from trainers.pipeline.engine import LocalEngine
@@ -22,7 +20,6 @@ from trainers.run_folder.journal import metrics_of
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 
-REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 300
 STEPS, SAVE_STEPS = (12, 4) if ON_GPU else (6, 2)
 # Of a rank that is killed.
@@ -96,18 +93,7 @@ class Torchrun:
 
     def run(self, *starts: dict[str, Any]) -> tuple[int, str]:
         """Runs them one after the other; exit code, and what they said."""
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes)]
-        done = subprocess.run(
-            [sys.executable, *torchrun, "-m", "tests.integration.strategy_process", json.dumps(starts)],
-            cwd=REPOSITORY,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":16:8"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        return done.returncode, done.stdout
+        return run_in_ranks(self.processes, starts, timeout_s=TIMEOUT_S, CUBLAS_WORKSPACE_CONFIG=":16:8")
 
     def wrapped(self, name: str) -> dict[str, Any]:
         """What the first rank trained."""

@@ -18,6 +18,7 @@ from transformers import WhisperForConditionalGeneration
 
 from tests.integration.driver_process import TIMEOUT_S, RayHead, Run
 from tests.integration.forked_process import REPOSITORY
+from tests.integration.torchrun import run_in_ranks
 from tests.trainers.synthetic import content
 from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
 from trainers.run_folder.layout import RunFolder
@@ -67,18 +68,7 @@ class TorchrunRuns:
 
     def run(self, *starts: dict[str, Any]) -> tuple[int, str]:
         """Runs them one after the other in two ranks; exit code, and what they said."""
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        done = subprocess.run(
-            [sys.executable, *torchrun, "-m", "tests.integration.strategy_process", json.dumps(starts)],
-            cwd=REPOSITORY,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        return done.returncode, done.stdout
+        return run_in_ranks(2, starts, timeout_s=TIMEOUT_S)
 
     def run_on_two_nodes(self, *starts: dict[str, Any]) -> tuple[int, str]:
         """The same with one rank on each of two nodes, which share no temporary folder."""

@@ -9,6 +9,7 @@ import yaml
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
+from trainers.models.ctc.decoding.decode_files import FILE_FIELDS
 from trainers.models.family import Family
 from trainers.models.known_families import family_of_folder
 from trainers.run_folder.checkpoints import TRAINING_STATE
@@ -91,7 +92,7 @@ def beyond(model: ModelPart, totals: Mapping[str, Any]) -> Mapping[str, Any] | N
 def _searched(decoding: dict[str, Any]) -> str:
     """How the scores of test were made, which `pipeline` does not repeat."""
     parts = [f"beam_size {decoding['beam_size']}"]
-    for name in ("lexicon", "lm"):
+    for name in FILE_FIELDS:
         if name in decoding:
             parts.append(f"{name} {Path(decoding[name]['path']).name} (SHA-256 {decoding[name]['sha256']})")
     if "rescoring_model" in decoding:

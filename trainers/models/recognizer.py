@@ -18,7 +18,7 @@ from trainers.models.ctc.decoding.decode_files import DecodeFiles
 from trainers.models.family import Family, Limits
 
 if TYPE_CHECKING:
-    # The first loads peft.
+    # It loads peft.
     from trainers.models.adaptation.lora import Adapter
 
     # It needs an optional package.
@@ -75,7 +75,12 @@ class Decoding:
 
     def precision(self, device: torch.device) -> AbstractContextManager[Any]:
         """Within it, a model on this device computes in the precision of `autocast`."""
-        return torch.autocast(device.type, self.autocast) if self.autocast is not None else nullcontext()
+        return computing_in(self.autocast, device)
+
+
+def computing_in(autocast: torch.dtype | None, device: torch.device) -> AbstractContextManager[Any]:
+    """Within it, a model on this device computes in a lower precision; None: in that of its weights."""
+    return torch.autocast(device.type, autocast) if autocast is not None else nullcontext()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -86,19 +86,10 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
             reference_urls=["https://en.wikipedia.org/wiki/Word_error_rate"],
         )
 
-    def _compute(
-        self,
-        predictions: Sequence[str],
-        references: Sequence[str],
-        *,
-        normalize: Callable[[str], str] | None = None,
-        ids: Sequence[str] | None = None,
-        durations_s: Sequence[float] | None = None,
-        utterances: int | None = None,
-    ) -> dict[str, Any]:
-        score, scores = score_texts(predictions, references, normalize, ids, durations_s, utterances)
+    def _compute(self, predictions: Sequence[str], references: Sequence[str], **given: Any) -> dict[str, Any]:
+        score, scores = score_texts(predictions, references, **given)
         result = _result(self.config_name, score)
-        return {**result, "per_utterance": scores} if ids is not None else result
+        return {**result, "per_utterance": scores} if given.get("ids") is not None else result
 
 
 def _result(name: str, score: Score) -> dict[str, Any]:

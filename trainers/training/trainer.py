@@ -163,9 +163,9 @@ class Collator:
         labels = self.collate_labels([[*row, *[IGNORED_LABEL] * (width - longest)] for row in rows])
         masks, shares = ([item[name] for item in items] for name in ("masks", "share"))
         own = {"edge_s": items[0]["edge_s"], "masks": masks, "shares": shares}
-        # Sizes stay on this side: to read one from a GPU would wait for all of its work.
         # As arrays, which nothing moves to a device.
         given = [item["clip"] for item in items] if self.on_cpu else samples
+        # Sizes stay on this side: to read one from a GPU would wait for all of its work.
         return {**labels, **own, "samples": given, "sizes": sizes.tolist()}
 
 

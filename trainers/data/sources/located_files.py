@@ -34,6 +34,11 @@ def read_location(location: str, storage_options: StorageOptions, *, one_of_many
         raise
 
 
+def reason_of(error: OSError) -> str:
+    """Why a file could not be read, for the message of whoever named it."""
+    return "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
+
+
 def read_start(location: str, storage_options: StorageOptions) -> bytes:
     """The first bytes of a file at an absolute path or s3:// URL.
 

@@ -23,7 +23,7 @@ from trainers.config.storage_location import StorageOptions, is_url, unsupported
 from trainers.data.sources import parquet_rows
 from trainers.data.sources.demo_corpus import DemoOptions, corpus_key, make_demo_corpus
 from trainers.data.sources.fingerprint import MOST_ASKED_FOR, Kind, marks_of, settled_kind
-from trainers.data.sources.located_files import read_location
+from trainers.data.sources.located_files import read_location, reason_of
 from trainers.data.sources.manifest import read_manifest
 from trainers.errors import DataError
 from trainers.storage import Storage
@@ -161,10 +161,9 @@ def open_manifest(
     try:
         content = read_location(location, storage_options)
     except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
         name = field.rpartition(".")[2]
         raise DataError(
-            f"{field}: {location}: {reason}; give the path of a manifest (--set {field}=my/{name}.csv)"
+            f"{field}: {location}: {reason_of(error)}; give the path of a manifest (--set {field}=my/{name}.csv)"
         ) from None
     audio, text = columns
     try:

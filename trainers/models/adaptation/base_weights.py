@@ -6,6 +6,7 @@ checkpoints, written before the first of them, and never again.
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,9 +134,14 @@ def store_own(base: Base, network: Any, checkpoints: Storage, staging: Path) -> 
 
 def fingerprint(network: Any) -> str:
     """SHA-256 of names, shapes and content of a network's weights, without the heads that a run makes anew."""
-    digest, skipped = hashlib.sha256(), tuple(f"{name}." for name in heads(network))
-    for name, weight in sorted(network.named_parameters()):
-        if not name.startswith(skipped):
-            digest.update(f"{name} {tuple(weight.shape)}".encode())
-            digest.update(weight.detach().contiguous().numpy().data)
+    skipped = tuple(f"{name}." for name in heads(network))
+    return hash_of((name, weight) for name, weight in network.named_parameters() if not name.startswith(skipped))
+
+
+def hash_of(weights: Iterable[tuple[str, Any]]) -> str:
+    """SHA-256 of names, shapes and content of weights on the CPU, in any order."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights):
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().contiguous().numpy().data)
     return digest.hexdigest()

@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from trainers.models.adaptation.base_weights import Base
+from trainers.models.recognizer import computing_in
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 
 
@@ -63,10 +64,7 @@ class FullContextMatching:
 
     def _difference(self, network: Any, features: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         self._original.to(features.device)
-        precision = (
-            torch.autocast(features.device.type, self._autocast) if self._autocast is not None else nullcontext()
-        )
-        with precision:
+        with computing_in(self._autocast, features.device):
             with torch.no_grad():
                 wanted = self._original(features).last_hidden_state
             with self._recognizer.input_frames(features.shape[-1]):

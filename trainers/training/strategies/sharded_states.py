@@ -53,5 +53,7 @@ class ShardedStates(Seq2SeqTrainer):
         whole.state_dict_config = whole.optim_state_dict_config = None
         whole.set_state_dict_type("FULL_STATE_DICT")
         state.fsdp_plugin = whole
-        yield
-        state.fsdp_plugin = sharded
+        try:
+            yield
+        finally:
+            state.fsdp_plugin = sharded

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import StorageOptions, is_url
-from trainers.data.sources.located_files import read_location, read_start
+from trainers.data.sources.located_files import read_location, read_start, reason_of
 from trainers.errors import ConfigError, RayscribeError
 from trainers.models.ctc.decoding.causal_lm import open_tokenizer
 from trainers.models.ctc.decoding.lexicon import Lexicon, read_entries, spell
@@ -122,9 +122,9 @@ def _read(
     try:
         return read(location, storage_options)
     except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
         raise ConfigError(
-            f"decode.{field}: {location}: {reason}; give a file that every node reads (--set decode.{field}=…)"
+            f"decode.{field}: {location}: {reason_of(error)}; give a file that every node reads "
+            f"(--set decode.{field}=…)"
         ) from error
 
 

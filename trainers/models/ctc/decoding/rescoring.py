@@ -1,6 +1,5 @@
 """How probable texts are by a causal language model of Hugging Face."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
+from trainers.models.adaptation.base_weights import hash_of
 from trainers.models.ctc.decoding.causal_lm import CausalTokenizer, open_tokenizer, reading, revision_of
 
 # Texts of one forward pass.
@@ -30,7 +30,8 @@ class CausalScorer:
             device: Where it computes.
         """
         self._name, self._tokenizer = name, tokenizer
-        self._revision, self._sha256 = getattr(network.config, "_commit_hash", None), _sha256_of(network)
+        self._revision = getattr(network.config, "_commit_hash", None)
+        self._sha256 = hash_of(network.named_parameters())
         self._network = network.eval().to(device)
 
     @classmethod
@@ -96,11 +97,3 @@ class CausalScorer:
     def describe(self) -> dict[str, Any]:
         """Which model it is: name, revision on the Hub, and SHA-256 of its weights."""
         return {"name_or_path": self._name, "revision": self._revision, "sha256": self._sha256}
-
-
-def _sha256_of(network: Any) -> str:
-    digest = hashlib.sha256()
-    for name, weight in sorted(network.named_parameters()):
-        digest.update(f"{name} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().contiguous().numpy().data)
-    return digest.hexdigest()
