@@ -54,6 +54,7 @@ def losses(made: TrainConfig) -> list[float]:
     return [line[key] for line in lines for key in ("loss", "eval_loss", "grad_norm") if key in line]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("changes", "count"),
     [
@@ -87,6 +88,7 @@ def test_a_compiled_model_trains_and_scores_the_same(
     assert weights[0].keys() == weights[1].keys()
 
 
+@pytest.mark.integration
 def test_a_compiled_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compile_model", partial(compile_model, backend="aot_eager"))
     whole = small(tmp_path, "whole", {"training.torch_compile": True, "training.lr_scheduler_type": "constant"})
@@ -103,6 +105,7 @@ def fails(graph: Any, inputs: Any) -> Any:
     raise RuntimeError("this compiler has a bug\nand says much about it")
 
 
+@pytest.mark.integration
 def test_where_compiling_fails_the_run_is_as_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
