@@ -1,0 +1,214 @@
+"""Reads the cloud's notice that this machine is taken away, and drains the machine's Ray node.
+
+Ray then starts nothing on the node any more, training stores a checkpoint just in time and goes on elsewhere. The agent
+needs neither Ray nor a connection to the cluster before a notice has come, and ends with the machine's raylets.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trainers.distributed.preemption_notices import CLOUDS, METADATA_URL, Cloud, Notice, find_cloud
+
+POLL_S = 2.0
+# How long the metadata service, and the machine's raylet, may take to be there.
+START_TIMEOUT_S = 120.0
+# How long Ray's command may take; it is repeated where the cluster's head does not respond.
+DRAIN_TIMEOUT_S = 30.0
+# Of tests: where the metadata service is.
+METADATA_VARIABLE = "RAYSCRIBE_METADATA_URL"
+EXAMPLES = """\
+examples:
+  python -m trainers.distributed.preemption_agent                  finds out which cloud this is
+  python -m trainers.distributed.preemption_agent --provider gcp   does not ask the others
+"""
+
+
+class Raylet(NamedTuple):
+    """A Ray node of this machine.
+
+    Attributes:
+        node_id: Ray's id of it.
+        head: Address of the cluster's head, host:port.
+        tokens: Variables by which it authenticates.
+    """
+
+    node_id: str
+    head: str
+    tokens: Mapping[str, str]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Watches until the machine's Ray ends; 1 where no metadata service responds."""
+    given = _parse(arguments)
+    url = given.metadata_url.rstrip("/")
+    cloud = CLOUDS[given.provider](url) if given.provider else _find(url, given.poll_s)
+    if cloud is None:
+        print(f"no cloud's metadata service responds at {url}: this machine gets no notices", file=sys.stderr)
+        return 1
+    print(f"waiting for a notice of {cloud.name} that this machine is taken away", flush=True)
+    Agent(cloud, given.node_id).run(given.poll_s)
+    return 0
+
+
+class Agent:
+    """Drains each raylet of this machine once after a notice."""
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        node_id: str | None = None,
+        log: Callable[[str], None] = lambda line: print(line, flush=True),
+    ):
+        """Nothing is drained.
+
+        Args:
+            cloud: Gives the notices.
+            node_id: The only node to drain. None: all of this machine.
+            log: Called with each line; what stays as it was is said once.
+        """
+        self._cloud, self._node_id, self._log = cloud, node_id, log
+        self._drained: set[str] = set()
+        self._notice: Notice | None = None
+        self._said = ""
+
+    def run(self, poll_s: float) -> None:
+        """Watches until the machine has no raylet any more.
+
+        Args:
+            poll_s: Seconds between two looks.
+        """
+        end = time.monotonic() + START_TIMEOUT_S
+        were_there = False
+        while (found := self._raylets()) or (not were_there and time.monotonic() < end):
+            were_there = were_there or bool(found)
+            self._drain_after_notice(found)
+            time.sleep(poll_s)
+
+    def _raylets(self) -> list[Raylet]:
+        return [raylet for raylet in raylets_here() if self._node_id in (None, raylet.node_id)]
+
+    def _drain_after_notice(self, raylets: list[Raylet]) -> None:
+        # A notice is not withdrawn, so its first time counts.
+        if self._notice is None:
+            try:
+                self._notice = self._cloud.notice(time.time())
+            except OSError as error:
+                self._say(f"no answer from the metadata service: {error}")
+        if self._notice is None:
+            return
+        for raylet in raylets:
+            if raylet.node_id not in self._drained:
+                problem = drain(raylet, self._notice)
+                if problem is None:
+                    self._drained.add(raylet.node_id)
+                left_s = max(0, round(self._notice.at_s - time.time()))
+                node = f"{self._notice.text} in {left_s} s: Ray node {raylet.node_id}"
+                self._say(f"{node} is drained" if problem is None else f"{node} cannot be drained, yet: {problem}")
+
+    def _say(self, line: str) -> None:
+        # Seconds count down.
+        key = re.sub(r" in \d+ s", "", line)
+        if key != self._said:
+            self._said = key
+            self._log(line)
+
+
+def drain(raylet: Raylet, notice: Notice) -> str | None:
+    """Asks the head to drain a node; asking twice does no harm.
+
+    Returns:
+        Why it could not; None: it is draining.
+    """
+    left_s = max(1, round(notice.at_s - time.time()))
+    command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", raylet.head]
+    command += ["--node-id", raylet.node_id, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+    command += ["--reason-message", notice.text, "--deadline-remaining-seconds", str(left_s)]
+    try:
+        ended = subprocess.run(
+            command,
+            env={**raylet.tokens, **os.environ},
+            capture_output=True,
+            text=True,
+            timeout=DRAIN_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{raylet.head} does not respond in {DRAIN_TIMEOUT_S:g} s"
+    if ended.returncode == 0:
+        return None
+    lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+    return lines[-1]
+
+
+def raylets_here(processes: Path = Path("/proc")) -> Iterator[Raylet]:
+    """The Ray nodes of this machine: those of this user, in this network namespace.
+
+    Ray itself finds the cluster of a machine by the command lines of its processes, too.
+
+    Args:
+        processes: Where the system shows its processes.
+    """
+    for folder in processes.iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            program, _, line = (folder / "cmdline").read_bytes().decode("utf-8", "replace").partition("\0")
+            if Path(program).name != "raylet" or _network(folder) != _network(processes / "self"):
+                continue
+            node_id, head = (_argument(line, name) for name in ("node_id", "gcs-address"))
+            variables = (folder / "environ").read_bytes().decode("utf-8", "replace").split("\0")
+        except OSError:
+            # It has ended, or is another user's.
+            continue
+        if node_id is not None and head is not None:
+            pairs = (item.partition("=") for item in variables if item.startswith("RAY_AUTH_"))
+            yield Raylet(node_id, head, {name: value for name, _, value in pairs})
+
+
+def _network(process: Path) -> Path:
+    return (process / "ns" / "net").readlink()
+
+
+def _argument(line: str, name: str) -> str | None:
+    found = re.search(rf"--{name}=([^\s\0]+)", line)
+    return found.group(1) if found is not None else None
+
+
+def _find(url: str, poll_s: float) -> Cloud | None:
+    """The cloud of this machine, whose network may just be starting."""
+    end = time.monotonic() + START_TIMEOUT_S
+    while (cloud := find_cloud(url)) is None and time.monotonic() < end:
+        time.sleep(poll_s)
+    return cloud
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers.distributed.preemption_agent",
+        description="Drains this machine's Ray node when its cloud announces to take the machine away.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--provider", choices=sorted(CLOUDS), help="the cloud; by default the one that responds")
+    parser.add_argument("--poll-s", type=float, default=POLL_S, help="seconds between two looks (default: %(default)g)")
+    parser.add_argument("--node-id", help="drain only this Ray node; by default all of this machine")
+    parser.add_argument(
+        "--metadata-url",
+        default=os.environ.get(METADATA_VARIABLE, METADATA_URL),
+        help=f"the metadata service (default: {METADATA_VARIABLE}, or {METADATA_URL})",
+    )
+    given = parser.parse_args(arguments)
+    if not given.poll_s > 0:
+        parser.error(f"--poll-s {given.poll_s:g}: give seconds above 0")
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main())
