@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "trainers", "runtime_env", "cluster_configs")
 # What each package may import beside itself; what those may import follows. A name stands for all that is below it.
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
-    "jobs.cli": ("jobs.api", "jobs.preflight"),
+    "jobs.cli": ("jobs.api", "jobs.preflight", "cluster_configs.rendering"),
     "jobs.cli.train": ("trainers.main",),
     # The part of scoring that counts, and loads no heavy library.
     "jobs.cli.score": (
@@ -50,7 +50,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "trainers.storage": ("trainers.config",),
     "trainers.config": ("trainers.errors",),
     "runtime_env": ("trainers.config", "trainers.errors"),
-    "cluster_configs": ("trainers.errors",),
+    # A spec is read and checked as a recipe is, and holds as little that is secret as a job's environment.
+    "cluster_configs": ("trainers.config", "trainers.errors", "runtime_env.credentials"),
     "trainers.errors": (),
 }
 # What neither the client nor the service loads.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from jobs.cli import runs, score, serve, submit, train
+from jobs.cli import cluster_commands, runs, score, serve, submit, train
 from trainers.errors import RayscribeError
 
 app = typer.Typer(
@@ -15,7 +15,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-LOCAL, JOBS, SERVICE = "Local", "Jobs", "Service"
+LOCAL, JOBS, CLUSTERS, SERVICE = "Local", "Jobs", "Clusters", "Service"
 for command, name, panel in (
     (train.train, "train", LOCAL),
     (train.prepare, "prepare", LOCAL),
@@ -34,6 +34,7 @@ for command, name, panel in (
     (serve.serve, "serve", SERVICE),
 ):
     app.command(name, rich_help_panel=panel)(command)
+app.add_typer(cluster_commands.cluster, name="cluster", rich_help_panel=CLUSTERS)
 app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)
 
 

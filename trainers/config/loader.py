@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +21,30 @@ from trainers.errors import ConfigError
 Config = TypeVar("Config", bound=TrainConfig)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Reads a recipe.
+@dataclass(frozen=True)
+class FileKind:
+    """What a YAML file is meant to be, for messages.
+
+    Attributes:
+        noun: What it is called.
+        example: One that is there.
+        keys: The first of its keys.
+    """
+
+    noun: str
+    example: str
+    keys: str
+
+
+RECIPE = FileKind("recipe", "jobs/specs/whisper_micro.yaml", "run, data, model, training, …")
+
+
+def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
+    """Reads a mapping from a file.
+
+    Args:
+        path: The file.
+        kind: What it is meant to be.
 
     Raises:
         ConfigError: the file is missing, is not YAML, or is not a mapping.
@@ -29,15 +52,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; name a recipe, e.g. jobs/specs/whisper_micro.yaml") from None
+        raise ConfigError(f"{path}: no such file; name a {kind.noun}, e.g. {kind.example}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: a folder; name the recipe in it, e.g. {path / 'recipe.yaml'}") from None
+        raise ConfigError(f"{path}: a folder; name the {kind.noun} in it, e.g. {path / f'{kind.noun}.yaml'}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         message = " ".join(str(error).replace('in "<unicode string>", ', "").split())
         raise ConfigError(f"{path}: cannot be read as YAML: {message}; correct it there") from None
     if not isinstance(content, dict):
         what = "nothing" if content is None else f"a {type(content).__name__}"
-        raise ConfigError(f"{path}: holds {what}, not the keys run, data, model, training, …")
+        raise ConfigError(f"{path}: holds {what}, not the keys {kind.keys}")
     return content
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,6 +14,8 @@ from trainers.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+# Keys under which a secret may have been written by mistake: what is there is not repeated.
+KEPT_OUT_OF_MESSAGES = frozenset({"runtime_env", "secrets", "exports", "setup"})
 # Shown in place of a regular expression.
 PATTERN_MESSAGES = {
     NAME: "must begin with a letter or a digit, and hold only these and . _ -",
@@ -53,11 +55,13 @@ def refuse(problems: Sequence[str], origin: str) -> None:
 
 
 def _describe(problem: Any, model: type[BaseModel]) -> str:
-    location = [str(step) for step in problem["loc"]]
+    location = _walk([str(step) for step in problem["loc"]], model)[0]
     name = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        return f"{name}: unknown key{_suggest(location, model)}"
-    if problem["type"] == "missing":
+        return f"{name}: unknown key{_suggest(problem['loc'], model)}"
+    if problem["type"] == "union_tag_not_found":
+        name = f"{name}.{problem['ctx']['discriminator'].strip(chr(39))}"
+    if problem["type"] in ("missing", "union_tag_not_found"):
         return f"{name}: missing; --set {name}=… or write it in the file"
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "string_pattern_mismatch":
@@ -66,43 +70,63 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
         message = "must be a list, as [a, b]"
     value = problem.get("input")
     # What was written into an environment by mistake may be a secret.
-    hidden = isinstance(value, dict | BaseModel) or "runtime_env" in location or problem["type"] == UNSUPPORTED_URL
-    shown = "" if hidden else f" (got {value!r})"
+    hidden = isinstance(value, dict | BaseModel) or problem["type"] == UNSUPPORTED_URL
+    shown = "" if hidden or not KEPT_OUT_OF_MESSAGES.isdisjoint(location) else f" (got {value!r})"
     return f"{name}: {message}{shown}" if name else f"{message}"
 
 
-def _suggest(location: Sequence[str], model: type[BaseModel]) -> str:
-    part = _part_at(location[:-1], model)
+def _suggest(steps: Sequence[Any], model: type[BaseModel]) -> str:
+    *path, key = [str(step) for step in steps]
+    shown, part = _walk(path, model)
     names = list(part.model_fields) if part is not None else []
-    near = difflib.get_close_matches(location[-1], names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     if near:
-        return f"; did you mean {'.'.join([*location[:-1], near[0]])}?"
-    homes = [f"{name}.{location[-1]}" for name in model.model_fields if location[-1] in _fields_of(name, model)]
+        return f"; did you mean {'.'.join([*shown, near[0]])}?"
+    homes = [f"{name}.{key}" for name in model.model_fields if key in _fields_of(name, model)]
     return f"; did you mean {homes[0]}?" if homes else f"; the keys here are {', '.join(names)}"
 
 
-def _part_at(path: Sequence[str], model: type[BaseModel]) -> type[BaseModel] | None:
-    """The part that a path leads to, also by way of a mapping, whose keys are the user's own."""
+def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], type[BaseModel] | None]:
+    """Where a path of pydantic's leads.
+
+    Returns:
+        The path as the user writes it, without the kinds that pydantic names of a part that has several
+        (`ray_up.local.head_ip`), and the part there, also by way of a mapping, whose keys are the user's own.
+    """
     annotation: Any = model
+    shown = []
     for key in path:
+        parts = _models_in(annotation)
+        chosen = [part for part in parts if len(parts) > 1 and key in _kinds_of(part)]
+        if chosen:
+            annotation = chosen[0]
+            continue
+        shown.append(key)
         if get_origin(annotation) is dict:
             annotation = get_args(annotation)[1]
-            continue
-        part = _model_in(annotation)
-        field = part.model_fields.get(key) if part is not None else None
-        if field is None:
-            return None
-        annotation = field.annotation
-    return _model_in(annotation)
+        else:
+            field = parts[0].model_fields.get(key) if parts else None
+            annotation = None if field is None else field.annotation
+    return shown, next(iter(_models_in(annotation)), None)
 
 
 def _fields_of(name: str, model: type[BaseModel]) -> list[str]:
-    part = _model_in(model.model_fields[name].annotation)
-    return list(part.model_fields) if part is not None else []
+    parts = _models_in(model.model_fields[name].annotation)
+    return [field for part in parts for field in part.model_fields]
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The kinds of part that a field may hold; none for a mapping of parts, in which a key comes first."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    inner = () if get_origin(annotation) in (dict, list) else get_args(annotation)
+    return [part for item in inner for part in _models_in(item)]
+
+
+def _kinds_of(part: type[BaseModel]) -> set[Any]:
+    """Values of the fields that say which kind a part is."""
+    return {value for field in part.model_fields.values() for value in _literals(field.annotation)}
+
+
+def _literals(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()

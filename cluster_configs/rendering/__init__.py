@@ -1,0 +1,1 @@
+"""ClusterSpec → the file of one target. Pure."""

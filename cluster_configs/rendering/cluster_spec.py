@@ -1,0 +1,208 @@
+"""ClusterSpec: one description of a cluster, from which the file of each target is rendered.
+
+Every field states its meaning, unit and special values. Unknown keys are refused, and so is a secret's value: secrets
+are named here, and found on the nodes.
+"""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from cluster_configs.rendering.target_parts import (
+    DNS_LABEL,
+    AwsPart,
+    GcpPart,
+    KubernetesPart,
+    LocalPart,
+    SgePart,
+    SlurmPart,
+    Word,
+)
+from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
+from trainers.config.parts.part import Location, NotNegative, Part, Positive
+from trainers.config.storage_location import is_absolute
+from trainers.errors import ConfigError
+
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+EMAIL = r"^[^@\s,;'\"]+@[^@\s,;'\"]+$"
+# Kubernetes' form, which Ray's labels follow (ray/_private/label_utils.py).
+LABEL_KEY = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
+# Set by the rendered files themselves.
+RESERVED = ("RAY_AUTH_MODE", "RAY_TRAIN_ENABLE_STATE_TRACKING", "RAYSCRIBE_SECRETS")
+
+Hardware = Literal["cpu", "cuda", "rocm", "hpu"]
+VariableName = Annotated[str, StringConstraints(pattern=VARIABLE, max_length=200)]
+LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
+LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
+PoolName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
+
+
+def _plain(command: str) -> str:
+    if value_looks_secret(command):
+        raise ValueError("holds a secret (not shown): name it under secrets, and refer to it as $NAME")
+    if "\n" in command:
+        raise ValueError("has a line break: write one command an item, joined by && where needed")
+    return command
+
+
+Command = Annotated[str, StringConstraints(min_length=1), AfterValidator(_plain)]
+
+
+class HeadPart(Part):
+    """The head node. It runs Ray's control processes and the jobs' drivers."""
+
+    cpus: Positive = Field(4, description="CPUs of the node.")
+    memory_gb: Positive = Field(16, description="Memory of the node. GB.")
+    instance: Word | None = Field(
+        None, description="Instance type of the cloud, e.g. m7i.xlarge. null: not on a cloud."
+    )
+
+
+class PoolPart(Part):
+    """Nodes of one kind."""
+
+    hardware: Hardware = Field("cpu", description="cpu, cuda (NVIDIA), rocm (AMD) or hpu (Intel Gaudi).")
+    accelerators: NotNegative = Field(0, description="GPUs or HPUs of a node.")
+    accelerator_type: Word | None = Field(
+        None, description="Their type in the target's own words, e.g. a100 for Slurm, nvidia-l4 for GCP. null: any."
+    )
+    cpus: Positive = Field(4, description="CPUs of a node.")
+    memory_gb: Positive = Field(16, description="Memory of a node. GB.")
+    instance: Word | None = Field(
+        None, description="Instance type of the cloud, e.g. g6.12xlarge. null: not on a cloud."
+    )
+    min: NotNegative = Field(0, description="Nodes that are always there.")
+    max: Positive = Field(1, description="Nodes at most.")
+    spot: bool = Field(False, description="Spot instances: cheaper, and taken away at short notice.")
+    labels: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict, description="Ray labels of the nodes, beside `pool`: the pool's name."
+    )
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is greater than max ({self.max})")
+        if self.hardware == "cpu" and self.accelerators:
+            raise ValueError(
+                "hardware: cpu has no accelerators: set hardware to cuda, rocm or hpu, or accelerators to 0"
+            )
+        if self.hardware != "cpu" and not self.accelerators:
+            raise ValueError(f"hardware: {self.hardware} needs accelerators: how many a node has, e.g. accelerators: 4")
+        if self.hardware != "cpu" and self.cpus <= self.accelerators:
+            raise ValueError(
+                f"cpus ({self.cpus}) leaves none for data beside one for each accelerator ({self.accelerators})"
+            )
+        return self
+
+
+class MailPart(Part):
+    """Mail of a batch scheduler."""
+
+    to: str = Field(pattern=EMAIL, description="Address.")
+    on: list[Literal["begin", "end", "fail", "requeue"]] = Field(["end", "fail"], description="What is reported.")
+
+
+class SecretPart(Part):
+    """Where a secret is found; exactly one of the three. Never its value."""
+
+    env: VariableName | None = Field(None, description="Variable of the environment of the process that starts Ray.")
+    file: str | None = Field(None, description="Absolute path on each node; its text is the value.")
+    kubernetes: str | None = Field(
+        None, pattern=DNS_LABEL, description="Kubernetes Secret that has it under the variable's name."
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if [self.env, self.file, self.kubernetes].count(None) != 2:
+            raise ValueError("give exactly one of env, file and kubernetes")
+        if self.file is not None and not re.fullmatch(r"/[^\s'\"$]+", self.file):
+            raise ValueError("file is an absolute path on each node, without spaces, quotes and $")
+        return self
+
+
+class ClusterSpec(Part):
+    """One cluster: nodes, what they run, and what each target needs beside."""
+
+    name: str = Field(
+        pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$",
+        description="Name of the cluster, or of the batch job: lower-case letters, digits and -.",
+    )
+    image: Word | None = Field(
+        None,
+        description="Container image of every node, built from cluster_configs/Dockerfile; with a tag. null: nodes "
+        "have Rayscribe installed.",
+    )
+    head: HeadPart = Field(default_factory=HeadPart, description="Never a spot instance.")
+    pools: dict[PoolName, PoolPart] = Field(min_length=1, description="The worker nodes, by names of your own.")
+    modules: list[Word] = Field([], description="Environment modules to load, e.g. cuda/12.8.")
+    exports: dict[VariableName, str] = Field(
+        default_factory=dict,
+        description="Variables of every node; a value may refer to others, as /opt/venv/bin:$PATH. No secrets.",
+    )
+    setup: list[Command] = Field([], description="Shell commands that every node runs before Ray starts.")
+    mail: MailPart | None = Field(None, description="Batch schedulers only. null: none.")
+    storage: Location = Field(
+        description="Where runs are kept: a folder that every node has at the same path, or an s3://bucket/… URL."
+    )
+    secrets: dict[VariableName, SecretPart] = Field(
+        default_factory=dict, description="Variables of every node whose values are found there, by name."
+    )
+    recipe: Word = Field(
+        "jobs/specs/whisper_micro.yaml",
+        description="Recipe that a RayJob or a batch job trains, in the image or the working directory.",
+    )
+    ray_up: Annotated[LocalPart | AwsPart | GcpPart, Field(discriminator="provider")] | None = Field(
+        None, description="`ray up` on own hosts or a cloud."
+    )
+    kubernetes: KubernetesPart | None = Field(None, description="KubeRay.")
+    slurm: SlurmPart | None = Field(None, description="Slurm.")
+    sge: SgePart | None = Field(None, description="Grid Engine.")
+
+    def pool(self, name: str | None, field: str) -> tuple[str, PoolPart]:
+        """The pool that a batch job runs on.
+
+        Args:
+            name: The name that the target's part gives. None: the only pool.
+            field: The field that it stands in, for the message.
+
+        Raises:
+            ConfigError: there is no such pool, or more than one to choose from.
+        """
+        if name is None and len(self.pools) == 1:
+            return next(iter(self.pools.items()))
+        if name not in self.pools:
+            raise ConfigError(f"{field}: must be one of the pools {', '.join(self.pools)} (got {name!r})")
+        return name, self.pools[name]
+
+    @model_validator(mode="after")
+    def _nothing_secret(self) -> Self:
+        for name, value in self.exports.items():
+            if name in RESERVED:
+                raise ValueError(f"exports.{name} is set by the rendered file: leave it out")
+            if value_looks_secret(value) or (name_looks_secret(name) and not is_switch(value)):
+                raise ValueError(
+                    f"exports.{name} looks like a secret (not shown): name it under secrets, {_places(name)}"
+                )
+            if re.search(r"[\"'`\\\n]|\$\(", value):
+                raise ValueError(
+                    f"exports.{name} holds a quote, a backslash, a line break or a command: write it plainly"
+                )
+        if both := sorted({*self.exports} & {*self.secrets}):
+            raise ValueError(f"{both[0]} is in exports and in secrets: keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if not is_absolute(self.storage):
+            raise ValueError(f"storage must be an absolute folder or an s3:// URL (got {self.storage!r})")
+        if isinstance(self.ray_up, LocalPart) and len(self.pools) != 1:
+            raise ValueError("pools: own hosts are one pool, since Ray's provider local knows one kind of node")
+        if unknown := sorted({*(self.kubernetes.node_selectors if self.kubernetes else {})} - {*self.pools}):
+            raise ValueError(f"kubernetes.node_selectors.{unknown[0]}: no such pool; there are {', '.join(self.pools)}")
+        return self
+
+
+def _places(name: str) -> str:
+    return f"e.g. {name}: {{env: {name}}}, {{file: /run/secrets/{name.lower()}}} or {{kubernetes: my-secret}}"

@@ -1,0 +1,44 @@
+"""Which targets there are, and what renders each."""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from cluster_configs.rendering.cluster_spec import ClusterSpec
+from trainers.errors import ConfigError
+
+
+class Target(StrEnum):
+    """What a spec is rendered for."""
+
+    RAY_UP = "ray-up"
+    KUBERAY = "kuberay"
+    SLURM = "slurm"
+    SGE = "sge"
+
+
+class Kind(StrEnum):
+    """Which of KubeRay's resources."""
+
+    RAYCLUSTER = "raycluster"
+    RAYJOB = "rayjob"
+
+
+# By target, and for KubeRay by kind; the first of a target is its default.
+RENDERERS: Mapping[tuple[Target, Kind | None], Callable[[ClusterSpec], str]] = {}
+
+
+def render(spec: ClusterSpec, target: Target, kind: Kind | None = None) -> str:
+    """The file for one target.
+
+    Args:
+        spec: What the cluster is.
+        target: For what.
+        kind: Which of KubeRay's resources. None: the target's default.
+
+    Raises:
+        ConfigError: the spec lacks what the target needs, or the target has no kinds.
+    """
+    kinds = [of for name, of in RENDERERS if name == target]
+    if kind is not None and kind not in kinds:
+        raise ConfigError(f"--kind {kind}: {target} has no kinds: leave it out, or use --target {Target.KUBERAY}")
+    return RENDERERS[target, kind or kinds[0]](spec)

@@ -1,0 +1,187 @@
+"""What one target needs beside the rest of a ClusterSpec: `ray_up`, `kubernetes`, `slurm`, `sge`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from trainers.config.parts.part import NotNegative, Part, Positive
+
+IPV4 = r"^(\d{1,3}\.){3}\d{1,3}$"
+CIDR = r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$"
+DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+SLURM_TIME = r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$"
+SGE_TIME = r"^\d+:\d{2}:\d{2}$"
+
+Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$")]
+Word = Annotated[str, StringConstraints(pattern=r"^[^\s'\"$`;|&<>\\#]+$")]
+DnsLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL)]
+
+
+class RayUpPart(Part):
+    """What `ray up` needs on every provider."""
+
+    user: Word = Field("ubuntu", description="User that logs in over SSH, and that Ray runs as.")
+    private_key: Word | None = Field(
+        None, description="Path of the SSH private key on this machine. null: what ssh finds; on AWS Ray makes one."
+    )
+    idle_timeout_minutes: Positive = Field(
+        10, description="Minutes after which a worker node without work is removed. The head stays."
+    )
+    run_options: list[str] = Field(
+        [], description="Further options of `docker run` on every node, where `image` is set, e.g. --shm-size=8g."
+    )
+
+
+class LocalPart(RayUpPart):
+    """Own hosts, over SSH. They need a Python with Rayscribe, by `setup` or beforehand, or Docker and an `image`."""
+
+    provider: Literal["local"] = Field(description="local: own hosts.")
+    head_ip: Host = Field(description="Address of the head, as the workers reach it, e.g. 10.0.0.1.")
+    worker_ips: list[Host] = Field([], description="Addresses of the workers.")
+
+
+class AwsPart(RayUpPart):
+    """Instances of AWS EC2. Every node type has one security group, of which only members reach each other."""
+
+    provider: Literal["aws"] = Field(description="aws: AWS EC2.")
+    region: Word = Field(description="Region, e.g. us-west-2.")
+    availability_zones: list[Word] = Field([], description="Zones to start nodes in, tried in order. []: any.")
+    machine_image: Word | None = Field(
+        None,
+        description="AMI with Docker and GPU drivers, e.g. ami-0abc…. null: Ray's deep learning AMI of the region.",
+    )
+    instance_profile: Word = Field(
+        description="Name of the head's IAM instance profile: it starts and stops instances, and reads and writes "
+        "the storage. Without one, Ray would make a role with full access to EC2 and S3."
+    )
+    worker_instance_profile: Word | None = Field(
+        None, description="Name of the workers' IAM instance profile: access to the storage alone. null: none."
+    )
+    security_group_ids: list[Word] = Field(
+        description="Existing security groups of all nodes: all traffic among members, SSH from your own network. "
+        "Ray's default would open SSH to the world.",
+        min_length=1,
+    )
+    subnet_ids: list[Word] = Field([], description="Subnets of the nodes. []: those that Ray finds in the zones.")
+    key_name: Word | None = Field(
+        None, description="Name of the EC2 key pair of `private_key`; needed with it. null: Ray makes one."
+    )
+    internal_ips: bool = Field(
+        False, description="Reach nodes by their private addresses, from inside the network or a VPN."
+    )
+    disk_gb: Positive = Field(200, description="Size of each node's disk, encrypted. GB.")
+
+
+class GcpPart(RayUpPart):
+    """Instances of Google Compute Engine."""
+
+    provider: Literal["gcp"] = Field(description="gcp: Google Compute Engine.")
+    project_id: Word = Field(description="Project, e.g. speech-1234.")
+    region: Word = Field(description="Region, e.g. us-central1.")
+    availability_zone: Word = Field(description="Zone of all nodes, e.g. us-central1-a.")
+    machine_image: Word = Field(
+        "projects/deeplearning-platform-release/global/images/family/common-cu128-ubuntu-2204-nvidia-570",
+        description="Boot image with Docker and GPU drivers.",
+    )
+    service_account: Word = Field(
+        description="E-mail of the head's service account: it starts and stops instances. Without one, Ray would make "
+        "one that may edit the whole project."
+    )
+    worker_service_account: Word | None = Field(
+        None, description="E-mail of the workers' service account: access to the storage alone. null: none."
+    )
+    subnetwork: Word = Field(
+        description="Subnetwork of the nodes, projects/…/regions/…/subnetworks/…. Its firewall lets in all "
+        "traffic among the nodes' tag, and SSH from your own network."
+    )
+    network_tag: DnsLabel = Field("rayscribe", description="Tag of the nodes, for the firewall's rules.")
+    internal_ips: bool = Field(
+        False, description="Nodes without public addresses, reached from inside the network or a VPN."
+    )
+    disk_gb: Positive = Field(200, description="Size of each node's boot disk. GB.")
+
+
+class KubernetesPart(Part):
+    """What KubeRay's RayCluster and RayJob need."""
+
+    namespace: DnsLabel = Field("default", description="Namespace of everything in the file.")
+    queue: DnsLabel | None = Field(
+        None,
+        description="Kueue's LocalQueue that admits the cluster or the job, with all pools at their `max`. null: no "
+        "queue, and the pools grow from `min` to `max`.",
+    )
+    service_account: DnsLabel | None = Field(
+        None, description="Service account of the pods, made by the file, without any rights. null: the cluster's name."
+    )
+    token_secret: DnsLabel | None = Field(
+        None, description="Secret with Ray's token under the key auth_token. null: the cluster's name and -token."
+    )
+    storage_claim: DnsLabel | None = Field(
+        None,
+        description="PersistentVolumeClaim (ReadWriteMany) that is mounted at `storage` in every pod. null: `storage` "
+        "is a URL.",
+    )
+    image_pull_secrets: list[DnsLabel] = Field([], description="Secrets that pull the image.")
+    node_selectors: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="Labels of the nodes of a pool, by pool, e.g. {spot: {cloud.google.com/gke-spot: 'true'}}.",
+    )
+    clients: dict[str, str] = Field(
+        default_factory=dict,
+        description="Labels of the pods of this namespace that may reach the dashboard's port, beside KubeRay's "
+        "operator. {}: none.",
+    )
+    operator_namespace: DnsLabel = Field("kuberay-operator", description="Namespace of KubeRay's operator.")
+    active_deadline_s: Positive | None = Field(
+        None, description="Seconds after which a RayJob is stopped. null: never."
+    )
+    ttl_after_finished_s: NotNegative = Field(
+        3600, description="Seconds that the cluster of a RayJob stays after the job has ended, for its logs."
+    )
+
+
+class SlurmPart(Part):
+    """What a Slurm batch job needs. It runs on as many nodes as the pool's `max`, each whole."""
+
+    pool: str | None = Field(None, description="Pool that describes the nodes. null: the only pool.")
+    partition: Word | None = Field(None, description="Partition. null: the site's default.")
+    account: Word | None = Field(None, description="Account that is charged. null: the user's default.")
+    qos: Word | None = Field(None, description="Quality of service. null: the site's default.")
+    time_limit: str = Field(
+        "24:00:00", pattern=SLURM_TIME, description="Longest time that the job runs at a stretch, [D-]HH:MM:SS."
+    )
+    signal_s: Positive = Field(
+        300, description="Seconds before the time limit at which the run is told to take a checkpoint and to end."
+    )
+    requeue: bool = Field(True, description="Queue the job again after its time limit or a lost node; it continues.")
+    gpu_option: Literal["gres", "gpus-per-node"] = Field(
+        "gres", description="How this site's jobs ask for GPUs: --gres=gpu:TYPE:N or --gpus-per-node=TYPE:N."
+    )
+    output: Word = Field("%x-%j.out", description="File of the output; %x is the job's name, %j its number.")
+    options: list[str] = Field([], description="Further #SBATCH options, e.g. --constraint=nvlink.")
+
+
+class SgePart(Part):
+    """What a Grid Engine batch job needs. It runs on one host."""
+
+    pool: str | None = Field(None, description="Pool that describes the host. null: the only pool.")
+    parallel_environment: Word = Field("mthread", description="Parallel environment whose slots lie on one host.")
+    slots: Positive | None = Field(None, description="Slots (CPUs) of the job. null: the pool's cpus.")
+    queue: Word | None = Field(None, description="Queue. null: the one that the resources choose.")
+    project: Word | None = Field(None, description="Project that is charged. null: the user's default.")
+    gpu_resource: Word | None = Field("gpu", description="Resource that asks for GPUs. null: none is named.")
+    gpu_arch: Word | None = Field(None, description="Value of the resource gpu_arch, e.g. l40s. null: any.")
+    memory: dict[str, Word] = Field(
+        default_factory=dict, description="Memory resources of this site, e.g. {h_vmem: 8G}; most count by slot."
+    )
+    time_limit: str | None = Field(
+        None, pattern=SGE_TIME, description="Longest time that the job runs, HH:MM:SS (h_rt). null: the queue's."
+    )
+    signal_s: Positive = Field(
+        300, description="Seconds before the time limit at which the run is told to take a checkpoint and to end."
+    )
+    requeue: bool = Field(True, description="Queue the job again after its time limit; it continues.")
+    output: str = Field(
+        "$JOB_NAME.$JOB_ID.log", pattern=r"^[^\s'\"`;|&<>]+$", description="File of the output and errors (-o, -j y)."
+    )
+    options: list[str] = Field([], description="Further #$ options, e.g. -l avx2.")
