@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
-from jobs.cli.demo import free_ports
 from tests.integration import worker_setup
 from tests.integration.driver_process import RayHead
 from tests.integration.worker_server import worker_server
 from tests.integration.worker_setup import SOCKET_VARIABLE
 from tests.s3 import AWS_VARIABLES
+from trainers.distributed.local_ray import free_ports
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from jobs.api.client import Client
-from jobs.cli.demo import free_ports
 from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
@@ -27,6 +26,7 @@ from tests.integration.forked_process import REPOSITORY
 from tests.integration.short_jobs import RECIPE, Workspace
 from tests.runtime_env.package_index import PackageIndex, serving
 from tests.runtime_env.ray_node import RayNode, ray_node, thin_python, wait_for
+from trainers.distributed.local_ray import free_ports
 
 # Found nowhere but where it belongs.
 SECRET = "wandb-secret-5fX2kQ9vTzPq"

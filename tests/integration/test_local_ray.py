@@ -1,10 +1,23 @@
 """A Ray that task.py starts on this machine for itself."""
 
+import contextlib
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+import pytest
+
+from trainers.distributed.local_ray import LocalRay, gcs_address_at, processes_of, start_ray
+
+REPOSITORY = Path(__file__).parents[2]
+# The port of a dashboard's agent where none is given; a second Ray that takes it accepts no jobs.
+AGENT_PORT = 52365
 TRAIN = """
 import os, ray
 from tests.trainers.synthetic import config
@@ -15,17 +28,44 @@ with connected(config({})):
 """
 
 
+JOIN = """
+import ray
+from tests.trainers.synthetic import config
+from trainers.distributed.ray_connection import connected
+
+with connected(config({})):
+    print(ray.cluster_resources()["CPU"])
+"""
+KILLED = """
+import os, signal
+from tests.trainers.synthetic import config
+from trainers.distributed.ray_connection import connected
+
+with connected(config({})):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def first() -> Iterator[LocalRay]:
+    """A Ray of this machine, which others are started beside."""
+    ray = start_ray(num_cpus=3, environment={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 32})
+    yield ray
+    ray.stop()
+    assert processes_of(ray.folder) == []
+    assert not ray.folder.exists()
+
+
 def started_in(home: Path) -> str:
     """Starts a Ray of its own in a process with this home folder.
 
     Returns:
         The token that a worker of it has in its environment.
     """
-    known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run(
         [sys.executable, "-c", TRAIN],
-        env={**known, "HOME": str(home)},
-        cwd=Path(__file__).parents[2],
+        env=environment(HOME=str(home)),
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=False,
@@ -40,3 +80,46 @@ def test_a_local_ray_writes_no_token_for_others_to_find(tmp_path: Path) -> None:
     # The Ray is closed to others all the same.
     assert len(token) == 64
     assert not (tmp_path / ".ray").exists()
+
+
+def environment(**added: str) -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("RAY_")}, **added}
+
+
+def test_training_joins_the_ray_whose_dashboard_is_named(first: LocalRay) -> None:
+    assert gcs_address_at(int(first.dashboard.rpartition(":")[2])) is not None
+    done = subprocess.run(
+        [sys.executable, "-c", JOIN],
+        env=environment(RAY_ADDRESS=first.dashboard, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 32),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "3.0"
+
+
+def test_a_ray_starts_where_another_holds_the_default_port_of_agents(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        # Where it is taken already, so much the better.
+        with contextlib.suppress(OSError):
+            stack.enter_context(socket.create_server(("127.0.0.1", AGENT_PORT)))
+        assert len(started_in(tmp_path)) == 64
+
+
+def test_a_ray_ends_with_its_driver_however_that_ends(tmp_path: Path) -> None:
+    folder = tempfile.mkdtemp(prefix="k-", dir="/tmp")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        env=environment(HOME=str(tmp_path), RAY_TMPDIR=folder),
+        cwd=REPOSITORY,
+        check=False,
+        timeout=300,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = Path(folder).iterdir()
+    _, alive = psutil.wait_procs(processes_of(left), timeout=60)
+    assert alive == []
+    assert processes_of(left) == []

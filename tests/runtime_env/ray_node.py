@@ -17,7 +17,7 @@ from typing import Any
 import requests
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from jobs.cli.demo import free_ports
+from trainers.distributed.local_ray import free_ports
 
 LOOPBACK = "127.0.0.1"
 DEADLINE_S = 240.0

@@ -10,13 +10,16 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import ray
+from ray._private.authentication.authentication_token_setup import enable_token_auth_by_default
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.config.schema import TrainConfig
 from trainers.distributed.coordinator import Coordinator, WorkerUpdate
+from trainers.distributed.local_ray import LOOPBACK, LocalRay, gcs_address_at, is_own_host, local_ray
 from trainers.errors import ResourceError
 
 POLL_S = 0.2
@@ -25,7 +28,6 @@ PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
 COORDINATOR_TIMEOUT_S = 10.0
 ANSWER_S = 10.0
-LOOPBACK = "127.0.0.1"
 
 
 @contextlib.contextmanager
@@ -34,13 +36,17 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
 
     One that was started here is shut down at the end; one that this process had joined before is left as it is.
 
+    Args:
+        config: Says how much a Ray that is started must hold.
+        address: host:port, or the URL of the dashboard of a Ray on this host.
+
     Raises:
-        ResourceError: no cluster answers at the address.
+        ResourceError: no cluster answers at the address, or Ray does not start.
     """
     if ray.is_initialized():
         yield
         return
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = _gcs_address(address or os.environ.get("RAY_ADDRESS"))
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     # Otherwise Ray Train prints each line of a worker a second time, to the other stream.
@@ -48,35 +54,49 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
     # Seconds between two questions of its controller to the workers, each of which takes one report from each: 2 by
     # default, which a run with ten checkpoints would wait ten times when it resumes.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-    try:
-        if address:
-            _check_answers(address)
-            ray.init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
-        else:
-            wanted = config.scaling.worker_resources["CPU"] * config.scaling.num_workers + CPUS_FOR_DATA
-            cpus = max(os.cpu_count() or 1, math.ceil(wanted))
-            port = _free_port()
-            set_own_token()
-            # "local": without it, ray.init joins whatever Ray another user started on this machine.
-            ray.init(
-                "local",
-                num_cpus=cpus,
-                include_dashboard=True,
-                dashboard_host=LOOPBACK,
-                dashboard_port=port,
-                runtime_env=_surroundings({"RAY_API_SERVER_ADDRESS": f"http://{LOOPBACK}:{port}"}),
-                _node_ip_address=LOOPBACK,
-                **quiet,
-            )
-    except (ConnectionError, TimeoutError, ValueError) as error:
-        raise ResourceError(
-            f"no Ray cluster answers at {address or 'this machine'}: {error}; check --address or RAY_ADDRESS, "
-            "or unset it to use this machine alone"
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            if address:
+                _check_answers(address)
+                ray.init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
+            else:
+                local = stack.enter_context(_own_ray(config))
+                surroundings = _surroundings({"RAY_API_SERVER_ADDRESS": local.dashboard})
+                ray.init(address=local.address, runtime_env=surroundings, _node_ip_address=LOOPBACK, **quiet)
+        except (ConnectionError, TimeoutError, ValueError) as error:
+            raise ResourceError(
+                f"no Ray cluster answers at {address or 'this machine'}: {error}; check --address or RAY_ADDRESS, "
+                "or unset it to use this machine alone"
+            ) from error
+        stack.callback(ray.shutdown)
         yield
-    finally:
-        ray.shutdown()
+
+
+def _own_ray(config: TrainConfig) -> contextlib.AbstractContextManager[LocalRay]:
+    """Starts a Ray on this machine that fits the config, closed to others."""
+    wanted = config.scaling.worker_resources["CPU"] * config.scaling.num_workers + CPUS_FOR_DATA
+    set_own_token()
+    # Also for this process, whose Ray has read the environment when it was imported.
+    logging.getLogger(enable_token_auth_by_default.__module__).setLevel(logging.ERROR)
+    enable_token_auth_by_default()
+    return local_ray(num_cpus=max(os.cpu_count() or 1, math.ceil(wanted)), environment=os.environ)
+
+
+def _gcs_address(address: str | None) -> str | None:
+    """What a driver joins, of an address of either kind: Ray's own job commands take the URL of a dashboard.
+
+    Raises:
+        ResourceError: the dashboard is not that of a Ray of this host.
+    """
+    if address is None or not address.startswith(("http://", "https://")):
+        return address
+    parts = urlsplit(address)
+    if is_own_host(parts.hostname or "") and (found := gcs_address_at(parts.port or 80)):
+        return found
+    raise ResourceError(
+        f"{address} is no dashboard of a Ray on this host, and training joins none elsewhere: submit it as a job "
+        f"(rayscribe submit RECIPE --address {address}), or unset RAY_ADDRESS to use this machine alone"
+    )
 
 
 def set_own_token() -> None:
@@ -116,13 +136,6 @@ def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:
     starter = os.environ.get(PY_EXECUTABLE)
     # Workers then start with the packages that install_and_run.sh has given this driver.
     return {"env_vars": dict(cluster), **({"py_executable": starter} if starter else {})}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def check_capacity(config: TrainConfig) -> None:

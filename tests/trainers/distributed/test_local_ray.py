@@ -1,0 +1,91 @@
+"""Ports, processes and parents of Rays of this machine."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.trainers.synthetic import config
+from trainers.distributed import local_ray
+from trainers.distributed.local_ray import MARK, free_ports, gcs_address_at, holder_of, is_own_host, start_ray, stop_ray
+from trainers.distributed.ray_connection import connected
+from trainers.errors import ResourceError
+
+SLEEP = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
+
+
+def test_a_taken_port_is_refused_with_its_holder_s_process() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(
+            ResourceError, match=rf"port {port} is taken by process {os.getpid()} \(.*\): choose"
+        ) as error:
+            start_ray(num_cpus=1, environment=os.environ, dashboard_port=port)
+        assert holder_of(port) in str(error.value)
+
+
+def test_free_ports_differ_and_nobody_listens_there() -> None:
+    ports = free_ports(9)
+    assert len(set(ports)) == 9
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_all_and_only_the_processes_of_a_folder_are_ended(tmp_path: Path) -> None:
+    mine, other = (
+        subprocess.Popen(SLEEP, env={**os.environ, MARK: str(tmp_path / name)}, stdout=subprocess.PIPE)
+        for name in ("mine", "other")
+    )
+    try:
+        for process in (mine, other):
+            assert process.stdout is not None and process.stdout.readline()
+        stop_ray(tmp_path / "mine")
+        mine.wait(10)
+        assert other.poll() is None
+    finally:
+        for process in (mine, other):
+            process.kill()
+            process.communicate()
+
+
+def test_a_command_ends_with_the_process_that_started_it() -> None:
+    starter = (
+        "import os, subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-P', {local_ray.__file__!r}, str(os.getpid()), *{SLEEP!r}],\n"
+        "    stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, timeout=60, check=False)
+    pid = int(done.stdout)
+    try:
+        psutil.wait_procs([psutil.Process(pid)], timeout=30)
+    except psutil.NoSuchProcess:
+        return
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_port_that_is_no_dashboard_of_this_host_leads_to_no_ray() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert gcs_address_at(server.getsockname()[1]) is None
+    assert is_own_host("localhost")
+    assert is_own_host("127.0.0.1")
+    assert not is_own_host("192.0.2.77")
+    assert not is_own_host("no-such-host.invalid")
+
+
+@pytest.mark.parametrize("address", ["http://192.0.2.77:8265", "http://127.0.0.1:9"])
+def test_training_on_a_dashboard_elsewhere_points_to_submit(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with (
+        pytest.raises(
+            ResourceError, match=rf"{address} is no dashboard .* \(rayscribe submit RECIPE --address {address}"
+        ),
+        connected(config({})),
+    ):
+        pass

@@ -1,0 +1,292 @@
+"""A Ray of this machine alone, started by `ray start`: ports, token and temporary folder of its own.
+
+`ray.init` takes no port for the dashboard's agent, so two Rays that it starts on one machine clash there, and jobs of
+the second one find no agent. `ray stop` ends every Ray of the machine; here each is ended by its own processes.
+"""
+
+import contextlib
+import ctypes
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainers.errors import ResourceError
+
+LOOPBACK = "127.0.0.1"
+RAY_COMMAND = "ray.scripts.scripts"
+# Everything that listens beside the workers, which take any free port.
+PORTS = (
+    "port",
+    "node-manager-port",
+    "object-manager-port",
+    "dashboard-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "runtime-env-agent-port",
+    "ray-client-server-port",
+    "metrics-export-port",
+)
+# Below Linux's range for outgoing connections, one of which could take a port between our look and Ray's start.
+FREE_PORTS = range(20_000, 32_000)
+# A socket's path has 107 bytes at most, of which Ray's own part takes about 70.
+MAX_FOLDER_BYTES = 36
+START_TIMEOUT_S = 60.0
+POLL_S = 0.05
+TRIES = 3
+LOG_LINES = 15
+PR_SET_PDEATHSIG = 1
+# Among the arguments of a dashboard.
+GCS_ADDRESS = "--gcs-address="
+# All processes of a Ray inherit its temporary folder in this variable; it tells them from another Ray's.
+MARK = "RAY_TMPDIR"
+
+
+@dataclass(frozen=True)
+class LocalRay:
+    """A Ray that was started here.
+
+    Attributes:
+        address: host:port that drivers join.
+        dashboard: URL of its dashboard, which takes jobs.
+        folder: Its temporary folder.
+    """
+
+    address: str
+    dashboard: str
+    folder: Path
+
+    def stop(self) -> None:
+        """Ends its processes and removes its folder."""
+        stop_ray(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_ray(
+    *,
+    num_cpus: int | None,
+    environment: Mapping[str, str],
+    outlives_us: bool = False,
+    dashboard_port: int | None = None,
+) -> LocalRay:
+    """Starts a head on loopback.
+
+    Args:
+        num_cpus: Logical CPUs. None: as many as there are.
+        environment: Of all its processes; its token among it.
+        outlives_us: Whether it goes on when this process has ended; otherwise it ends with it, however that ends.
+        dashboard_port: Port of the dashboard. None: any.
+
+    Raises:
+        ResourceError: it did not start; names the port that is taken and by what, or has the last lines of its log.
+    """
+    if dashboard_port is not None and not _is_free(dashboard_port):
+        raise ResourceError(f"port {dashboard_port} is taken by {holder_of(dashboard_port)}: choose another")
+    for left in reversed(range(TRIES)):
+        ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        if dashboard_port is not None:
+            ports["dashboard-port"] = dashboard_port
+        folder = Path(tempfile.mkdtemp(prefix="rs-", dir=_parent_folder()))
+        try:
+            process = _launch(folder, ports, num_cpus, environment, outlives_us=outlives_us)
+            if _comes_up(process, ports):
+                return LocalRay(f"{LOOPBACK}:{ports['port']}", f"http://{LOOPBACK}:{ports['dashboard-port']}", folder)
+            reason = _reason(folder, ports)
+            stop_ray(folder)
+        except BaseException:
+            stop_ray(folder)
+            raise
+        # Another program was faster, unless the log says otherwise; then new ports do not help.
+        if left == 0 or "is taken by" not in reason:
+            raise ResourceError(f"Ray did not start on this machine: {reason}")
+        shutil.rmtree(folder, ignore_errors=True)
+    raise AssertionError("unreachable")
+
+
+def _parent_folder() -> str:
+    parent = os.environ.get(MARK) or tempfile.gettempdir()
+    return parent if len(os.fsencode(parent)) + len("/rs-12345678") <= MAX_FOLDER_BYTES else "/tmp"
+
+
+def _launch(
+    folder: Path, ports: Mapping[str, int], num_cpus: int | None, environment: Mapping[str, str], *, outlives_us: bool
+) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-P", "-m", RAY_COMMAND, "start", "--head", "--block", "--disable-usage-stats"]
+    command += [f"--temp-dir={folder}", f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}"]
+    command += ["--include-dashboard=true", *(f"--{name}={port}" for name, port in ports.items())]
+    if num_cpus is not None:
+        command.append(f"--num-cpus={num_cpus}")
+    if not outlives_us:
+        command = [sys.executable, "-P", __file__, str(os.getpid()), *command]
+    binaries = Path(sys.executable).parent
+    variables = {
+        **environment,
+        MARK: str(folder),
+        # A job uses the same `python` as this process.
+        "PATH": f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}",
+        # Nobody waits for a node to drain when the only one ends.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    }
+    with (folder / "start.log").open("wb") as log:
+        # A session of its own, so that Ctrl-C in the terminal reaches the driver alone, which ends it in order.
+        return subprocess.Popen(
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def _comes_up(process: "subprocess.Popen[bytes]", ports: Mapping[str, int]) -> bool:
+    end = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < end:
+        if not any(_is_free(ports[name]) for name in ("port", "node-manager-port")):
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def _reason(folder: Path, ports: Mapping[str, int]) -> str:
+    """Which port another program holds, or what the log ends with."""
+    ours = {process.pid for process in processes_of(folder)}
+    for name, port in ports.items():
+        holder = _listener(port)
+        if holder is not None and holder.pid not in ours:
+            return f"--{name}={port} is taken by {holder_of(port)}"
+    with contextlib.suppress(OSError):
+        lines = (folder / "start.log").read_text(errors="replace").splitlines()
+        return f"{folder}/start.log ends with:\n" + "\n".join(lines[-LOG_LINES:])
+    return f"it said nothing in {START_TIMEOUT_S:.0f} s"
+
+
+def stop_ray(folder: Path) -> None:
+    """Ends all processes of the Ray with this temporary folder, at once: nobody else is on it."""
+    while found := processes_of(folder):
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=POLL_S)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """The living processes of the Ray with this temporary folder."""
+    found = []
+    for process in psutil.process_iter():
+        # Those of other users cannot be read, and are not ours.
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Finds ports of loopback that are free now."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
+        if _is_free(port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise ResourceError(f"this machine has no {count} free ports in {FREE_PORTS.start}–{FREE_PORTS.stop - 1}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def holder_of(port: int) -> str:
+    """What listens at a port of this machine, for people: its process id and command line."""
+    process = _listener(port)
+    if process is None:
+        return "a process that this user may not look at"
+    with contextlib.suppress(psutil.Error):
+        return f"process {process.pid} ({shorten(process.cmdline())})"
+    return f"process {process.pid}"
+
+
+def gcs_address_at(dashboard_port: int) -> str | None:
+    """What drivers of the Ray whose dashboard listens at this port of this host join; None where none does."""
+    process = _listener(dashboard_port)
+    if process is None:
+        return None
+    with contextlib.suppress(psutil.Error):
+        for argument in process.cmdline():
+            if argument.startswith(GCS_ADDRESS):
+                return str(argument).removeprefix(GCS_ADDRESS)
+    return None
+
+
+def is_own_host(host: str) -> bool:
+    """Whether a name or an address is this machine's."""
+    try:
+        addresses = {str(item[4][0]) for item in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    own = {item.address.partition("%")[0] for items in psutil.net_if_addrs().values() for item in items}
+    return any(address.startswith("127.") for address in addresses) or not own.isdisjoint(addresses)
+
+
+def shorten(command: Sequence[str], limit: int = 120) -> str:
+    """A command line on one line."""
+    text = " ".join(command)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _listener(port: int) -> psutil.Process | None:
+    for connection in _connections():
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid is not None:
+            with contextlib.suppress(psutil.Error):
+                return psutil.Process(connection.pid)
+    return None
+
+
+def _connections() -> list[Any]:
+    try:
+        return list(psutil.net_connections(kind="tcp"))
+    except (psutil.Error, OSError):  # macOS without root
+        return []
+
+
+def with_parent(parent: int, command: Sequence[str]) -> None:
+    """Becomes a command that gets SIGTERM when the parent ends, even by SIGKILL. Linux only; elsewhere it goes on."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() == parent:
+        os.execv(command[0], [*command])
+
+
+@contextlib.contextmanager
+def local_ray(*, num_cpus: int, environment: Mapping[str, str]) -> Iterator[LocalRay]:
+    """A Ray that ends with the block; its folder stays where the block fails, for its logs.
+
+    Raises:
+        ResourceError: it did not start.
+    """
+    ray = start_ray(num_cpus=num_cpus, environment=environment)
+    try:
+        yield ray
+    except Exception:
+        stop_ray(ray.folder)
+        raise
+    except BaseException:
+        ray.stop()
+        raise
+    ray.stop()
+
+
+if __name__ == "__main__":
+    with_parent(int(sys.argv[1]), sys.argv[2:])
