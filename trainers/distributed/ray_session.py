@@ -2,15 +2,17 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointConsistencyMode, CheckpointUploadMode
+from ray.util import metrics
 
 from trainers.distributed.coordinator import STOPPABLE, WORKING
+from trainers.distributed.gauges import Gauge
 from trainers.distributed.ray_connection import stop_requested
 from trainers.distributed.session import Session
 
@@ -21,12 +23,17 @@ class RaySession(Session):
 
     Attributes:
         coordinator: Handle of the actor of `ray_connection.open_coordinator`.
+        run: Name of the run, as its numbers are labeled.
+        attempt: Number of the attempt, likewise.
     """
 
     coordinator: Any = None
+    run: str = ""
+    attempt: int = 1
+    _gauges: dict[Gauge, metrics.Gauge] = field(default_factory=dict)
 
     @classmethod
-    def of_this_worker(cls, coordinator: Any) -> "RaySession":
+    def of_this_worker(cls, coordinator: Any, run: str, attempt: int) -> "RaySession":
         """The session of the calling worker; every worker calls it.
 
         Ray Train counts local ranks by IP address, which several nodes of one host share; here they count by node.
@@ -34,7 +41,7 @@ class RaySession(Session):
         context = ray.train.get_context()
         rank, node = context.get_world_rank(), ray.get_runtime_context().get_node_id()
         nodes = cls(rank, context.get_world_size(), 0, coordinator).gather(node, "starting the workers")
-        return cls(rank, context.get_world_size(), nodes[:rank].count(node), coordinator)
+        return cls(rank, context.get_world_size(), nodes[:rank].count(node), coordinator, run, attempt)
 
     @property
     def node(self) -> str:
@@ -44,6 +51,14 @@ class RaySession(Session):
     def print_line(self, line: str) -> None:
         """Sends the line to the driver, which prints it."""
         self.coordinator.add_line.remote(line)
+
+    def show(self, gauge: Gauge, value: float, **labels: str) -> None:
+        """Gives the number to Ray, whose agent on this node exports it; this thread sends nothing."""
+        if gauge not in self._gauges:
+            keys = ("run", "attempt", "rank", *gauge.labels)
+            self._gauges[gauge] = metrics.Gauge(gauge.full_name, gauge.meaning, keys)
+        own = {"run": self.run, "attempt": str(self.attempt), "rank": str(self.rank)}
+        self._gauges[gauge].set(value, {**own, **labels})
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
         """Reports to Ray Train, for its dashboard and its Result; the pointer is in its folder already."""

@@ -4,6 +4,7 @@ The training core needs nothing else from its environment, so that the same code
 """
 
 import os
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch.distributed
 
+from trainers.distributed.gauges import Gauge
 from trainers.distributed.meeting import COLLECTIVE_TIMEOUT, open_meetings
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError
@@ -53,6 +55,25 @@ class Session(ABC):
         """Prints a line in the driver's log, if this is the main process."""
         if self.is_main_process:
             self.print_line(line)
+
+    @abstractmethod
+    def show(self, gauge: Gauge, value: float, **labels: str) -> None:
+        """Shows a number of this rank to who watches the cluster; costs microseconds, and waits for nothing.
+
+        Args:
+            gauge: What it is.
+            value: In the gauge's unit.
+            labels: Those that the gauge has beside run, attempt and rank.
+        """
+
+    def show_from_main(self, gauge: Gauge, value: float, **labels: str) -> None:
+        """Shows a number that all ranks share, if this is the main process."""
+        if self.is_main_process:
+            self.show(gauge, value, **labels)
+
+    def show_progress(self) -> None:
+        """Shows that this rank is not stuck."""
+        self.show(Gauge.LAST_PROGRESS, time.time())
 
     @abstractmethod
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
@@ -179,6 +200,9 @@ class LocalSession(Session):
     def print_line(self, line: str) -> None:
         """Prints the line."""
         print(line, flush=True)
+
+    def show(self, gauge: Gauge, value: float, **labels: str) -> None:
+        """Nobody watches."""
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
         """There is no engine to report to."""

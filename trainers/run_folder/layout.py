@@ -89,9 +89,14 @@ class RunFolder:
         """Absolute path or s3:// URL."""
         return self.storage.url()
 
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.url.rpartition("/")[2]
+
     def ray_run_name(self, attempt: int) -> str:
         """The name of an attempt's Ray Train run, and of its folder below attempts/<k>/ray."""
-        return f"{self.url.rpartition('/')[2]}-a{attempt}"
+        return f"{self.name}-a{attempt}"
 
     def read_json(self, key: str) -> Any | None:
         """The content of a JSON file, None where it is not there."""

@@ -12,6 +12,7 @@ import torch
 from trainers.data.batch_plan import bucket_of
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.console import Progress
+from trainers.distributed.gauges import Gauge
 from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
@@ -178,6 +179,7 @@ class Scorer:
             hypotheses: list[_Hypothesis] = []
             gave_up = False
             for positions, edge_s in batches:
+                self._session.show_progress()
                 gave_up = cut_short()
                 if gave_up:
                     break
@@ -274,6 +276,13 @@ class Scorer:
         best_path, others = (beside[0], tuple(beside[1:])) if beside else (None, ())
         skipped = len(all_ids) - len(ids)
         return SplitScore(score, utterances, loss, normalizer, skipped, options.decoding, best_path, others)
+
+
+def show_rates(result: SplitScore, split: str, session: Session) -> None:
+    """Shows a score to who watches the cluster."""
+    for gauge, percent in ((Gauge.WER, result.score.wer), (Gauge.CER, result.score.cer)):
+        if percent is not None:
+            session.show_from_main(gauge, percent / 100, split=split)
 
 
 def _beside(found: Sequence[Recognition]) -> list[list[str]]:

@@ -32,6 +32,7 @@ from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import autocast_dtype, training_arguments
 from trainers.training.callbacks import VALIDATION, DropFetched, KeepCheckpoints, MetricsLog, ProgressReport, Reseed
 from trainers.training.on_ray.checkpoint_reports import CheckpointReports
+from trainers.training.on_ray.step_gauges import StepGauges
 from trainers.training.planning import cache_bytes, plan_training, scored_clips, validation_options
 from trainers.training.rank import Rank, Start
 from trainers.training.schedule import ApplyConfig, Schedule
@@ -125,6 +126,7 @@ def build(rank: Rank, start: Start | None, weights: Start | None) -> Loop:
         callbacks=[ApplyConfig(), *dropping, Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
         optimizer=nvme_optimizer(config.strategy, arguments),
     )
+    trainer.add_callback(StepGauges(session, trainer, plan, durations_s))
     last_step = schedule.last_step
     return Loop(rank, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, reports)
 

@@ -21,7 +21,7 @@ from trainers.models.recognizer import Beam, Recognizer
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import fetch_base
 from trainers.run_folder.layout import RunFolder
-from trainers.scoring.scorer import Scorer, SplitScore
+from trainers.scoring.scorer import Scorer, SplitScore, show_rates
 from trainers.scoring.tuning import tune
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
@@ -186,6 +186,7 @@ def score_split(
         config, limits, full_context=has_full_context(config, limits), nbest=search.nbest, beam=search.beam
     )
     result = scorer.score(options, what=f"score {split}")
+    show_rates(result, split, session)
     totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
     if search.beam is not None and search.beam.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True

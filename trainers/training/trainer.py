@@ -22,6 +22,7 @@ from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Recognizer, Target
 from trainers.run_folder.checkpoints import ORIGINAL
 from trainers.training.acceleration.batches_ahead import BatchesAhead
+from trainers.training.acceleration.step_times import TimedTrainer
 from trainers.training.callbacks import MATCHING
 from trainers.training.schedule import Schedule, new_scheduler
 from trainers.training.strategies.sharded_states import ShardedStates
@@ -169,7 +170,7 @@ class Collator:
         return {**labels, **own, "samples": given, "sizes": sizes.tolist()}
 
 
-class SpeechTrainer(ShardedStates):
+class SpeechTrainer(TimedTrainer, ShardedStates):
     """One rank's training loop.
 
     Attributes:
@@ -294,7 +295,8 @@ class SpeechTrainer(ShardedStates):
         with sharding_known(self.args):
             loss: torch.Tensor = super().training_step(*args, **kwargs)
         if self._ahead is not None:
-            self._ahead.fetch()
+            with self.times.reading_ahead():
+                self._ahead.fetch()
         if self.args.fp16:
             # Where it overflows the step is skipped; such a loss would stay in each sum that is logged later.
             loss = loss.nan_to_num(0.0, 0.0, 0.0)

@@ -5,8 +5,8 @@ from typing import Any
 
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.distributed.session import Session
-from trainers.scoring.scorer import CutShortError, Scorer, ScoringOptions, SplitScore
-from trainers.training.callbacks import KeepCheckpoints, ProgressReport, validation_metrics
+from trainers.scoring.scorer import CutShortError, Scorer, ScoringOptions, SplitScore, show_rates
+from trainers.training.callbacks import VALIDATION, KeepCheckpoints, ProgressReport, validation_metrics
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,5 @@ def pass_on(result: SplitScore, step: int, session: Session, keeper: KeepCheckpo
     keeper.scored(step, result)
     metrics = validation_metrics(result)
     session.report({"step": step, **metrics})
+    show_rates(result, VALIDATION, session)
     return metrics

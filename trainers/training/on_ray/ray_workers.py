@@ -37,9 +37,9 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
         The driver's message for a run that was stopped; None for one that ran to its end.
     """
     resolve_secrets(os.environ)
-    session = RaySession.of_this_worker(loop_config["coordinator"])
-    session.begin()
     folder, attempt = loop_config["folder"], loop_config["attempt"]
+    session = RaySession.of_this_worker(loop_config["coordinator"], folder.name, attempt)
+    session.begin()
     if session.local_rank == 0:
         finish_logs(folder)
     with WorkerLog(folder, attempt, rank=session.rank, group=session.group):

@@ -1,0 +1,117 @@
+"""What a rank shows of its training: numbers of the steps since the last line of the log."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainers.distributed.gauges import Gauge
+from trainers.distributed.session import LocalSession
+from trainers.training.acceleration.step_times import Part, StepTimes
+from trainers.training.on_ray.step_gauges import StepGauges
+
+ARGUMENTS = SimpleNamespace(logging_steps=2)
+DURATIONS_S = np.array([1.0, 2.0, 3.0, 4.0])
+Shown = dict[tuple[Gauge, str], float]
+
+
+@dataclass(frozen=True)
+class Watched(LocalSession):
+    """A rank that is watched."""
+
+    shown: Shown = field(default_factory=dict)
+
+    def show(self, gauge: Gauge, value: float, **labels: str) -> None:
+        assert set(labels) == set(gauge.labels)
+        self.shown[gauge, "".join(labels.values())] = value
+
+
+class Plan:
+    """Two forward passes a step, each padded to 5 s; the second is a filler."""
+
+    def micro_batches(self, step: int, rank: int) -> Any:
+        yield np.array([step, step + 1]), 5.0
+        yield np.array([], dtype=int), 5.0
+
+
+class Trainer:
+    """A Trainer whose clock is set by hand."""
+
+    def __init__(self, exchange_s: float | None = 0.5):
+        self.now_s, self.exchange_s = 0.0, exchange_s
+        self.times = StepTimes(lambda: self.now_s)
+        self.sampled = 0
+
+    def sample_exchange(self, every: int) -> None:
+        self.sampled = every
+
+
+def train(trainer: Trainer, session: Watched) -> Any:
+    """Two steps of 4 s each, of which a second is spent on data and half of one on agreeing; then a line of the log."""
+    gauges: Any = StepGauges(session, trainer, Plan(), DURATIONS_S)  # type: ignore[arg-type]
+    state = SimpleNamespace(global_step=0, max_steps=8)
+    trainer.now_s = 50.0
+    gauges.on_train_begin(ARGUMENTS, state, None)
+    with trainer.times.spent_on(Part.DATA):
+        trainer.now_s += 2.0
+    with trainer.times.spent_on(Part.COMMUNICATION):
+        trainer.now_s += 1.0
+    trainer.now_s += 5.0
+    state.global_step = 2
+    gauges.on_step_end(ARGUMENTS, state, None)
+    gauges.on_log(ARGUMENTS, state, None, logs={"loss": 1.5})
+    return gauges, state
+
+
+def test_a_line_of_the_log_shows_speed_padding_and_where_a_step_s_time_went() -> None:
+    trainer, session = Trainer(), Watched(0, 2, 0)
+    train(trainer, session)
+    assert trainer.sampled == 2
+    shown = session.shown
+    assert shown.pop((Gauge.LAST_PROGRESS, "")) > 0
+    assert shown == {
+        (Gauge.LOSS, ""): 1.5,
+        (Gauge.PROGRESS, ""): 0.25,
+        (Gauge.CLIPS, ""): 4 / 8,
+        (Gauge.AUDIO, ""): 8 / 8,
+        # 8 s of audio, in two passes of two clips and two fillers, of 5 s each.
+        (Gauge.PADDING, ""): pytest.approx(1 - 8 / 30),
+        (Gauge.STEP_TIME, "data"): 1.0,
+        (Gauge.STEP_TIME, "communication"): 1.0,
+        (Gauge.STEP_TIME, "compute"): 2.0,
+    }
+
+
+def test_other_ranks_show_what_is_their_own() -> None:
+    session = Watched(1, 2, 0)
+    train(Trainer(), session)
+    assert {gauge for gauge, _ in session.shown} == {
+        Gauge.LAST_PROGRESS,
+        Gauge.CLIPS,
+        Gauge.AUDIO,
+        Gauge.PADDING,
+        Gauge.STEP_TIME,
+    }
+
+
+def test_where_the_exchange_is_not_timed_it_is_not_shown_and_counts_as_computing() -> None:
+    session = Watched(0, 2, 0)
+    train(Trainer(exchange_s=None), session)
+    assert (Gauge.STEP_TIME, "communication") not in session.shown
+    assert session.shown[Gauge.STEP_TIME, "compute"] == 3.0
+
+
+def test_a_checkpoint_is_spread_over_the_steps_since_the_one_before() -> None:
+    trainer, session = Trainer(), Watched(0, 2, 0)
+    gauges, state = train(trainer, session)
+    trainer.times.begin(Part.CHECKPOINT)
+    trainer.now_s += 3.0
+    gauges.on_save(ARGUMENTS, state, None)
+    assert session.shown[Gauge.STEP_TIME, "checkpoint"] == 1.5
+    trainer.now_s += 1.0
+    session.shown.clear()
+    gauges.on_log(ARGUMENTS, state, None, logs={"eval_wer": 1.0})
+    gauges.on_log(ARGUMENTS, state, None, logs={"loss": 1.0})
+    assert session.shown == {}, "a line with a score, or without a new step, has nothing to show"

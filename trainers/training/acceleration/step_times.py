@@ -1,0 +1,158 @@
+"""Where the time of training goes, without a single wait for a GPU.
+
+Times are those of this process, except for what a GPU does on its own: how long it had no work while the next batch
+was read, and how long a step's gradients were exchanged after they had all been computed. Both are read off events
+that have passed.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from transformers import Seq2SeqTrainer
+
+_NANOSECONDS = 1e-9
+
+
+class Part(StrEnum):
+    """What time was spent on, of what is measured; the rest of a step is computing."""
+
+    DATA = "data"
+    COMMUNICATION = "communication"
+    CHECKPOINT = "checkpoint"
+    SCORING = "scoring"
+
+
+class Spent(NamedTuple):
+    """Seconds between two calls of `StepTimes.take`.
+
+    Attributes:
+        steps: Of training, scores and checkpoints left out.
+        data: In which nothing was computed, because the batch had not been read.
+        communication: In which this rank waited for the others, to agree on the labels that the loss is divided by.
+    """
+
+    steps: float
+    data: float
+    communication: float
+
+
+class StepTimes:
+    """Adds up what one rank spends its time on."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        """Starts the clock.
+
+        Args:
+            clock: Seconds from any origin.
+        """
+        self._clock, self._since = clock, clock()
+        self._seconds: Counter[Part] = Counter()
+        # Of each part that is open: when it began, and how much of it was spent on parts within it.
+        self._open: list[tuple[Part, float, float]] = []
+        self._reads: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+
+    def begin(self, part: Part) -> None:
+        """From now on time is spent on this part."""
+        self._open.append((part, self._clock(), 0.0))
+
+    def end(self) -> float:
+        """The part that was begun last has ended; gives its seconds, those of parts within it included."""
+        part, since, within = self._open.pop()
+        seconds = self._clock() - since
+        self._seconds[part] += seconds - within  # type: ignore[assignment]
+        if self._open:
+            outer, began, inner = self._open[-1]
+            self._open[-1] = outer, began, inner + seconds
+        return seconds
+
+    @contextmanager
+    def spent_on(self, part: Part) -> Iterator[None]:
+        """While the block runs, time is spent on this part."""
+        self.begin(part)
+        yield
+        self.end()
+
+    @contextmanager
+    def reading_ahead(self) -> Iterator[None]:
+        """While the block reads the next batch, the GPU works, and waits for it only once its work is done."""
+        if not torch.cuda.is_available():
+            with self.spent_on(Part.DATA):
+                yield
+            return
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        yield
+        after.record()
+        self._reads.append((before, after))
+
+    def take(self) -> Spent:
+        """What was spent since the last call."""
+        now, seconds = self._clock(), self._seconds
+        # The steps of a line of the log are done, since it has their loss.
+        while self._reads and self._reads[0][1].query():
+            before, after = self._reads.popleft()
+            # Both lie in the GPU's one stream, the second when it was asked for or when all work before is done.
+            seconds[Part.DATA] += before.elapsed_time(after) / 1000
+        steps = now - self._since - seconds[Part.CHECKPOINT] - seconds[Part.SCORING]
+        spent = Spent(steps, seconds[Part.DATA], seconds[Part.COMMUNICATION])
+        self._since = now
+        seconds.clear()
+        return spent
+
+
+class TimedTrainer(Seq2SeqTrainer):
+    """A Trainer that tells where its time goes.
+
+    Attributes:
+        times: Takes what is measured here; who ends `CHECKPOINT` is the last callback that hears of a save.
+    """
+
+    def __init__(self, **arguments: Any):
+        """As its parent's."""
+        self.times = StepTimes()
+        super().__init__(**arguments)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """As its parent's."""
+        with self.times.spent_on(Part.DATA):
+            found: tuple[list[Any], Any] = super().get_batch_samples(epoch_iterator, num_batches, device)
+        return found
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        with self.times.spent_on(Part.COMMUNICATION):
+            return super()._get_num_items_in_batch(batch_samples, device)
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> Any:
+        with self.times.spent_on(Part.SCORING):
+            return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.times.begin(Part.CHECKPOINT)
+        super()._save_checkpoint(model, trial)
+
+    def sample_exchange(self, every: int) -> None:
+        """Has DDP time the exchange of gradients in one step of so many; other strategies have no such timer."""
+        if isinstance(self.model_wrapped, DistributedDataParallel):
+            self.model_wrapped._set_ddp_runtime_logging_sample_rate(every)
+
+    @property
+    def exchange_s(self) -> float | None:
+        """Seconds that the gradients' exchange took beyond computing them, in the step that DDP has timed last.
+
+        None: it is not known; 0.0 on one rank, which exchanges nothing.
+        """
+        if self.args.world_size == 1:
+            return 0.0
+        if not isinstance(self.model_wrapped, DistributedDataParallel):
+            return None
+        timed = self.model_wrapped._get_ddp_logging_data()
+        took, beside = (timed.get(f"backward_{name}_time") for name in ("comm", "compute_comm_overlap"))
+        return None if took is None or beside is None else max(0, int(took) - int(beside)) * _NANOSECONDS

@@ -1,0 +1,76 @@
+"""What a rank shows of its training to who watches the cluster, see docs/monitoring.md."""
+
+from typing import Any
+
+import numpy as np
+from transformers import TrainerCallback
+
+from trainers.data.batch_plan import BatchPlan
+from trainers.distributed.gauges import Gauge
+from trainers.distributed.session import Session
+from trainers.training.acceleration.step_times import Part, TimedTrainer
+
+
+class StepGauges(TrainerCallback):
+    """Shows progress after each step, and the rest with each line of the log. It comes after all other callbacks."""
+
+    def __init__(self, session: Session, trainer: TimedTrainer, plan: BatchPlan, durations_s: Any):
+        """Shows nothing yet; every rank makes one.
+
+        Args:
+            session: This rank.
+            trainer: Tells where its time went.
+            plan: Says which utterances this rank had in each step.
+            durations_s: Duration of each position of the index, seconds.
+        """
+        self._session, self._trainer, self._plan, self._durations_s = session, trainer, plan, durations_s
+        # The steps of the last line of the log, and of the last checkpoint.
+        self._logged = self._saved = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Starts the clocks."""
+        self._logged = self._saved = state.global_step
+        self._trainer.times.take()
+        self._trainer.sample_exchange(args.logging_steps)
+        self._session.show_progress()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Shows that the rank is not stuck."""
+        self._session.show_progress()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Shows for how long training stood still for this checkpoint, as a share of each step since the last."""
+        steps = max(1, state.global_step - self._saved)
+        self._session.show(Gauge.STEP_TIME, self._trainer.times.end() / steps, part=Part.CHECKPOINT)
+        self._session.show_progress()
+        self._saved = state.global_step
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Shows what was measured since the last line of the log; a line with a score alone is none."""
+        logs: dict[str, float] = kwargs["logs"]
+        steps = range(self._logged, state.global_step)
+        if "loss" not in logs or not steps:
+            return
+        self._logged = state.global_step
+        self._session.show_from_main(Gauge.LOSS, logs["loss"])
+        self._session.show_from_main(Gauge.PROGRESS, state.global_step / state.max_steps)
+        spent, exchange_s = self._trainer.times.take(), self._trainer.exchange_s
+        self._show_input(steps, spent.steps)
+        data = spent.data / len(steps)
+        shown = {"data": data, "compute": spent.steps / len(steps) - data}
+        if exchange_s is not None:
+            shown["communication"] = spent.communication / len(steps) + exchange_s
+            shown["compute"] = max(0.0, shown["compute"] - shown["communication"])
+        for part, seconds in shown.items():
+            self._session.show(Gauge.STEP_TIME, seconds, part=part)
+
+    def _show_input(self, steps: range, seconds: float) -> None:
+        """Shows how fast this rank worked through its utterances, and how much of its input they were."""
+        passes = [item for step in steps for item in self._plan.micro_batches(step, self._session.rank)]
+        # A rank without utterances gets a filler.
+        padded_s = sum(max(1, len(rows)) * edge_s for rows, edge_s in passes)
+        rows = np.concatenate([rows for rows, _ in passes])
+        audio_s, seconds = float(self._durations_s[rows].sum()), max(seconds, 1e-9)
+        self._session.show(Gauge.CLIPS, len(rows) / seconds)
+        self._session.show(Gauge.AUDIO, audio_s / seconds)
+        self._session.show(Gauge.PADDING, max(0.0, 1 - audio_s / padded_s))
