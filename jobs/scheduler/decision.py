@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
 from jobs.scheduler.feasibility import Amounts, Resources
 
@@ -55,17 +57,57 @@ class Holding:
     need: Resources
 
 
+class WaitCause(StrEnum):
+    """What a run waits for, in one word."""
+
+    DEPENDENCY = "dependency"  # another run
+    RETRY = "retry"  # the time of its next attempt
+    PAUSED = "paused"  # its queue takes nothing
+    CLUSTER = "cluster"  # the cluster does not respond
+    INFEASIBLE = "infeasible"  # it needs more than there can be now
+    LIMIT = "limit"  # what its queue, or its user in it, may hold is held
+    CAPACITY = "capacity"  # what the cluster has is held
+    RESERVED = "reserved"  # what is free is reserved for runs ahead of it
+
+
+class Reason(NamedTuple):
+    """Why a run waits.
+
+    Attributes:
+        cause: In one word.
+        text: In one line: what it needs and which pool has how much, or what else it waits for.
+    """
+
+    cause: WaitCause
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Why a run does not start now.
 
     Attributes:
         position: Its position among the waiting runs of its queue, from 1.
-        reason: One line: what it needs and which pool has how much, or what else it waits for.
+        reason: See `Reason.text`.
     """
 
     position: int
     reason: str
+
+
+@dataclass
+class WaitTotals:
+    """The runs of one queue that wait for one cause now.
+
+    Attributes:
+        runs: How many.
+        seconds: How long they have waited, added up.
+        longest_s: How long the one has waited that was queued first.
+    """
+
+    runs: int = 0
+    seconds: float = 0.0
+    longest_s: float = 0.0
 
 
 class Waits(Mapping[str, Wait]):
@@ -73,8 +115,8 @@ class Waits(Mapping[str, Wait]):
 
     __slots__ = ("_counted", "_reason_of", "_runs")
 
-    def __init__(self, runs: Sequence[Waiting] = (), reason_of: Callable[[int], str] = lambda place: ""):
-        """Takes the runs that wait in the order of rank, and what words the reason of the one at a place of it."""
+    def __init__(self, runs: Sequence[Waiting] = (), reason_of: Callable[[int], Reason] | None = None):
+        """Takes the runs that wait in the order of rank, and what gives the reason of the one at a place of it."""
         self._runs, self._reason_of = runs, reason_of
         # Place of each run among all, and the position in its queue at each place.
         self._counted: tuple[dict[str, int], list[int]] | None = None
@@ -86,7 +128,25 @@ class Waits(Mapping[str, Wait]):
             self._counted = self._count()
         places, positions = self._counted
         place = places[run_id]
-        return Wait(positions[place], self._reason_of(place))
+        return Wait(positions[place], self._reason(place).text)
+
+    def totals(self, now_s: float) -> dict[tuple[str, WaitCause], WaitTotals]:
+        """The runs that wait, by queue and cause.
+
+        Args:
+            now_s: The time. Seconds since 1970.
+        """
+        found: dict[tuple[str, WaitCause], WaitTotals] = {}
+        for place, run in enumerate(self._runs):
+            total = found.setdefault((run.queue, self._reason(place).cause), WaitTotals())
+            waited_s = max(0.0, now_s - run.queued_s)
+            total.runs, total.seconds = total.runs + 1, total.seconds + waited_s
+            total.longest_s = max(total.longest_s, waited_s)
+        return found
+
+    def _reason(self, place: int) -> Reason:
+        assert self._reason_of is not None, "runs wait, and nothing says why"
+        return self._reason_of(place)
 
     def __iter__(self) -> Iterator[str]:
         """See Mapping; in the order of rank."""
@@ -120,5 +180,5 @@ class Decision:
     """
 
     start: tuple[str, ...] = ()
-    waits: Mapping[str, Wait] = field(default_factory=Waits)
+    waits: Waits = field(default_factory=Waits)
     refuse: dict[str, str] = field(default_factory=dict)

@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 
 from jobs.lifecycle import RunState
-from jobs.scheduler.decision import Decision, Holding, Wait, Waiting, Waits
+from jobs.scheduler.decision import Decision, Holding, Reason, Wait, WaitCause, Waiting, Waits
 from jobs.scheduler.feasibility import EPSILON, Capacity, never_fits
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.scheduler.pools import Blocker
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 # Why a run waits: a line, what does not get into a pool, or the run itself, whose reason is found out when it is read.
-_Reason = str | Blocker | Waiting
+_Found = Reason | Blocker | Waiting
 
 
 def decide(
@@ -83,13 +83,13 @@ def decide(
     start: list[str] = []
     refuse: dict[str, str] = {}
     blocked: list[Waiting] = []
-    reasons: list[_Reason] = []
+    reasons: list[_Found] = []
     for run in ranked(waiting, queues.patience_s, now_s):
         failed = _failed_dependency(run, dependencies) if run.depends_on else None
         if failed is not None:
             refuse[run.id] = failed
             continue
-        reason: _Reason | None = None
+        reason: _Found | None = None
         if run.depends_on or run.not_before_s is not None:
             reason = _wait_reason(run, dependencies, now_s)
         if reason is None:
@@ -121,17 +121,18 @@ def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
     return {name for name in shared if min(map(itemgetter(name), needs)) > 2 * EPSILON}
 
 
-def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> str | None:
+def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> Reason | None:
     """What has to happen before the run may start, other than resources becoming free."""
     for name in run.depends_on:
         state = dependencies.get(name)
         if state is None:
-            return f"waits for run {name}, which this ledger does not know: stop this run, or submit {name}"
+            text = f"waits for run {name}, which this ledger does not know: stop this run, or submit {name}"
+            return Reason(WaitCause.DEPENDENCY, text)
         if state != RunState.SUCCEEDED:
-            return f"waits for run {name} ({state})"
+            return Reason(WaitCause.DEPENDENCY, f"waits for run {name} ({state})")
     if run.not_before_s is not None and run.not_before_s > now_s:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(math.ceil(run.not_before_s)))
-        return f"retries at {at} UTC"
+        return Reason(WaitCause.RETRY, f"retries at {at} UTC")
     return None
 
 
@@ -143,10 +144,10 @@ def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> st
     return None
 
 
-def _start_or_reserve(run: Waiting, place: Place) -> str | Blocker | None:
+def _start_or_reserve(run: Waiting, place: Place) -> Reason | Blocker | None:
     """Starts the run, or reserves resources for it in its pools; returns what blocks it, None if it starts."""
     demands = place.demands_or_reason(run)
-    if isinstance(demands, str):
+    if isinstance(demands, Reason):
         return demands
     for level, (pool, demand) in enumerate(demands, start=1):
         blocker = pool.blocker(demand)
@@ -160,25 +161,25 @@ def _start_or_reserve(run: Waiting, place: Place) -> str | Blocker | None:
     return None
 
 
-def _wording(reasons: Sequence[_Reason], pools: RunDemands) -> Callable[[int], str]:
+def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Reason]:
     """What words a reason by its place, after all starts, so that what is reported free is free."""
-    texts: dict[Blocker, str] = {}  # thousands share a text
+    worded: dict[Blocker, Reason] = {}  # thousands share a text
 
-    def text_at(place: int) -> str:
+    def reason_at(place: int) -> Reason:
         reason = reasons[place]
         if isinstance(reason, Waiting):
             reason = _blocker(pools.place(reason).demands_or_reason(reason))
-        if isinstance(reason, str):
+        if isinstance(reason, Reason):
             return reason
-        if reason not in texts:
-            texts[reason] = reason.text()
-        return texts[reason]
+        if reason not in worded:
+            worded[reason] = reason.reason()
+        return worded[reason]
 
-    return text_at
+    return reason_at
 
 
-def _blocker(demands: str | PoolDemands) -> str | Blocker:
+def _blocker(demands: Reason | PoolDemands) -> Reason | Blocker:
     """What blocks a run that cannot start, see `Place.shut`."""
-    if isinstance(demands, str):
+    if isinstance(demands, Reason):
         return demands
     return next(found for pool, demand in demands if (found := pool.blocker(demand)) is not None)

@@ -28,6 +28,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
+from jobs.scheduler.decision import Reason, WaitCause
 from jobs.scheduler.feasibility import EPSILON, RUNS, amount, number
 
 # No run starts ahead of more runs than this that wait for one pool, so that the cost of a decision is bounded, as with
@@ -71,17 +72,19 @@ class Blocker(NamedTuple):
     demand: Demand
     reservation: Reservation | None
 
-    def text(self) -> str:
-        """One line: what is needed, the pool, and what is free there at the end of the pass."""
+    def reason(self) -> Reason:
+        """What is needed, the pool, and what is free there at the end of the pass."""
         found = self.reservation
         if found is None:
             short = self.pool.short(self.demand)
-            return _needs(self.demand, short) + self.pool.shortage(short)
+            return Reason(self.pool.cause, _needs(self.demand, short) + self.pool.shortage(short))
         needs = _needs(self.demand, [found.name])
         if found.run_id is None:
-            return f"{needs}behind {MAX_WAITING} runs that wait for {self.pool.name}"
-        reserved, verb = amount(found.name, found.value), "is" if found.value == 1 else "are"
-        return f"{needs}behind {found.run_id}, for which {reserved} of {self.pool.name} {verb} reserved"
+            text = f"{needs}behind {MAX_WAITING} runs that wait for {self.pool.name}"
+        else:
+            reserved, verb = amount(found.name, found.value), "is" if found.value == 1 else "are"
+            text = f"{needs}behind {found.run_id}, for which {reserved} of {self.pool.name} {verb} reserved"
+        return Reason(WaitCause.RESERVED, text)
 
 
 class Ahead:
@@ -189,6 +192,11 @@ class Pool:
     def closed(self) -> bool:
         """Whether no other run can start in this pool during this pass."""
         return self._closed or (self._within is not None and self._within.closed)
+
+    @property
+    def cause(self) -> WaitCause:
+        """What runs wait for here where there is not enough free."""
+        return WaitCause.CAPACITY if self._allowed_by is None else WaitCause.LIMIT
 
     def blocker(self, demand: Demand) -> Blocker | None:
         """Why a run that ranks below all earlier ones of this pass cannot have this much now; None if it can."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from jobs.scheduler.decision import Holding, Waiting
+from jobs.scheduler.decision import Holding, Reason, WaitCause, Waiting
 from jobs.scheduler.feasibility import RUNS, Capacity, Resources, caps, infeasible_reason
 from jobs.scheduler.limits import Limits, QueuesConfig
 from jobs.scheduler.pools import Demand, Pool
@@ -22,7 +22,7 @@ class RunKind:
         shared: What each takes of its queue and its cluster.
     """
 
-    blocked_reason: str | None
+    blocked_reason: Reason | None
     own: Demand | None
     shared: PoolDemands
 
@@ -38,14 +38,14 @@ class Place:
 
     __slots__ = ("_demands", "_make", "_pools", "shut")
 
-    def __init__(self, pools: Sequence[Pool], make: Callable[[Waiting], str | PoolDemands]):
+    def __init__(self, pools: Sequence[Pool], make: Callable[[Waiting], Reason | PoolDemands]):
         """Takes the pools, the narrowest first, and what gives the demands of a kind of run."""
         self._pools, self._make = pools, make
-        self._demands: dict[tuple[int, int, int], str | PoolDemands] = {}
+        self._demands: dict[tuple[int, int, int], Reason | PoolDemands] = {}
         self.shut = False
         self.update()
 
-    def demands_or_reason(self, run: Waiting) -> str | PoolDemands:
+    def demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
         """A run's demand on each of its pools, or why it could not start even if no other run existed."""
         # By identity, which costs no look at the amounts: runs of one recipe share one object, and all live as long.
         key = (id(run.need), id(run.per_worker), run.num_workers)
@@ -109,7 +109,7 @@ class RunDemands:
             place = self._places[key] = Place([pool for pool in pools if pool is not None], self._demands_or_reason)
         return place
 
-    def _demands_or_reason(self, run: Waiting) -> str | PoolDemands:
+    def _demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
         key = (run.queue, run.address, run.num_workers, id(run.need), id(run.per_worker))
         kind = self._kinds.get(key)
         if kind is None:
@@ -161,18 +161,20 @@ class RunDemands:
         own, shared = self._demands(run)
         return RunKind(self._blocked_reason(run), own, shared)
 
-    def _blocked_reason(self, run: Waiting) -> str | None:
+    def _blocked_reason(self, run: Waiting) -> Reason | None:
         capacity = self._capacity.get(run.address)
         part = self._queues.queues.get(run.queue)
         if part is not None and part.max_running == 0:
-            return f"queue {run.queue} is paused (max_running: 0)"
+            return Reason(WaitCause.PAUSED, f"queue {run.queue} is paused (max_running: 0)")
         if part is not None and part.per_user.max_running == 0:
-            return f"queue {run.queue} is paused for every user (per_user.max_running: 0)"
+            text = f"queue {run.queue} is paused for every user (per_user.max_running: 0)"
+            return Reason(WaitCause.PAUSED, text)
         if capacity is None:
-            return f"waits for the cluster at {run.address}, which does not respond"
-        return infeasible_reason(
+            return Reason(WaitCause.CLUSTER, f"waits for the cluster at {run.address}, which does not respond")
+        infeasible = infeasible_reason(
             run.need, run.per_worker, run.num_workers, run.queue, self._queues, capacity, run.address
         )
+        return None if infeasible is None else Reason(WaitCause.INFEASIBLE, infeasible)
 
 
 def _sizes(limits: Limits) -> dict[str, float]:

@@ -13,6 +13,7 @@ from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
+from jobs.scheduler.decision import WaitCause, WaitTotals
 from jobs.scheduler.feasibility import never_fits
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Decision
@@ -106,6 +107,10 @@ class Service:
         """A page of runs, the newest first."""
         page = self._ledger.runs(wanted, limit=limit, cursor=cursor)
         return Page(runs=[self._with_wait_reason(run) for run in page.runs], next_cursor=page.next_cursor)
+
+    def waits(self) -> dict[tuple[str, WaitCause], WaitTotals]:
+        """The runs that wait, by queue and by what they wait for now."""
+        return self._forecast.decision().waits.totals(self._clock())
 
     def run(self, run_id: str) -> Run:
         """One run.

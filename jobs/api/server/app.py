@@ -15,7 +15,7 @@ from jobs.api.server.auth import LoopbackMiddleware, TokenMiddleware
 from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.error_responses import add_error_handlers
-from jobs.api.server.prometheus import LedgerCollector, registry_of
+from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
 from jobs.api.server.routes import package_routes, run_routes, service_routes
 
 ABOUT = """
@@ -62,7 +62,9 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
     app.state.backend = backend
     app.state.registry = registry_of(
         LedgerCollector(
-            lambda: (backend.ledger.usage.runs(), backend.ledger.usage.totals(now_s=clock())),
+            lambda: Figures(
+                backend.ledger.usage.runs(), backend.ledger.usage.totals(now_s=clock()), backend.service.waits()
+            ),
             backend.queues,
             backend.holds_lease,
         )

@@ -5,7 +5,8 @@ Two services on one ledger report the same, so dashboards take `max by (queue, â
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -13,19 +14,34 @@ from prometheus_client.registry import Collector
 
 from jobs.ledger import WAIT_BOUNDS_S, AttemptTotals
 from jobs.lifecycle import RunState
+from jobs.scheduler.decision import WaitCause, WaitTotals
 from jobs.scheduler.limits import QueuesConfig
 
-Counts = dict[tuple[str, RunState], int]
+Counts = Mapping[tuple[str, RunState], int]
 # Several scrapers at once cost one query.
 CACHE_TTL_S = 2.0
 
 
+class Figures(NamedTuple):
+    """What the metrics are made of.
+
+    Attributes:
+        runs: Number of runs by queue and state.
+        attempts: Sums over all attempts.
+        waits: Runs that wait, by queue and by what they wait for.
+    """
+
+    runs: Counts
+    attempts: AttemptTotals
+    waits: Mapping[tuple[str, WaitCause], WaitTotals]
+
+
 class LedgerCollector(Collector):
-    """The ledger as metrics."""
+    """The ledger as metrics, and what the scheduler says of those that wait."""
 
     def __init__(
         self,
-        read: Callable[[], tuple[Counts, AttemptTotals]],
+        read: Callable[[], Figures],
         queues: QueuesConfig,
         holds_lease: Callable[[], bool],
         *,
@@ -34,14 +50,14 @@ class LedgerCollector(Collector):
         """Reads nothing yet.
 
         Args:
-            read: Reads the counts of runs by queue and state, and the totals of attempts.
+            read: Reads the figures.
             queues: Queues that are reported even if they are empty.
             holds_lease: Whether this service holds the ledger's lease.
             clock: Monotonic clock, in seconds.
         """
         self._read, self._queues, self._holds_lease, self._clock = read, queues, holds_lease, clock
         self._lock = threading.Lock()
-        self._cached: tuple[float, tuple[Counts, AttemptTotals]] | None = None
+        self._cached: tuple[float, Figures] | None = None
 
     def describe(self) -> list[Metric]:
         """Returns nothing, so that registering needs no database."""
@@ -53,10 +69,11 @@ class LedgerCollector(Collector):
             now_s = self._clock()
             if self._cached is None or now_s - self._cached[0] > CACHE_TTL_S:
                 self._cached = (now_s, self._read())
-            counts, figures = self._cached[1]
-        names = sorted({*self._queues.queues, *(queue for queue, _ in counts)})
-        yield from _of_runs(counts, names)
-        yield from _of_attempts(figures)
+            figures = self._cached[1]
+        names = sorted({*self._queues.queues, *(queue for queue, _ in figures.runs)})
+        yield from _of_runs(figures.runs, names)
+        yield from _of_waits(figures.waits, names)
+        yield from _of_attempts(figures.attempts)
         yield GaugeMetricFamily(
             "rayscribe_holds_lease", "Whether this service holds the ledger's lease.", value=float(self._holds_lease())
         )
@@ -79,6 +96,24 @@ def _of_runs(counts: Counts, names: list[str]) -> Iterator[Metric]:
         length.add_metric([name], sum(counts.get((name, state), 0) for state in RunState if state.waiting))
     yield runs
     yield length
+
+
+def _of_waits(waits: Mapping[tuple[str, WaitCause], WaitTotals], names: list[str]) -> Iterator[Metric]:
+    labels = ["queue", "reason"]
+    runs = GaugeMetricFamily("rayscribe_waiting_runs", "Runs that wait, by what for.", labels=labels)
+    waited = GaugeMetricFamily(
+        "rayscribe_waiting_seconds", "How long the waiting runs have waited, added up, by what for.", labels=labels
+    )
+    longest = GaugeMetricFamily(
+        "rayscribe_longest_wait_seconds", "How long the first of the waiting runs has waited.", labels=labels
+    )
+    for name in names:
+        for cause in WaitCause:
+            total = waits.get((name, cause), WaitTotals())
+            runs.add_metric([name, cause], total.runs)
+            waited.add_metric([name, cause], total.seconds)
+            longest.add_metric([name, cause], total.longest_s)
+    yield from (runs, waited, longest)
 
 
 def _of_attempts(figures: AttemptTotals) -> Iterator[Metric]:

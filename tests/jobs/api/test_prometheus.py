@@ -1,5 +1,6 @@
 """Metrics, as Prometheus reads them, from a ledger of each kind."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.api.server.app import make_app
-from jobs.api.server.prometheus import Counts, LedgerCollector, registry_of
+from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
 from jobs.ledger import AttemptTotals
 from jobs.lifecycle import RunState
 from jobs.model import AttemptState, Cause
@@ -59,6 +60,22 @@ def test_runs_and_queue_lengths_are_counted_by_queue_and_state(empty_harness: Ba
     assert value(samples, "rayscribe_queue_length", queue="default") == 3
     assert value(samples, "rayscribe_queue_length", queue="small") == 1
     assert value(samples, "rayscribe_runs", queue="gone", state="QUEUED") == 1
+
+
+def test_waiting_runs_are_told_apart_by_what_they_wait_for(empty_harness: BackendHarness) -> None:
+    harness, now_s = empty_harness, time.time()
+    for name, waited_s in (("early", 500.0), ("late", 100.0)):
+        harness.add(name, submitted_s=now_s - waited_s, queued_s=now_s - waited_s)
+    harness.add("after", depends_on=["late"], submitted_s=now_s - 50, queued_s=now_s - 50)
+    samples = scrape(harness)
+    cluster, other = {"queue": "default", "reason": "cluster"}, {"queue": "default", "reason": "dependency"}
+    assert value(samples, "rayscribe_waiting_runs", **cluster) == 2, "the cluster is down"
+    assert value(samples, "rayscribe_waiting_runs", **other) == 1
+    assert value(samples, "rayscribe_waiting_runs", queue="small", reason="capacity") == 0
+    # Seconds that the test itself takes are added.
+    assert value(samples, "rayscribe_waiting_seconds", **cluster) >= 600
+    assert 500 <= value(samples, "rayscribe_longest_wait_seconds", **cluster) < 600
+    assert 50 <= value(samples, "rayscribe_longest_wait_seconds", **other) < 100
 
 
 def test_hours_attempts_and_waits_are_those_of_the_attempts(empty_harness: BackendHarness) -> None:
@@ -113,10 +130,10 @@ def test_counters_never_go_back_while_time_goes_on(empty_harness: BackendHarness
 def test_several_scrapers_at_once_cost_one_query() -> None:
     looks, times = 0, iter((0.0, 0.5, 1.0, 60.0))
 
-    def read() -> tuple[Counts, AttemptTotals]:
+    def read() -> Figures:
         nonlocal looks
         looks += 1
-        return {}, AttemptTotals({}, {}, {}, {})
+        return Figures({}, AttemptTotals({}, {}, {}, {}), {})
 
     registry = registry_of(LedgerCollector(read, QUEUES, lambda: True, clock=lambda: next(times)))
     logged = []

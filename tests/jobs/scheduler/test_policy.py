@@ -252,7 +252,7 @@ class TestOtherReasons:
     def test_a_run_whose_dependency_failed_can_never_start(self, state: RunState) -> None:
         one = run("one", 1, depends_on=("fine", "bad"))
         decision = decided(one, dependencies={"fine": RunState.QUEUED, "bad": state})
-        assert (decision.start, decision.waits) == ((), {})
+        assert (decision.start, dict(decision.waits)) == ((), {})
         assert decision.refuse == {"one": f"depends on run bad, which is {state}: resume bad first, then this run"}
 
     def test_a_dependency_that_is_not_known_is_waited_for(self) -> None:
