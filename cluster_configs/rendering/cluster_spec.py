@@ -54,6 +54,9 @@ class HeadPart(Part):
     """The head node. It runs Ray's control processes and the jobs' drivers."""
 
     cpus: Positive = Field(4, description="CPUs of the node.")
+    ray_cpus: NotNegative = Field(
+        0, description="CPUs of the node that Ray gives to tasks and actors, beside the jobs' drivers. 0: none."
+    )
     memory_gb: Positive = Field(16, description="Memory of the node. GB.")
     instance: Word | None = Field(
         None, description="Instance type of the cloud, e.g. m7i.xlarge. null: not on a cloud."
@@ -68,7 +71,7 @@ class PoolPart(Part):
     accelerator_type: Word | None = Field(
         None, description="Their type in the target's own words, e.g. a100 for Slurm, nvidia-l4 for GCP. null: any."
     )
-    cpus: Positive = Field(4, description="CPUs of a node.")
+    cpus: Positive = Field(4, description="CPUs of a node. Left out for own hosts: as many as Ray finds.")
     memory_gb: Positive = Field(16, description="Memory of a node. GB.")
     instance: Word | None = Field(
         None, description="Instance type of the cloud, e.g. g6.12xlarge. null: not on a cloud."

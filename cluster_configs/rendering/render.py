@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec
+from cluster_configs.rendering.ray_up import ray_up_file
 from trainers.errors import ConfigError
 
 
@@ -24,7 +25,9 @@ class Kind(StrEnum):
 
 
 # By target, and for KubeRay by kind; the first of a target is its default.
-RENDERERS: Mapping[tuple[Target, Kind | None], Callable[[ClusterSpec], str]] = {}
+RENDERERS: Mapping[tuple[Target, Kind | None], Callable[[ClusterSpec], str]] = {
+    (Target.RAY_UP, None): ray_up_file,
+}
 
 
 def render(spec: ClusterSpec, target: Target, kind: Kind | None = None) -> str:

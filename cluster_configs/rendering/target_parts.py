@@ -24,9 +24,6 @@ class RayUpPart(Part):
     private_key: Word | None = Field(
         None, description="Path of the SSH private key on this machine. null: what ssh finds; on AWS Ray makes one."
     )
-    idle_timeout_minutes: Positive = Field(
-        10, description="Minutes after which a worker node without work is removed. The head stays."
-    )
     run_options: list[str] = Field(
         [], description="Further options of `docker run` on every node, where `image` is set, e.g. --shm-size=8g."
     )
@@ -40,7 +37,19 @@ class LocalPart(RayUpPart):
     worker_ips: list[Host] = Field([], description="Addresses of the workers.")
 
 
-class AwsPart(RayUpPart):
+class CloudPart(RayUpPart):
+    """What every cloud needs."""
+
+    idle_timeout_minutes: Positive = Field(
+        10, description="Minutes after which a worker node without work is removed. The head stays."
+    )
+    internal_ips: bool = Field(
+        False, description="Nodes without public addresses are reached by their private ones, from inside or a VPN."
+    )
+    disk_gb: Positive = Field(200, description="Size of each node's disk, encrypted at rest. GB.")
+
+
+class AwsPart(CloudPart):
     """Instances of AWS EC2. Every node type has one security group, of which only members reach each other."""
 
     provider: Literal["aws"] = Field(description="aws: AWS EC2.")
@@ -66,13 +75,9 @@ class AwsPart(RayUpPart):
     key_name: Word | None = Field(
         None, description="Name of the EC2 key pair of `private_key`; needed with it. null: Ray makes one."
     )
-    internal_ips: bool = Field(
-        False, description="Reach nodes by their private addresses, from inside the network or a VPN."
-    )
-    disk_gb: Positive = Field(200, description="Size of each node's disk, encrypted. GB.")
 
 
-class GcpPart(RayUpPart):
+class GcpPart(CloudPart):
     """Instances of Google Compute Engine."""
 
     provider: Literal["gcp"] = Field(description="gcp: Google Compute Engine.")
@@ -84,8 +89,8 @@ class GcpPart(RayUpPart):
         description="Boot image with Docker and GPU drivers.",
     )
     service_account: Word = Field(
-        description="E-mail of the head's service account: it starts and stops instances. Without one, Ray would make "
-        "one that may edit the whole project."
+        description="E-mail of the head's service account: it starts and stops instances, and takes the place of the "
+        "one that Ray makes, with all rights on instances and storage."
     )
     worker_service_account: Word | None = Field(
         None, description="E-mail of the workers' service account: access to the storage alone. null: none."
@@ -95,10 +100,6 @@ class GcpPart(RayUpPart):
         "traffic among the nodes' tag, and SSH from your own network."
     )
     network_tag: DnsLabel = Field("rayscribe", description="Tag of the nodes, for the firewall's rules.")
-    internal_ips: bool = Field(
-        False, description="Nodes without public addresses, reached from inside the network or a VPN."
-    )
-    disk_gb: Positive = Field(200, description="Size of each node's boot disk. GB.")
 
 
 class KubernetesPart(Part):

@@ -1,0 +1,100 @@
+"""YAML with comments, as a person would lay it out: short values on one line, long commands folded."""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+WIDTH = 110
+# What needs no quotes in any place, if YAML reads it as the same string.
+_PLAIN = re.compile(r"^[A-Za-z0-9/~.$][^,\[\]{}#&*!|>'\"%`\\]*$")
+
+
+def to_commented_yaml(content: Mapping[str, Any], comments: Mapping[str, str], head: str = "") -> str:
+    """Writes a document.
+
+    Args:
+        content: Mappings, lists, strings, numbers and booleans.
+        comments: What to say above a key, by its path of keys joined with `/`; a list's items are not named.
+        head: What to say first. Its lines that begin with two spaces are commands, and stay as they are.
+    """
+    top = [line for part in head.splitlines() for line in _comment(part, "")]
+    return "\n".join([*top, *_mapping(content, "", comments, "")]) + "\n"
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    if text.startswith("  "):
+        return [f"{indent}# {text}"]
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ") or [f"{indent}#"]
+
+
+def _mapping(content: Mapping[str, Any], path: str, comments: Mapping[str, str], indent: str) -> Iterator[str]:
+    for key, value in content.items():
+        place = f"{path}/{key}" if path else key
+        if place in comments:
+            yield from _comment(comments[place], indent)
+        commented = any(name.startswith(f"{place}/") for name in comments)
+        yield from _entry(f"{_scalar(key)}:", value, place, comments if commented else {}, indent)
+
+
+def _entry(label: str, value: Any, path: str, comments: Mapping[str, str], indent: str) -> Iterator[str]:
+    """A value behind `key:` or `-`."""
+    line = None if comments else _on_one_line(value)
+    if line is not None and len(f"{indent}{label} {line}") <= WIDTH:
+        yield f"{indent}{label} {line}"
+    elif isinstance(value, str):
+        yield from _block(label, value, indent)
+    elif isinstance(value, Mapping):
+        first, *rest = _mapping(value, path, comments, f"{indent}  ")
+        if label == "-" and not first.lstrip().startswith("#"):
+            yield f"{indent}- {first.lstrip()}"
+        else:
+            yield from (f"{indent}{label}", first)
+        yield from rest
+    else:
+        yield f"{indent}{label}"
+        for item in value:
+            yield from _entry("-", item, path, {}, f"{indent}  ")
+
+
+def _block(label: str, text: str, indent: str) -> Iterator[str]:
+    """A string over several lines: as they are, or folded at spaces."""
+    if "\n" in text:
+        yield f"{indent}{label} |{'' if text.endswith(chr(10)) else '-'}"
+        yield from (f"{indent}  {line}".rstrip() for line in text.splitlines())
+    else:
+        yield f"{indent}{label} >-"
+        inner = f"{indent}  "
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent=inner, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False
+        )
+
+
+def _on_one_line(value: Any) -> str | None:
+    """A scalar, or a mapping or list of what has no spaces; None where it is laid out over lines."""
+    if isinstance(value, str) and ("\n" in value or "\\" in value or ('"' in value and "'" in value)):
+        return None
+    if not isinstance(value, Mapping | Sequence) or isinstance(value, str):
+        return _scalar(value)
+    items = [*value.values()] if isinstance(value, Mapping) else [*value]
+    if any(isinstance(item, str) and re.search(r"\s", item) for item in items):
+        return None
+    parts = [_on_one_line(item) for item in items]
+    if None in parts or (
+        isinstance(value, Mapping) and any(isinstance(item, Mapping) for item in items) and len(items) > 2
+    ):
+        return None
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(key)}: {part}" for key, part in zip(value, parts, strict=True)) + "}"
+    return "[" + ", ".join(str(part) for part in parts) + "]"
+
+
+def _scalar(value: Any) -> str:
+    if not isinstance(value, str):
+        return yaml.safe_dump(value).removesuffix("...\n").strip()
+    if _PLAIN.match(value) and yaml.safe_load(f"[{value}]") == [value]:
+        return value
+    return f"'{value}'" if '"' in value and "'" not in value else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,115 @@
+"""The ready files are what their specs render to, and valid for the program that reads them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+from cluster_configs.rendering.render import RENDERERS, Kind, Target, render
+from cluster_configs.rendering.spec_loader import load_cluster_spec
+from tests.test_architecture import ROOT
+
+FOLDER = ROOT / "cluster_configs"
+# Ready file: its spec, target and kind.
+READY: dict[str, tuple[str, Target, Kind | None]] = {
+    "local.yaml": ("local", Target.RAY_UP, None),
+    "aws.yaml": ("aws", Target.RAY_UP, None),
+    "gcp.yaml": ("gcp", Target.RAY_UP, None),
+    "gaudi.yaml": ("gaudi", Target.RAY_UP, None),
+}
+RAY_UP = [name for name, (_, target, _) in READY.items() if target == Target.RAY_UP]
+
+
+def rendered(name: str, *overrides: str) -> str:
+    spec, target, kind = READY[name]
+    return render(load_cluster_spec(FOLDER / "specs" / f"{spec}.yaml", overrides), target, kind)
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_ready_file_is_what_its_spec_renders_to(name: str) -> None:
+    path, text = FOLDER / name, rendered(name)
+    if os.environ.get("REGENERATE_GOLDEN"):
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def test_every_spec_and_every_target_has_a_ready_file() -> None:
+    assert {spec for spec, _, _ in READY.values()} == {path.stem for path in (FOLDER / "specs").iterdir()}
+    assert {(target, kind) for _, target, kind in READY.values()} == {*RENDERERS}
+
+
+@pytest.mark.parametrize("name", RAY_UP)
+def test_ray_up_accepts_the_file(name: str) -> None:
+    # What `ray up` does first: Ray's own JSON schema, and the provider's checks.
+    validate_config(prepare_config(yaml.safe_load((FOLDER / name).read_text())))
+
+
+def lines_of(name: str) -> list[str]:
+    return (FOLDER / name).read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_file_reads_well(name: str) -> None:
+    prose = [line for line in lines_of(name) if not line.startswith("#  ")]
+    assert [line for line in prose if len(line) > 120] == []
+    head = [line for line in lines_of(name)[:8] if line.startswith("#   ")]
+    assert len(head) == 2, "the two commands that use the file"
+
+
+@pytest.mark.parametrize("name", RAY_UP)
+def test_every_node_starts_ray_with_the_token_and_the_dashboard_on_loopback(name: str) -> None:
+    config = yaml.safe_load((FOLDER / name).read_text())
+    assert [*config["file_mounts"]] == ["~/.ray/auth_token"]
+    for role in ("head", "worker"):
+        start = config[f"{role}_start_ray_commands"][-1]
+        assert start.startswith("export RAY_AUTH_MODE=token RAY_TRAIN_ENABLE_STATE_TRACKING=1")
+        assert "--metrics-export-port=8090" in start
+    assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
+
+
+def test_own_hosts_may_have_other_addresses_and_need_no_container() -> None:
+    text = rendered("local.yaml", "ray_up.head_ip=10.9.0.1", "ray_up.worker_ips=[10.9.0.2]", "ray_up.private_key=~/k")
+    config = yaml.safe_load(text)
+    assert config["provider"] == {"type": "local", "head_ip": "10.9.0.1", "worker_ips": ["10.9.0.2"]}
+    assert config["auth"] == {"ssh_user": "ubuntu", "ssh_private_key": "~/k"}
+    assert "docker" not in config
+    assert "--node-ip-address=10.9.0.1" in config["head_start_ray_commands"][-1]
+
+
+def test_the_head_of_a_cloud_is_on_demand_and_spot_nodes_say_so_and_are_watched() -> None:
+    for name in ("aws.yaml", "gcp.yaml"):
+        config = yaml.safe_load((FOLDER / name).read_text())
+        types: dict[str, Any] = config["available_node_types"]
+        spot = {pool for pool, node in types.items() if "spot" in str(node["node_config"]).lower()}
+        assert spot == {"spot"}
+        assert types["spot"]["labels"]["ray.io/market-type"] == "spot"
+        assert config["head_node_type"] == "head"
+        assert types["head"]["resources"] == {"CPU": 0}
+        assert f"preemption_agent --provider {name.removesuffix('.yaml')}" in config["worker_start_ray_commands"][-1]
+    assert "preemption_agent" not in Path(FOLDER / "local.yaml").read_text()
+
+
+def test_variables_modules_and_secrets_reach_every_command(tmp_path: Path) -> None:
+    config = yaml.safe_load(
+        rendered(
+            "local.yaml",
+            "modules=[cuda/12.8]",
+            "exports={PATH: '/opt/x/bin:$PATH', HF_HOME: /shared/hf}",
+            "secrets={HF_TOKEN: {file: /run/secrets/hf}, WANDB_API_KEY: {env: SITE_KEY}}",
+            "setup=[pip install --no-deps -e /shared/rayscribe]",
+        )
+    )
+    write, hook, own, check = config["setup_commands"]
+    for line in (
+        "module load cuda/12.8",
+        'export PATH="/opt/x/bin:$PATH"',
+        'export HF_TOKEN="$(cat /run/secrets/hf)"',
+        'export WANDB_API_KEY="$SITE_KEY"',
+    ):
+        assert f"'{line}'" in write
+    assert "~/.bashrc" in hook
+    assert own == "pip install --no-deps -e /shared/rayscribe"
+    assert check.startswith("python -c")
