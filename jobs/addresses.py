@@ -1,7 +1,14 @@
-"""Addresses that can only mean the machine on which they are used."""
+"""Addresses of clusters: those that can only mean the machine on which they are used, and those that are names."""
 
 import ipaddress
+import os
+from collections.abc import Mapping
 from urllib.parse import urlsplit
+
+# A cluster that `rayscribe cluster up` started. How it is reached, a forwarded port among it, may change while a run
+# waits for it; its name stays.
+CLUSTER_SCHEME = "cluster://"
+HTTP = ("http://", "https://")
 
 
 def is_loopback(host: str) -> bool:
@@ -20,3 +27,24 @@ def is_loopback_url(url: str) -> bool:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
+
+
+def cluster_address(name: str) -> str:
+    """The address of a cluster that is known by its name."""
+    return f"{CLUSTER_SCHEME}{name}"
+
+
+def cluster_name(address: str) -> str | None:
+    """The name of a cluster in its address; None for a URL."""
+    return address.removeprefix(CLUSTER_SCHEME) if address.startswith(CLUSTER_SCHEME) else None
+
+
+def address_in_environment(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The URL that RAY_API_SERVER_ADDRESS or RAY_ADDRESS names, as for Ray's own job commands.
+
+    RAY_ADDRESS may also be what drivers join (host:6379); that is no URL, and takes no jobs from here.
+    """
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+        if (value := environment.get(name, "")).startswith(HTTP):
+            return value.rstrip("/")
+    return None

@@ -5,7 +5,8 @@ RayscribeError              see trainers.errors: config 2, data 3, storage 4, re
     ├── NotFoundError       no run, attempt, queue or token has this name
     ├── ConflictError       the run's state, or another run, does not allow the request
     ├── ClusterError        a Ray cluster does not respond
-    │   └── RefusedError    it responds, and rejects the request
+    │   ├── RefusedError    it responds, and rejects the request
+    │   └── JobLostError    no job of the run can be running there
     ├── ServiceError        the Rayscribe service does not respond
     │   └── LedgerError     the ledger's database does not respond
     ├── AuthError           no token, an unknown one, or one that may not do this
@@ -42,6 +43,10 @@ class ClusterError(JobsError):
 
 class RefusedError(ClusterError):
     """A Ray cluster rejects the request; a retry would be rejected, too."""
+
+
+class JobLostError(ClusterError):
+    """No job of the run can be running there: the cluster takes none, or was taken down."""
 
 
 class ServiceError(JobsError):

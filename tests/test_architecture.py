@@ -28,7 +28,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
     "jobs.preflight": ("jobs.clusters", "trainers.inspection.findings"),
     "jobs.ledger": ("jobs.scheduler", "jobs.submission"),
-    "jobs.clusters": ("jobs.scheduler", "jobs.submission", "trainers.distributed.local_ray"),
+    "jobs.clusters": ("jobs.scheduler", "jobs.submission", "jobs.paths", "trainers.distributed.local_ray"),
     "jobs.scheduler": ("jobs.model",),
     "jobs.submission": ("jobs.model", "jobs.addresses", "runtime_env", "trainers.config", "trainers.run_folder.layout"),
     "jobs.model": ("jobs.lifecycle", "jobs.errors"),

@@ -1,8 +1,250 @@
-"""rayscribe cluster: the clusters that runs are submitted to."""
+"""rayscribe cluster: start, watch and end the clusters that runs are submitted to."""
+
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
+from cluster_configs.rendering.render import Target, render
+from cluster_configs.rendering.spec_loader import load_cluster_spec
 from jobs.cli import cluster_files
+from jobs.cli.connect import JsonOption
+from jobs.cli.output import as_json
+from jobs.errors import ClusterError, ConflictError
+from trainers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.clusters.remembered.cluster_record import ClusterRecord
 
 cluster = typer.Typer(help="Start, watch and end clusters.", no_args_is_help=True, rich_markup_mode=None)
 cluster.command("render")(cluster_files.render)
+
+LOCAL_NAME = "local"
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Name of the cluster. Default: the only one that is known.")
+]
+
+
+def say(line: str) -> None:
+    """Shows a line of progress."""
+    typer.echo(line, err=True)
+
+
+@cluster.command("up")
+def up(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="File of `ray up`, or a spec, which is rendered for it.")
+    ] = None,
+    overrides: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a field of a spec, e.g. ray_up.head_ip=10.0.0.1."),
+    ] = [],  # noqa: B006
+    local: Annotated[bool, typer.Option("--local", help="Start a Ray of this machine alone.")] = False,
+    name: Annotated[str, typer.Option(help="Of --local: name of the cluster.")] = LOCAL_NAME,
+    num_cpus: Annotated[
+        int | None, typer.Option(min=1, help="Of --local: logical CPUs. Default: as many as there are.")
+    ] = None,
+    dashboard_port: Annotated[
+        int | None, typer.Option(min=1024, max=65535, help="Of --local: port of the dashboard. Default: any free one.")
+    ] = None,
+    idle_stop: Annotated[
+        int | None,
+        typer.Option(
+            "--idle-stop", metavar="MINUTES", min=1, help="End the whole cluster after this long without jobs."
+        ),
+    ] = None,
+    timeout: Annotated[
+        int, typer.Option(metavar="SECONDS", min=1, help="Longest wait for `ray up`, and then for its nodes.")
+    ] = 1200,
+) -> None:
+    """Start a cluster, and remember how it is reached.
+
+    The same command again continues a start that failed, and changes nothing where the cluster is up.
+
+    Example: rayscribe cluster up --local
+
+    Example: rayscribe cluster up my.yaml --idle-stop 60
+    """
+    if local == (file is not None):
+        raise ConfigError("name a file of `ray up` or a spec, or use --local for a Ray of this machine")
+    if local:
+        _up_local(name, num_cpus, dashboard_port, idle_stop)
+        return
+    assert file is not None
+    from jobs.clusters.remembered import up_down  # noqa: PLC0415
+
+    content = _content_of(file, overrides)
+    record = up_down.up(content, idle_stop_minutes=idle_stop, timeout_s=timeout, say=say, now_s=time.time())
+    typer.echo(f"{record.name} is up; submit to it: rayscribe submit RECIPE --cluster {record.name}")
+    typer.echo(f"its dashboard, and Ray's own commands: rayscribe cluster dashboard {record.name}")
+
+
+def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
+    """A file of `ray up`; a spec is rendered."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is no YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: neither a file of `ray up` (cluster_name, provider, …) nor a spec (name, pools, …)")
+    if "pools" in content or "cluster_name" not in content:
+        rendered: dict[str, Any] = yaml.safe_load(render(load_cluster_spec(file, overrides), Target.RAY_UP))
+        return rendered
+    if overrides:
+        raise ConfigError(f"{file} is a file of `ray up`, and --set changes specs only: edit the file")
+    return content
+
+
+def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_stop: int | None) -> None:
+    from jobs.clusters.remembered import local_cluster  # noqa: PLC0415
+
+    record, started = local_cluster.up(
+        name, num_cpus=num_cpus, dashboard_port=dashboard_port, idle_stop_minutes=idle_stop, now_s=time.time()
+    )
+    typer.echo(f"{record.name} is up{'' if started else ' already'}: {record.dashboard}")
+    typer.echo(f"submit to it: rayscribe submit RECIPE --cluster {record.name} (without, if it is the only cluster)")
+    _print_exports(record, record.dashboard or "")
+
+
+@cluster.command("down")
+def down(
+    name: NameArgument = None,
+    force: Annotated[bool, typer.Option("--force", help="End it although jobs run on it.")] = False,
+    no_logs: Annotated[bool, typer.Option("--no-logs", help="Do not archive the logs of its nodes.")] = False,
+) -> None:
+    """End a cluster and all its nodes, after their logs were archived.
+
+    Example: rayscribe cluster down speech
+    """
+    from jobs.clusters.remembered import local_cluster, up_down  # noqa: PLC0415
+
+    record = _record(name)
+    _before_down(record, force=force, with_logs=not no_logs)
+    if record.kind == "local":
+        local_cluster.down(record)
+    else:
+        up_down.down(record, say=say)
+    typer.echo(f"{record.name} is down")
+
+
+def _before_down(record: "ClusterRecord", *, force: bool, with_logs: bool) -> None:
+    """Refuses while jobs run, and archives the logs; a cluster that does not respond is ended all the same."""
+    from jobs.addresses import cluster_address  # noqa: PLC0415
+    from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
+    from jobs.clusters.remembered.node_logs import archive_logs  # noqa: PLC0415
+    from jobs.clusters.remembered.reach import reach  # noqa: PLC0415
+
+    try:
+        working = RayJobs(cluster_address(record.name)).working_jobs()
+        if working and not force:
+            raise ConflictError(
+                f"{len(working)} jobs run on {record.name} ({', '.join(working[:3])}): stop them (rayscribe stop RUN), "
+                "or end them with it: --force"
+            )
+        if with_logs:
+            folder = record.files / time.strftime("logs-%Y%m%d-%H%M%S", time.gmtime())
+            copied = archive_logs(reach(cluster_address(record.name)), folder, say)
+            typer.echo(f"{copied} log files of its nodes: {folder}")
+    except ClusterError as error:
+        say(f"{error}\nit is ended without its jobs being known{' and its logs archived' if with_logs else ''}")
+
+
+@cluster.command("status")
+def status(name: NameArgument = None, json_output: JsonOption = False) -> None:
+    """Show the clusters that this machine has started, and what each holds.
+
+    Example: rayscribe cluster status
+    """
+    from jobs.clusters.remembered.cluster_record import all_records, read_record  # noqa: PLC0415
+    from jobs.clusters.remembered.cluster_status import status_of  # noqa: PLC0415
+
+    found = [status_of(record) for record in ([read_record(name)] if name else all_records())]
+    if json_output:
+        as_json(found)
+        return
+    if not found:
+        typer.echo("no cluster was started from this machine: rayscribe cluster up --local")
+    for item in found:
+        typer.echo(f"{item.name}  {item.kind}  {item.state}  {item.text}")
+
+
+@cluster.command("dashboard")
+def dashboard(
+    name: NameArgument = None,
+    port: Annotated[
+        int | None, typer.Option(min=1024, max=65535, help="Port on this machine. Default: any free one.")
+    ] = None,
+) -> None:
+    """Forward a cluster's dashboard to this machine until Ctrl-C.
+
+    Plain Ray commands work through it, with the variables that it prints.
+
+    Example: rayscribe cluster dashboard speech --port 8265
+    """
+    from jobs.clusters.remembered.ssh_tunnel import Tunnel  # noqa: PLC0415
+
+    record = _record(name)
+    if record.dashboard is not None:
+        typer.echo(f"dashboard of {record.name}: {record.dashboard}")
+        _print_exports(record, record.dashboard)
+        return
+    tunnel = Tunnel(_with_head(record), port=port)
+    try:
+        tunnel.ensure()
+        typer.echo(f"dashboard of {record.name}: {tunnel.url}")
+        _print_exports(record, tunnel.url)
+        typer.echo("Ctrl-C ends the forward", err=True)
+        while True:
+            time.sleep(1.0)
+            tunnel.ensure()
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+    finally:
+        tunnel.close()
+
+
+@cluster.command("ssh", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def ssh(
+    name: NameArgument = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND]", help="Run this instead of a shell.")
+    ] = None,
+) -> None:
+    """Open a shell on a cluster's head, or run a command there.
+
+    Example: rayscribe cluster ssh speech -- nvidia-smi
+    """
+    from jobs.clusters.remembered.up_down import attach_command  # noqa: PLC0415
+
+    record = _record(name)
+    if record.kind == "local":
+        raise ConflictError(f"{record.name} is a Ray of this machine: you are on its head")
+    arguments = attach_command(record, shlex.join(command) if command else None)
+    sys.stdout.flush()
+    raise typer.Exit(subprocess.run(arguments, check=False).returncode)
+
+
+def _record(name: str | None) -> "ClusterRecord":
+    from jobs.clusters.remembered.cluster_record import read_record, the_only_record  # noqa: PLC0415
+
+    return read_record(name) if name else the_only_record()
+
+
+def _with_head(record: "ClusterRecord") -> "ClusterRecord":
+    if record.ssh is None:
+        raise ClusterError(f"{record.name} is not up yet: repeat `rayscribe cluster up`, which continues")
+    return record
+
+
+def _print_exports(record: "ClusterRecord", url: str) -> None:
+    path = record.token_path
+    shown = f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+    typer.echo(f"for Ray's own commands (ray job submit, …):\n  export RAY_API_SERVER_ADDRESS={url}")
+    typer.echo(f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shown}")

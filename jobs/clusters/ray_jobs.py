@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import requests
 from ray.exceptions import RayError
@@ -14,15 +15,18 @@ from ray.util.state.exception import RayStateApiException
 from jobs.clusters import ray_private
 from jobs.clusters.cluster import JobInfo
 from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient
+from jobs.clusters.remembered.reach import reach
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
-from jobs.errors import ClusterError, ConflictError, RefusedError
+from jobs.errors import ClusterError, ConflictError, JobLostError, RefusedError
 from jobs.scheduler.policy import Capacity
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
+from trainers.distributed.local_ray import agent_clash
 
 Result = TypeVar("Result")
 
 # The error of a cluster that has just started, until its job agent is up.
 NO_AGENT = "No available agent to submit job"
+AGENT_CLASH = "Usually another Ray on the same host holds the agent's port, 52365 by default"
 ALREADY_EXISTS = "already exists"
 NOT_FOUND = "does not exist"
 START_TIMEOUT_S = 60.0
@@ -43,16 +47,18 @@ class RayJobs:
         """Connects.
 
         Args:
-            address: URL of the dashboard, e.g. http://127.0.0.1:8265.
+            address: URL of the dashboard, e.g. http://127.0.0.1:8265, or cluster://NAME.
 
         Raises:
             ClusterError: it does not respond, or rejects the connection.
         """
         self.address = address
+        self._no_agent_since_s: float | None = None
         for name in NOISY_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._client = self._call(lambda: JobsClient(address))
-        self._state = StateClient(address)
+        self._reach = reach(address)
+        self._client = self._call(lambda: JobsClient(self._reach.url, self._reach.headers))
+        self._state = StateClient(self._reach.url, self._reach.headers)
 
     @classmethod
     def when_ready(cls, address: str) -> "RayJobs":
@@ -82,19 +88,21 @@ class RayJobs:
 
         Raises:
             ClusterError: the cluster does not respond, or rejects the request.
+            JobLostError: it takes no jobs, although it is up for a while.
             ConflictError: another ledger's run has this submission id.
         """
-        end = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
                 self._call(lambda: self._start(request), timeout_s=SUBMIT_TIMEOUT_S)
+                self._no_agent_since_s = None
                 return True
             except ClusterError as error:
                 if ALREADY_EXISTS in str(error):
                     self._check_same_run(request)
                     return False
-                if NO_AGENT not in str(error) or time.monotonic() > end:
+                if NO_AGENT not in str(error):
                     raise
+                self._check_starting(error)
             time.sleep(POLL_S)
 
     def job_info(self, submission_id: str) -> JobInfo:
@@ -119,6 +127,15 @@ class RayJobs:
         """
         every: list[JobDetails] = self._call(self._client.list_jobs)
         return {item.submission_id: _job_info_of(item) for item in every if item.submission_id is not None}
+
+    def working_jobs(self) -> list[str]:
+        """Jobs and drivers that have not ended, by submission id or Ray's own.
+
+        Raises:
+            ClusterError: the cluster does not respond.
+        """
+        every: list[JobDetails] = self._call(self._client.list_jobs)
+        return [item.submission_id or item.job_id or "a driver" for item in every if not _job_info_of(item).ended]
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
         """Logical resources of the nodes that are alive.
@@ -175,6 +192,20 @@ class RayJobs:
             metadata=dict(request.metadata),
         )
 
+    def _check_starting(self, error: ClusterError) -> None:
+        """Raises the error of a cluster without agents, once it has had the time to start them."""
+        now_s = time.monotonic()
+        if self._no_agent_since_s is None:
+            self._no_agent_since_s = now_s
+        if now_s - self._no_agent_since_s > START_TIMEOUT_S:
+            port = urlsplit(self._reach.url).port or 80
+            clash = agent_clash(port) if self._reach.on_this_machine else None
+            raise JobLostError(
+                f"{self.address} takes no jobs ({NO_AGENT}): the agent of its dashboard does not listen on any node. "
+                f"{clash or AGENT_CLASH}; start the cluster with free ports (rayscribe cluster up --local finds them, "
+                "ray start takes --dashboard-agent-listen-port)"
+            ) from error
+
     def _check_same_run(self, request: SubmitRequest) -> None:
         details: JobDetails = self._call(lambda: self._client.get_job_info(request.submission_id))
         if (details.metadata or {}).get(METADATA_UID) != request.metadata.get(METADATA_UID):
@@ -186,6 +217,7 @@ class RayJobs:
     def _call(self, call: Callable[[], Result], timeout_s: float | None = None) -> Result:
         timeout_s = ray_private.RESPONSE_TIMEOUT_S if timeout_s is None else timeout_s
         try:
+            self._reach.ensure()
             return call_with_timeout(call, timeout_s)
         except CallTimeoutError as error:
             raise ClusterError(

@@ -34,8 +34,8 @@ NOISY_LOGGERS = (
 class JobsClient(JobSubmissionClient):
     """Ray's client of the Jobs API, for the cluster that it was given, and with a timeout."""
 
-    def __init__(self, address: str):
-        SubmissionClient.__init__(self, address=address)
+    def __init__(self, address: str, headers: Mapping[str, str] | None = None):
+        SubmissionClient.__init__(self, address=address, headers=dict(headers or {}))
         self._client_ray_version = ray.__version__
         self._check_connection_and_version("2.0", f"{address} runs a Ray before 2.0, which has no Jobs API: update it")
 
@@ -47,8 +47,10 @@ class JobsClient(JobSubmissionClient):
 class StateClient(StateApiClient):
     """Ray's client of the state API, for the cluster that it was given."""
 
-    def __init__(self, address: str):
-        SubmissionClient.__init__(self, address=address, headers={"Content-Type": "application/json"})
+    def __init__(self, address: str, headers: Mapping[str, str] | None = None):
+        SubmissionClient.__init__(
+            self, address=address, headers={"Content-Type": "application/json", **(headers or {})}
+        )
 
     def all(self, kind: StateResource, *, detail: bool = False) -> list[Any]:
         """All rows of a kind, without a filter: for ray 2.60 a filter on its side truncates the response."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from jobs.addresses import cluster_name
 from jobs.clusters.cluster import Cluster, JobInfo
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
@@ -40,7 +41,7 @@ class Clusters:
         """
         self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
         self._open: dict[str, Cluster] = {}
-        self._down: dict[str, tuple[float, str]] = {}
+        self._down: dict[str, tuple[float, ClusterError]] = {}
         self._job_infos: dict[str, dict[str, JobInfo]] = {}
 
     def begin_round(self) -> None:
@@ -90,21 +91,24 @@ class Clusters:
         It is paused after a call about the whole cluster has failed, or any call has hung: a missing log of one job
         means nothing for the others.
         """
-        retry_at_s, message = self._down.get(address, (-math.inf, ""))
+        retry_at_s, before = self._down.get(address, (-math.inf, ClusterError("")))
         start_s = self._clock()
         if start_s < retry_at_s:
             # A new error each time: one that is raised again keeps the frames of all raisers.
-            raise ClusterError(message)
+            raise type(before)(str(before))
         try:
             if address not in self._open:
                 self._open[address] = self._connect(address)
             result = call(self._open[address])
         except ClusterError as error:
+            if cluster_name(address) is not None:
+                # It may have been started anew, with another port and token.
+                self._open.pop(address, None)
             now_s = self._clock()
             took_s = now_s - start_s
             if whole_cluster or took_s > SLOW_CALL_S or address not in self._open:
                 pause_s = max(PAUSE_S, min(MAX_PAUSE_S, PAUSE_FACTOR * took_s))
-                self._down[address] = (now_s + pause_s, str(error))
+                self._down[address] = (now_s + pause_s, type(error)(str(error)))
             raise
         self._down.pop(address, None)
         return result

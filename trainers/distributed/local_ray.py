@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -49,6 +50,7 @@ LOG_LINES = 15
 PR_SET_PDEATHSIG = 1
 # Among the arguments of a dashboard.
 GCS_ADDRESS = "--gcs-address="
+AGENT_PORT = re.compile(r"--listen-port=(\d+)")
 # All processes of a Ray inherit its temporary folder in this variable; it tells them from another Ray's.
 MARK = "RAY_TMPDIR"
 
@@ -177,12 +179,13 @@ def stop_ray(folder: Path) -> None:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """The living processes of the Ray with this temporary folder."""
+    """The living processes of the Ray with this temporary folder, but for this one."""
     found = []
     for process in psutil.process_iter():
         # Those of other users cannot be read, and are not ours.
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+            marked = process.environ().get(MARK) == str(folder) and process.pid != os.getpid()
+            if marked and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -227,6 +230,24 @@ def gcs_address_at(dashboard_port: int) -> str | None:
         for argument in process.cmdline():
             if argument.startswith(GCS_ADDRESS):
                 return str(argument).removeprefix(GCS_ADDRESS)
+    return None
+
+
+def agent_clash(dashboard_port: int) -> str | None:
+    """Why the Ray whose dashboard listens at this port of this host takes no jobs; None where that is not to be seen.
+
+    Its raylet has the command line of the dashboard's agent, whose own is replaced by a title.
+    """
+    address = gcs_address_at(dashboard_port)
+    for process in psutil.process_iter() if address is not None else ():
+        with contextlib.suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            port = AGENT_PORT.search(command)
+            if f"{GCS_ADDRESS}{address}" not in command or port is None:
+                continue
+            holder = _listener(int(port[1]))
+            if holder is not None and process not in holder.parents():
+                return f"port {port[1]} is taken by {holder_of(int(port[1]))}"
     return None
 
 

@@ -1,0 +1,1 @@
+"""Clusters that this user has started, by name: starting, ending and reaching them."""

@@ -1,0 +1,195 @@
+"""What this machine remembers of a cluster that was started from it: files below ~/.rayscribe/clusters.
+
+NAME.json          how it is reached; 0600
+NAME.token         its token, made once; 0600, never printed
+NAME.yaml          what `ray up` was given
+NAME.known_hosts   the key of its head, trusted when it was first seen
+NAME/              logs of starting and ending it, and its nodes' logs
+"""
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from jobs.errors import NotFoundError
+from jobs.paths import home
+from trainers.errors import ConfigError
+
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?")
+TOKEN_BYTES = 32
+DASHBOARD_PORT = 8265
+
+
+class SshTarget(BaseModel):
+    """How the head is reached over SSH.
+
+    Attributes:
+        host: Name or address.
+        user: User there.
+        private_key: Path on this machine; None for ssh's own choice.
+        proxy_command: As ssh's ProxyCommand.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    host: str
+    user: str
+    private_key: str | None = None
+    proxy_command: str | None = None
+
+
+class ClusterRecord(BaseModel):
+    """One cluster.
+
+    Attributes:
+        name: Its name.
+        kind: local: a Ray of this machine; ray-up: started by `ray up`.
+        created_s: When it was first started. Seconds since 1970.
+        state: starting: not up yet, or the start failed; up.
+        dashboard: URL of a local one's dashboard.
+        address: host:port that drivers of a local one join.
+        folder: Temporary folder of a local one.
+        provider: Of `ray up`, e.g. local or aws.
+        ssh: How the head is reached; None until it is known.
+        dashboard_port: Port of the dashboard on the head's loopback.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    kind: Literal["local", "ray-up"]
+    created_s: float
+    state: Literal["starting", "up"] = "starting"
+    dashboard: str | None = None
+    address: str | None = None
+    folder: Path | None = None
+    provider: str | None = None
+    ssh: SshTarget | None = None
+    dashboard_port: int = DASHBOARD_PORT
+
+    @property
+    def files(self) -> Path:
+        """Folder of its logs."""
+        return clusters_folder() / self.name
+
+    @property
+    def token_path(self) -> Path:
+        """File with its token."""
+        return token_path(self.name)
+
+    @property
+    def config_path(self) -> Path:
+        """What `ray up` is given."""
+        return clusters_folder() / f"{self.name}.yaml"
+
+    @property
+    def known_hosts_path(self) -> Path:
+        """The key of its head."""
+        return clusters_folder() / f"{self.name}.known_hosts"
+
+    def write(self) -> None:
+        """Remembers it."""
+        write_private(clusters_folder() / f"{self.name}.json", self.model_dump_json(indent=2))
+
+    def forget(self) -> None:
+        """Removes all but the logs; the token is of no more use."""
+        for path in (self.token_path, self.config_path, self.known_hosts_path, clusters_folder() / f"{self.name}.json"):
+            path.unlink(missing_ok=True)
+
+
+def clusters_folder() -> Path:
+    """Where clusters are remembered."""
+    return home() / "clusters"
+
+
+def token_path(name: str) -> Path:
+    """File with the token of a cluster."""
+    return clusters_folder() / f"{name}.token"
+
+
+def check_name(name: str) -> str:
+    """Refuses what is no file's name.
+
+    Raises:
+        ConfigError: names it.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot name a cluster: use letters, digits, ., _ and -, at most 62")
+    return name
+
+
+def find_record(name: str) -> ClusterRecord | None:
+    """The cluster of this name; None where none is remembered.
+
+    Raises:
+        ConfigError: its file cannot be read.
+    """
+    path = clusters_folder() / f"{check_name(name)}.json"
+    try:
+        return ClusterRecord.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): remove it, and start the cluster again") from error
+
+
+def read_record(name: str) -> ClusterRecord:
+    """The cluster of this name.
+
+    Raises:
+        NotFoundError: none is remembered.
+    """
+    record = find_record(name)
+    if record is None:
+        known = ", ".join(item.name for item in all_records()) or "none"
+        raise NotFoundError(
+            f"no cluster is named {name} on this machine (known: {known}): start it with `rayscribe cluster up`"
+        )
+    return record
+
+
+def the_only_record() -> ClusterRecord:
+    """The cluster that is meant where none is named.
+
+    Raises:
+        NotFoundError: there is none, or more than one.
+    """
+    found = all_records()
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFoundError("no cluster was started from this machine: start one with `rayscribe cluster up --local`")
+    raise NotFoundError(f"name one of the clusters {', '.join(record.name for record in found)}")
+
+
+def all_records() -> list[ClusterRecord]:
+    """All remembered clusters, by name."""
+    found = (find_record(path.stem) for path in sorted(clusters_folder().glob("*.json")))
+    return [record for record in found if record is not None]
+
+
+def ensure_token(name: str) -> Path:
+    """Makes the cluster's token, once.
+
+    Returns:
+        Its file.
+    """
+    path = token_path(name)
+    if not path.exists():
+        write_private(path, secrets.token_hex(TOKEN_BYTES))
+    path.chmod(0o600)
+    return path
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file that only this user may read, as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    partial.replace(path)

@@ -1,0 +1,107 @@
+"""The logs of all nodes of a cluster, copied through its dashboard before the nodes are gone."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import requests
+from ray.exceptions import RayError
+from ray.util.state.common import StateResource
+from ray.util.state.exception import RayStateApiException
+
+from jobs.clusters.ray_private import RESPONSE_TIMEOUT_S, StateClient
+from jobs.clusters.remembered.reach import Reach
+from jobs.errors import ClusterError
+
+LOGS = "/api/v0/logs"
+# Ending a cluster waits no longer for them.
+ARCHIVE_TIMEOUT_S = 300.0
+CHUNK_BYTES = 1 << 20
+UNREACHABLE = (requests.RequestException, RayStateApiException, RayError, ConnectionError, RuntimeError)
+
+
+def archive_logs(
+    reach: Reach, folder: Path, say: Callable[[str], None], *, timeout_s: float = ARCHIVE_TIMEOUT_S
+) -> int:
+    """Copies every log of every node that lives, as `folder`/<address of the node>/<file>.
+
+    Args:
+        reach: How the cluster is called.
+        folder: Where they go; it is made.
+        say: Shows what could not be copied, and why.
+        timeout_s: What has not been copied until then is left. Seconds.
+
+    Returns:
+        How many files were copied.
+
+    Raises:
+        ClusterError: the dashboard does not respond, so that none was copied.
+    """
+    end = time.monotonic() + timeout_s
+    copied = 0
+    missed: list[str] = []
+    for node, address, name in _files(reach, missed):
+        if time.monotonic() > end:
+            missed.append(f"{address}: {name} and what follows: not within {timeout_s:.0f} s")
+            break
+        target = folder / address / PurePosixPath(name).relative_to("/" if name.startswith("/") else ".")
+        if ".." in PurePosixPath(name).parts:
+            missed.append(f"{address}: {name}: not a file of the log folder")
+            continue
+        try:
+            _copy(reach, node, name, target, end)
+        except (*UNREACHABLE, OSError, TimeoutError) as error:
+            missed.append(f"{address}: {name}: {_line(error)}")
+        else:
+            copied += 1
+    for line in missed[:5]:
+        say(f"not archived: {line}")
+    if missed:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "MISSED.txt").write_text("\n".join(missed) + "\n", encoding="utf-8")
+    return copied
+
+
+def _files(reach: Reach, missed: list[str]) -> Iterator[tuple[str, str, str]]:
+    """(node id, its address, name of a log)."""
+    try:
+        nodes = StateClient(reach.url, reach.headers).all(StateResource.NODES)
+    except UNREACHABLE as error:
+        raise ClusterError(f"the logs of its nodes cannot be listed: {_line(error)}") from error
+    for node in nodes:
+        if node.state != "ALIVE":
+            continue
+        try:
+            listed = _get(reach, LOGS, {"node_id": node.node_id}).json()["data"]["result"]
+            names = sorted({name for group in listed.values() for name in group if not name.endswith("/")})
+        except (*UNREACHABLE, KeyError, ValueError) as error:
+            missed.append(f"{node.node_ip}: all: {_line(error)}")
+            continue
+        yield from ((node.node_id, f"{node.node_ip}-{node.node_id[:8]}", name) for name in names)
+
+
+def _copy(reach: Reach, node: str, name: str, target: Path, end: float) -> None:
+    response = _get(reach, f"{LOGS}/file", {"node_id": node, "filename": name, "lines": -1}, stream=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with response, target.open("wb") as file:
+        for chunk in response.iter_content(CHUNK_BYTES):
+            file.write(chunk)
+            if time.monotonic() > end:
+                raise TimeoutError("cut off: too slow")
+
+
+def _get(reach: Reach, path: str, query: Mapping[str, Any], *, stream: bool = False) -> requests.Response:
+    response = requests.get(
+        reach.url + path,
+        params=dict(query),
+        headers=dict(reach.headers or {}),
+        timeout=RESPONSE_TIMEOUT_S,
+        stream=stream,
+    )
+    response.raise_for_status()
+    return response
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]

@@ -1,0 +1,94 @@
+"""From a cluster's address to what its dashboard is called by: a URL and the token.
+
+A run keeps `cluster://NAME`, since the forwarded port and the token of a cluster may change while it runs. Each process
+opens one connection to a cluster, when it first needs it, and holds it to its end.
+"""
+
+import atexit
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from jobs.addresses import cluster_name, is_loopback_url
+from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record
+from jobs.clusters.remembered.ssh_tunnel import Tunnel
+from jobs.errors import ClusterError, JobLostError
+from trainers.distributed.local_ray import processes_of
+
+_LOCK = threading.Lock()
+_TUNNELS: dict[str, Tunnel] = {}
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How one cluster is called.
+
+    Attributes:
+        url: URL of its dashboard.
+        headers: Of each request; None: those that Ray's own clients send from here.
+        on_this_machine: Whether its jobs see this machine's files.
+        ensure: Opens the connection again if it was lost; raises ClusterError.
+    """
+
+    url: str
+    headers: Mapping[str, str] | None
+    on_this_machine: bool
+    ensure: Callable[[], None] = field(default=lambda: None)
+
+
+def reach(address: str) -> Reach:
+    """Opens what is needed to call a cluster.
+
+    Args:
+        address: URL of a dashboard, or cluster://NAME.
+
+    Raises:
+        ClusterError: it cannot be reached.
+        JobLostError: it was taken down, and its jobs with it.
+    """
+    name = cluster_name(address)
+    if name is None:
+        return Reach(address, None, is_loopback_url(address))
+    record = find_record(name)
+    if record is None:
+        raise JobLostError(f"{address}: this machine knows no cluster of that name; start it: rayscribe cluster up")
+    if record.folder is not None and not processes_of(record.folder):
+        raise JobLostError(f"{address} has ended; start it again: rayscribe cluster up --local --name {name}")
+    if record.dashboard is not None:
+        return Reach(record.dashboard, token_headers_of(record), on_this_machine=True)
+    if record.ssh is None:
+        raise ClusterError(f"{address} is not up yet: repeat `rayscribe cluster up`, which continues")
+    tunnel = _tunnel_of(record)
+    tunnel.ensure()
+    return Reach(tunnel.url, token_headers_of(record), on_this_machine=False, ensure=tunnel.ensure)
+
+
+def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:
+    """The headers that carry a cluster's token.
+
+    Raises:
+        ClusterError: its file cannot be read.
+    """
+    try:
+        return {"Authorization": f"Bearer {record.token_path.read_text(encoding='utf-8').strip()}"}
+    except OSError as error:
+        raise ClusterError(f"the token of cluster {record.name} cannot be read: {error}") from error
+
+
+def _tunnel_of(record: ClusterRecord) -> Tunnel:
+    with _LOCK:
+        known = _TUNNELS.get(record.name)
+        if known is None or known.ssh != record.ssh:
+            if known is not None:
+                known.close()
+            elif not _TUNNELS:
+                atexit.register(close_tunnels)
+            _TUNNELS[record.name] = Tunnel(record)
+        return _TUNNELS[record.name]
+
+
+def close_tunnels() -> None:
+    """Closes all connections of this process."""
+    with _LOCK:
+        while _TUNNELS:
+            _TUNNELS.popitem()[1].close()

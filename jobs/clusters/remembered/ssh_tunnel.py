@@ -1,0 +1,107 @@
+"""A port of this machine that is forwarded to the head's loopback, where its dashboard listens."""
+
+import contextlib
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget
+from jobs.errors import ClusterError
+from trainers.distributed.local_ray import LOOPBACK, free_ports
+
+CONNECT_TIMEOUT_S = 20.0
+POLL_S = 0.05
+# A connection that is silent is given up after three questions without an answer, this far apart.
+ALIVE_INTERVAL_S = 15
+
+
+def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
+    """The start of an ssh command line, up to the host; it never asks for anything."""
+    options = {
+        "BatchMode": "yes",
+        # The token goes through this connection: a head that has another key than when it was started is refused.
+        "StrictHostKeyChecking": "accept-new",
+        "UserKnownHostsFile": str(known_hosts),
+        "ConnectTimeout": f"{CONNECT_TIMEOUT_S:.0f}",
+        "ServerAliveInterval": str(ALIVE_INTERVAL_S),
+        "ServerAliveCountMax": "3",
+        "ControlPath": "none",
+        "LogLevel": "ERROR",
+    }
+    if target.private_key is not None:
+        options["IdentitiesOnly"] = "yes"
+    if target.proxy_command is not None:
+        options["ProxyCommand"] = target.proxy_command
+    command = ["ssh", *(part for name, value in options.items() for part in ("-o", f"{name}={value}"))]
+    if target.private_key is not None:
+        command += ["-i", str(Path(target.private_key).expanduser())]
+    return [*command, f"{target.user}@{target.host}"]
+
+
+class Tunnel:
+    """A forwarded port, which keeps its number when the connection is opened again."""
+
+    def __init__(self, record: ClusterRecord, *, port: int | None = None):
+        """Opens nothing yet.
+
+        Args:
+            record: The cluster, whose head is known.
+            port: Port on this machine. None: any.
+        """
+        assert record.ssh is not None
+        self._record, self.ssh = record, record.ssh
+        self.port = port if port is not None else free_ports(1)[0]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """URL of the dashboard on this machine."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection stands."""
+        return self._process is not None and self._process.poll() is None
+
+    def ensure(self) -> None:
+        """Opens the connection, unless it stands.
+
+        Raises:
+            ClusterError: the head does not accept it; has ssh's own message.
+        """
+        with self._lock:
+            if not self.alive:
+                self.close()
+                self._open()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _open(self) -> None:
+        forward = f"{LOOPBACK}:{self.port}:{LOOPBACK}:{self._record.dashboard_port}"
+        *command, host = ssh_command(self.ssh, self._record.known_hosts_path)
+        # `cat` ends when its input does: the connection never outlives this process, however that ends.
+        command += ["-o", "ExitOnForwardFailure=yes", "-L", forward, host, "cat"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        )
+        end = time.monotonic() + 2 * CONNECT_TIMEOUT_S
+        while self._process.poll() is None and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                socket.create_connection((LOOPBACK, self.port), timeout=CONNECT_TIMEOUT_S).close()
+                return
+            time.sleep(POLL_S)
+        self._process.kill()
+        message = self._process.communicate()[1].decode(errors="replace").strip() or "no answer"
+        self._process = None
+        raise ClusterError(
+            f"the head of cluster {self._record.name}, {self.ssh.user}@{self.ssh.host}, does not accept an SSH "
+            f"connection: {message.splitlines()[-1]}; check that it is up"
+        )

@@ -1,0 +1,265 @@
+"""Clusters of own hosts and clouds: what `ray up` is given, and what is done around it and `ray down`."""
+
+import contextlib
+import copy
+import io
+import logging
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jobs.addresses import cluster_address
+from jobs.clusters.ray_jobs import RayJobs
+from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record, write_private
+from jobs.clusters.remembered.logged_command import run_logged
+from jobs.clusters.remembered.ssh_tunnel import ssh_command
+from jobs.errors import ClusterError, ConflictError
+from trainers.errors import ConfigError
+
+Say = Callable[[str], None]
+
+# Where Ray looks for a token on every node.
+TOKEN_ON_NODES = "~/.ray/auth_token"
+POLL_S = 2.0
+DOWN_TIMEOUT_S, STOP_TIMEOUT_S = 900.0, 90.0
+# The worker nodes of an own host's cluster.
+HEAD_ALONE = 1
+
+
+def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | None = None) -> dict[str, Any]:
+    """What `ray up` is given: the user's file, with the token of this machine, and the head's idle stop. Pure.
+
+    Args:
+        content: The file.
+        token: The file that every node gets as its token.
+        idle_stop_minutes: Minutes without jobs after which the head ends the cluster. None: it stays.
+    """
+    config: dict[str, Any] = copy.deepcopy(dict(content))
+    config["file_mounts"] = {**(config.get("file_mounts") or {}), TOKEN_ON_NODES: str(token)}
+    if idle_stop_minutes is not None:
+        watch = f"nohup python -m jobs.clusters.idle_stop --minutes {idle_stop_minutes}"
+        commands = [*(config.get("head_start_ray_commands") or [])]
+        config["head_start_ray_commands"] = [
+            *commands,
+            f"{_environment_of(commands)}{watch} >~/.rayscribe-idle-stop.log 2>&1 </dev/null &",
+        ]
+    return config
+
+
+def _environment_of(commands: list[str]) -> str:
+    """What a start command sets before `ray start`: its exports, as `export PATH=…:$PATH; `."""
+    start = next((command for command in commands if "ray start" in command), "")
+    parts = [part.strip() for part in start.replace("&&", ";").split(";")]
+    return "".join(f"{part}; " for part in parts if part.startswith("export "))
+
+
+def name_of(content: Mapping[str, Any]) -> str:
+    """The name of the cluster in a file of `ray up`.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    name = content.get("cluster_name")
+    if not isinstance(name, str) or not isinstance(content.get("provider"), Mapping):
+        raise ConfigError("the file has no cluster_name and provider: it is neither a file of `ray up` nor a spec")
+    return name
+
+
+def up(
+    content: Mapping[str, Any], *, idle_stop_minutes: int | None, timeout_s: float, say: Say, now_s: float
+) -> ClusterRecord:
+    """Starts a cluster, or continues a start that failed; one that is up is brought to what the file says.
+
+    Args:
+        content: A file of `ray up`.
+        idle_stop_minutes: See `prepared`.
+        timeout_s: Limit of `ray up`, and then of waiting for its nodes. Seconds.
+        say: Shows a line of progress.
+        now_s: The time.
+
+    Raises:
+        ClusterError: it did not come up; with the lines that say why.
+        ConflictError: a Ray of this machine has the name.
+    """
+    name = name_of(content)
+    before = find_record(name)
+    if before is not None and before.kind == "local":
+        raise ConflictError(f"a Ray of this machine has the name {name}: end it first (rayscribe cluster down {name})")
+    record = before or ClusterRecord(name=name, kind="ray-up", created_s=now_s, provider=content["provider"]["type"])
+    text = yaml.safe_dump(prepared(content, ensure_token(name), idle_stop_minutes), sort_keys=False)
+    unchanged = record.config_path.exists() and record.config_path.read_text(encoding="utf-8") == text
+    runs = record.state == "up" and responds(record)
+    # Remembered before anything is started, so that `down` finds what a failed start leaves.
+    write_private(record.config_path, text)
+    record.write()
+    if not (runs and unchanged):
+        if not runs:
+            record.known_hosts_path.unlink(missing_ok=True)
+        arguments = ["up", str(record.config_path), "--yes", "--no-config-cache", "--disable-usage-stats"]
+        # Otherwise Ray is started anew, and jobs are lost.
+        arguments += ["--no-restart"] if runs else []
+        _ray(record, arguments, "up.log", timeout_s=timeout_s, say=say, doing=f"starting {name}")
+        record = record.model_copy(update={"ssh": _head_of(record)})
+        record.write()
+    _wait_for_nodes(record, int(content.get("min_workers") or _min_workers(content)), timeout_s=timeout_s, say=say)
+    record = record.model_copy(update={"state": "up"})
+    record.write()
+    return record
+
+
+def attach_command(record: ClusterRecord, command: str | None) -> list[str]:
+    """The command line of a shell on the head, in its container where it has one, or of a command there."""
+    ray = [sys.executable, "-P", "-m", "ray.scripts.scripts"]
+    path = str(record.config_path)
+    return [*ray, "attach", path] if command is None else [*ray, "exec", path, command]
+
+
+def responds(record: ClusterRecord) -> bool:
+    """Whether the cluster's dashboard responds to its token."""
+    try:
+        RayJobs(cluster_address(record.name)).capacity({})
+    except ClusterError:
+        return False
+    return True
+
+
+def down(record: ClusterRecord, *, say: Say) -> None:
+    """Ends all nodes. On own hosts, where nobody takes the machines away, Ray is stopped on each.
+
+    Raises:
+        ClusterError: something may still run; the cluster stays remembered, and the call may be repeated.
+    """
+    content: dict[str, Any] = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
+    left = []
+    # In a container Ray ends with it, and `ray down` ends that.
+    if record.provider == "local" and not content.get("docker"):
+        if record.ssh is None:
+            with contextlib.suppress(ClusterError):
+                record = record.model_copy(update={"ssh": _head_of(record)})
+        left = [host for host in _stop_hosts(record, content) if host is not None]
+    doing = f"ending {record.name}"
+    _ray(record, ["down", str(record.config_path), "--yes"], "down.log", timeout_s=DOWN_TIMEOUT_S, say=say, doing=doing)
+    if left:
+        raise ClusterError(f"Ray could not be stopped on {'; '.join(left)}: repeat `rayscribe cluster down`")
+    record.forget()
+
+
+def _stop_hosts(record: ClusterRecord, content: Mapping[str, Any]) -> Iterator[str | None]:
+    """Stops Ray on each host, workers first, since the head starts them again; yields those where that failed."""
+    provider = content["provider"]
+    stop = next((line for line in content.get("head_start_ray_commands") or [] if "ray stop" in line), "ray stop")
+    for host in (*(provider.get("worker_ips") or []), provider["head_ip"]):
+        yield _stop_host(record, content, host, stop)
+
+
+def _stop_host(record: ClusterRecord, content: Mapping[str, Any], host: str, stop: str) -> str | None:
+    target = _ssh_target(content["auth"], host)
+    command = [*ssh_command(target, record.known_hosts_path), shlex.join(["bash", "--login", "-c", stop])]
+    if record.ssh is not None and host != content["provider"]["head_ip"]:
+        # As the head reaches it; from here it may be out of reach.
+        through = shlex.join([*ssh_command(record.ssh, record.known_hosts_path), "-W", "%h:%p"])
+        proxied = target.model_copy(update={"proxy_command": through})
+        command = [*ssh_command(proxied, record.known_hosts_path), command[-1]]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STOP_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{host} (no answer in {STOP_TIMEOUT_S:.0f} s)"
+    if done.returncode == 0:
+        return None
+    return f"{host} ({(done.stderr or done.stdout).strip().splitlines()[-1:] or ['no message']})"
+
+
+def _ray(record: ClusterRecord, arguments: list[str], log: str, *, timeout_s: float, say: Say, doing: str) -> None:
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", *arguments]
+    # The settings of another cluster mean nothing here.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    run_logged(
+        [*command, "--log-style=record", "--log-color=false"],
+        record.files / log,
+        environment=environment,
+        timeout_s=timeout_s,
+        say=say,
+        doing=doing,
+    )
+
+
+def _head_of(record: ClusterRecord) -> SshTarget:
+    """How the head is reached: on a cloud, address and key are known once it was started.
+
+    Raises:
+        ClusterError: there is no head.
+    """
+    # Imported here: it takes seconds, and only a start needs it.
+    from ray.autoscaler.sdk import bootstrap_config, get_head_node_ip  # noqa: PLC0415
+
+    path = str(record.config_path)
+    logging.getLogger("ray.autoscaler").setLevel(logging.ERROR)
+    try:
+        # They print what they do.
+        with contextlib.redirect_stdout(io.StringIO()):
+            config = bootstrap_config(yaml.safe_load(record.config_path.read_text(encoding="utf-8")))
+            host = get_head_node_ip(path)
+    except (Exception, SystemExit) as error:
+        raise ClusterError(f"the head of {record.name} is not known: {error}") from error
+    return _ssh_target(config["auth"], host)
+
+
+def _ssh_target(auth: Mapping[str, Any], host: str) -> SshTarget:
+    return SshTarget(
+        host=host,
+        user=auth["ssh_user"],
+        private_key=auth.get("ssh_private_key"),
+        proxy_command=auth.get("ssh_proxy_command"),
+    )
+
+
+def _min_workers(content: Mapping[str, Any]) -> int:
+    """Workers that are always there, over all node types but the head's."""
+    head, kinds = content.get("head_node_type"), content.get("available_node_types") or {}
+    return sum(int(kind.get("min_workers") or 0) for name, kind in kinds.items() if name != head)
+
+
+def _wait_for_nodes(record: ClusterRecord, workers: int, *, timeout_s: float, say: Say) -> None:
+    """Waits until the dashboard responds and the nodes that are always there have joined."""
+    start_s, seen, problem = time.monotonic(), -1, "no response yet"
+    while time.monotonic() - start_s < timeout_s:
+        try:
+            nodes = len(RayJobs(cluster_address(record.name)).capacity({}).nodes)
+        except ClusterError as error:
+            problem = str(error)
+        else:
+            if nodes != seen:
+                say(f"{time.monotonic() - start_s:4.0f} s  {nodes - HEAD_ALONE} of {workers} workers have joined")
+                seen, problem = nodes, f"{nodes - HEAD_ALONE} of {workers} workers have joined"
+            if nodes >= workers + HEAD_ALONE:
+                return
+        time.sleep(POLL_S)
+    raise ClusterError(
+        f"{record.name} has not come up in {timeout_s:.0f} s: {problem}\n{autoscaler_lines(record)}"
+        f"repeat the command to wait on, or end it: rayscribe cluster down {record.name}"
+    )
+
+
+def autoscaler_lines(record: ClusterRecord) -> str:
+    """What the head's autoscaler says of nodes that do not come up; empty where it cannot be asked."""
+    if record.ssh is None:
+        return ""
+    command = "tail -n 200 /tmp/ray/session_latest/logs/monitor.* | grep -iE 'error|fail|denied|timed out' | tail -n 8"
+    with contextlib.suppress(subprocess.SubprocessError, OSError):
+        done = subprocess.run(
+            [*ssh_command(record.ssh, record.known_hosts_path), command],
+            capture_output=True,
+            text=True,
+            timeout=STOP_TIMEOUT_S,
+            check=False,
+        )
+        if done.stdout.strip():
+            return f"its autoscaler says:\n{done.stdout}"
+    return ""
