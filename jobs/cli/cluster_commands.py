@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 cluster = typer.Typer(help="Start, watch and end clusters.", no_args_is_help=True, rich_markup_mode=None)
 cluster.command("render")(cluster_files.render)
+cluster.command("validate")(cluster_files.validate)
 
 LOCAL_NAME = "local"
 NameArgument = Annotated[

@@ -1,0 +1,200 @@
+"""What rules look at: a file of any kind as scripts, variables, images and pools, each with its place."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from cluster_configs.validation.shell_commands import RayStart, SimpleCommand, commands_in, ray_starts_in
+from cluster_configs.validation.yaml_nodes import Node, Place
+
+
+class FileKind(StrEnum):
+    """The kinds of files that can be checked."""
+
+    RAY_UP = "ray up"
+    KUBERNETES = "Kubernetes"
+    SLURM = "Slurm script"
+    GRID_ENGINE = "Grid Engine script"
+    SPEC = "ClusterSpec"
+    DOCKERFILE = "Dockerfile"
+
+
+BATCH = frozenset({FileKind.SLURM, FileKind.GRID_ENGINE})
+CLUSTERS = frozenset({FileKind.RAY_UP, FileKind.KUBERNETES})
+EVERY_KIND = frozenset(FileKind)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A text of the file."""
+
+    place: Place
+    text: str
+
+
+@dataclass(frozen=True)
+class Variable(Value):
+    """An environment variable that the file sets."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Script(Value):
+    """Shell text that one shell runs.
+
+    Attributes:
+        environment: Variables that the file starts it with.
+        whole_file: Whether its first line is the file's first line.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    whole_file: bool = False
+
+    def at(self, line: int) -> Place:
+        """The place of one of its lines, counted from 0."""
+        return Place(self.place.path, line + 1) if self.whole_file else self.place
+
+    def commands(self) -> Iterator[tuple[Place, SimpleCommand]]:
+        """Its simple commands, with their places."""
+        for command in commands_in(self.text, self.environment):
+            yield self.at(command.line), command
+
+    def ray_starts(self) -> Iterator[tuple[Place, RayStart]]:
+        """Where it starts Ray."""
+        for start in ray_starts_in(self.text, self.environment):
+            yield self.at(start.line), start
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Nodes of one kind.
+
+    Attributes:
+        node: Where the file describes them.
+        name: The file's name for them.
+        head: Whether Ray's head, and with it the driver of jobs, runs there.
+        spot: The place of what makes them spot nodes; None where they are not.
+        cpus: CPUs that Ray counts on a node; None where the file does not say.
+        accelerators: GPUs or HPUs likewise; None where the file does not say.
+        maximum: Nodes at most; None where the file does not say.
+    """
+
+    node: Node
+    name: str
+    head: bool
+    spot: Node | None
+    cpus: float | None
+    accelerators: float | None
+    maximum: float | None
+
+
+@dataclass(frozen=True)
+class Directive(Value):
+    """An option of a batch scheduler in a comment: `#SBATCH --name=text`, `#$ -name text`.
+
+    Attributes:
+        name: With its dashes; Slurm's short names as the long ones.
+        ignored: Whether it stands after the first command, where Slurm does not read it.
+    """
+
+    name: str
+    ignored: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterFile:
+    """A file that was read.
+
+    Attributes:
+        kind: What it is, by its content.
+        text: All of it.
+        documents: The parts of a YAML file.
+        scripts: Everything that a shell runs.
+        variables: Variables that are set outside scripts.
+        images: Container images.
+        pools: Nodes by kind.
+        directives: Of a batch script.
+    """
+
+    kind: FileKind
+    text: str
+    documents: tuple[Node, ...] = ()
+    scripts: tuple[Script, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    images: tuple[Value, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    directives: tuple[Directive, ...] = ()
+
+    @property
+    def document(self) -> Node:
+        """The first document of a YAML file; an absent node for a script."""
+        return self.documents[0] if self.documents else Node(present=False)
+
+    def of_kind(self, *kinds: str) -> Iterator[Node]:
+        """The Kubernetes documents whose `kind` is one of these."""
+        return (document for document in self.documents if document.get("kind").text in kinds)
+
+    def ray_starts(self) -> Iterator[tuple[Place, RayStart]]:
+        """Every call that starts Ray."""
+        for script in self.scripts:
+            yield from script.ray_starts()
+
+    def commands(self) -> Iterator[tuple[Place, SimpleCommand]]:
+        """Every simple command."""
+        for script in self.scripts:
+            yield from script.commands()
+
+    def directive(self, *names: str) -> Directive | None:
+        """The last directive of one of these names."""
+        return next((found for found in reversed(self.directives) if found.name in names and not found.ignored), None)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What this machine has, to compare a file with.
+
+    Attributes:
+        ray: Version of Ray.
+        rayscribe: Version of Rayscribe.
+        ray_schema: The JSON schema that Ray checks a `ray up` file with.
+        syntax_error: Asks `bash -n` about a script: line (from 1) and message of the first error, or None.
+    """
+
+    ray: str
+    rayscribe: str
+    ray_schema: Mapping[str, Any]
+    syntax_error: Callable[[str], tuple[int, str] | None]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One place where a rule is broken.
+
+    Attributes:
+        place: Where.
+        value: What stands there, or "" where something is missing or must not be shown.
+        fix: What to do.
+    """
+
+    place: Place
+    value: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        name: For programs and for people to talk about.
+        holds: What is true where it holds.
+        kinds: The kinds of files that it is about.
+        check: Yields where it is broken.
+    """
+
+    name: str
+    holds: str
+    kinds: frozenset[FileKind]
+    check: Callable[[ClusterFile, Installed], Iterable[Violation]]

@@ -1,0 +1,86 @@
+"""Tells what a file is by its content, and reads it."""
+
+from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Violation
+from cluster_configs.validation.dockerfile import is_dockerfile, read_dockerfile
+from cluster_configs.validation.kubernetes_file import read_kubernetes
+from cluster_configs.validation.ray_up_file import KEYS, read_ray_up
+from cluster_configs.validation.scheduler_script import batch_kind, read_batch_script
+from cluster_configs.validation.yaml_nodes import Node, Place, YamlError, parse_yaml
+
+# YAML of this size is read in a few seconds.
+MAX_BYTES = 256 << 10
+READABLE, YAML, KNOWN_KIND = "readable", "yaml", "known-kind"
+# Rules that a file must keep before any other can be checked.
+READING = {
+    READABLE: "the file is text, not empty, and at most 256 KiB",
+    YAML: "YAML is well formed, no key stands twice, and aliases stay small",
+    KNOWN_KIND: "the file is of a kind that can be checked",
+}
+_KINDS = (
+    "a ray up file has cluster_name and provider, Kubernetes documents have apiVersion and kind, a ClusterSpec has "
+    "pools, a batch script has #SBATCH or #$ lines, a Dockerfile begins with FROM or ARG"
+)
+
+
+class UnreadableError(Exception):
+    """A file cannot be checked further.
+
+    Attributes:
+        rule: The rule of READING that it breaks.
+        violation: Where, and what to do.
+    """
+
+    def __init__(self, rule: str, violation: Violation) -> None:
+        """The violation says it all."""
+        super().__init__(violation.fix)
+        self.rule, self.violation = rule, violation
+
+
+def read_cluster_file(content: bytes) -> ClusterFile:
+    """Reads a file of any kind.
+
+    Raises:
+        UnreadableError: it is not text, not YAML, or of no known kind.
+    """
+    text = _text_of(content)
+    kind = batch_kind(text)
+    if kind is not None:
+        return read_batch_script(text, kind)
+    if is_dockerfile(text):
+        return read_dockerfile(text)
+    try:
+        documents = parse_yaml(text)
+    except YamlError as error:
+        fix = "fix the syntax: indent with spaces, quote what holds ': ' or ' #', and name each key once"
+        raise UnreadableError(YAML, Violation(Place(line=error.line), str(error), fix)) from error
+    return _of_documents(text, documents)
+
+
+def _text_of(content: bytes) -> str:
+    if len(content) > MAX_BYTES:
+        raise _unreadable(f"{len(content)} bytes", f"give a cluster file; none needs more than {MAX_BYTES} bytes")
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise _unreadable(f"byte {error.start} is not UTF-8", "give a text file in UTF-8") from error
+    if "\0" in text:
+        raise _unreadable("a zero byte", "give a text file; this one is binary")
+    if not text.strip():
+        raise _unreadable("empty", "give a cluster file; rayscribe cluster render makes one from a ClusterSpec")
+    return text
+
+
+def _unreadable(value: str, fix: str) -> UnreadableError:
+    return UnreadableError(READABLE, Violation(Place(), value, fix))
+
+
+def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
+    if documents and all(document.get("apiVersion").present or document.get("kind").present for document in documents):
+        return read_kubernetes(text, documents)
+    keys = [key for document in documents for key, _ in document.items()]
+    if len(documents) == 1 and not KEYS.isdisjoint(keys):
+        return read_ray_up(text, documents[0])
+    if len(documents) == 1 and "pools" in keys:
+        return ClusterFile(FileKind.SPEC, text, documents=tuple(documents))
+    found = f"keys {', '.join(keys[:6])}" if keys else text.strip().splitlines()[0][:60]
+    raise UnreadableError(KNOWN_KIND, Violation(Place(), found, f"this is no cluster file: {_KINDS}"))

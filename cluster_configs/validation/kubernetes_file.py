@@ -1,0 +1,165 @@
+"""Reads Kubernetes documents, those of KubeRay above all, into scripts, variables, images and pools."""
+
+import shlex
+from collections.abc import Iterator
+
+from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable
+from cluster_configs.validation.yaml_nodes import Node, YamlError, parse_yaml
+
+DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "google.com/tpu")
+# Labels by which clouds tell their spot nodes, and the values.
+_SPOT = {
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
+    "eks.amazonaws.com/capacityType": "spot",
+    "karpenter.sh/capacity-type": "spot",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+_SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env")
+_SUFFIXES = {
+    "": 1.0,
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+    "Ti": 2.0**40,
+}
+
+
+def read_kubernetes(text: str, documents: list[Node]) -> ClusterFile:
+    """A file of Kubernetes documents."""
+    pods = [pod for document in documents for pod in pod_specs(document)]
+    containers = [container for pod in pods for container in containers_of(pod)]
+    images = (container.get("image") for container in containers)
+    autoscaler = (cluster.get("autoscalerOptions", "image") for cluster in ray_clusters(documents))
+    return ClusterFile(
+        FileKind.KUBERNETES,
+        text,
+        documents=tuple(documents),
+        scripts=tuple(script for document in documents for script in _scripts(document)),
+        variables=tuple(variable for document in documents for variable in _variables(document)),
+        images=tuple(Value(node.place, node.text) for node in (*images, *autoscaler) if node.text),
+        pools=tuple(pool for cluster in ray_clusters(documents) for pool in _pools(cluster)),
+    )
+
+
+def ray_clusters(documents: list[Node] | tuple[Node, ...]) -> Iterator[Node]:
+    """The spec of each Ray cluster, whatever it is a part of."""
+    for document in documents:
+        if document.get("apiVersion").text.startswith("ray.io/"):
+            spec = document.get("spec")
+            nested = [spec.get(name) for name in ("rayClusterSpec", "rayClusterConfig")]
+            yield next((node for node in nested if node.present), spec)
+
+
+def groups_of(cluster: Node) -> Iterator[Node]:
+    """The head group and the worker groups of a Ray cluster."""
+    yield cluster.get("headGroupSpec")
+    yield from cluster.get("workerGroupSpecs").elements()
+
+
+def pod_specs(document: Node) -> Iterator[Node]:
+    """Every pod that a document describes."""
+    if document.get("kind").text == "Pod":
+        yield document.get("spec")
+    for cluster in ray_clusters([document]):
+        for group in groups_of(cluster):
+            yield group.get("template", "spec")
+    for keys in (("submitterPodTemplate", "spec"), ("template", "spec"), ("jobTemplate", "spec", "template", "spec")):
+        pod = document.get("spec", *keys)
+        if pod.present:
+            yield pod
+
+
+def containers_of(pod: Node) -> Iterator[Node]:
+    """Containers of a pod, those that run before the others included."""
+    yield from pod.get("containers").elements()
+    yield from pod.get("initContainers").elements()
+
+
+def quantity(node: Node) -> float | None:
+    """A Kubernetes quantity as a number: `500m` is 0.5."""
+    text = node.text
+    number = text.rstrip("KMGTPEkmi")
+    try:
+        return float(number) * _SUFFIXES[text[len(number) :]]
+    except (ValueError, KeyError):
+        return None
+
+
+def resource(container: Node, name: str) -> float | None:
+    """What a container may use of a resource, else what it asks for."""
+    limit = quantity(container.get("resources", "limits", name))
+    return quantity(container.get("resources", "requests", name)) if limit is None else limit
+
+
+def _scripts(document: Node) -> Iterator[Script]:
+    for pod in pod_specs(document):
+        for container in containers_of(pod):
+            environment = {variable.name: variable.text for variable in _environment(container)}
+            words = [*container.get("command").elements(), *container.get("args").elements()]
+            if words and words[0].text in _SHELLS:
+                # What follows -c is the script; the shell's own words would only be in its way.
+                for node in (node for node in words[1:] if not node.text.startswith("-")):
+                    yield Script(node.place, node.text, environment)
+            elif words:
+                yield Script(words[0].place, shlex.join(node.text for node in words), environment)
+    entrypoint = document.get("spec", "entrypoint")
+    if entrypoint.text:
+        yield Script(entrypoint.place, entrypoint.text)
+    if document.get("kind").text == "ConfigMap":
+        for name, node in document.get("data").items():
+            if name.endswith(".sh"):
+                yield Script(node.place, node.text)
+
+
+def _environment(container: Node) -> Iterator[Variable]:
+    for entry in container.get("env").elements():
+        if entry.get("value").present:
+            yield Variable(entry.get("value").place, entry.get("value").text, entry.get("name").text)
+
+
+def _variables(document: Node) -> Iterator[Variable]:
+    for pod in pod_specs(document):
+        for container in containers_of(pod):
+            yield from _environment(container)
+    for cluster in ray_clusters([document]):
+        for entry in cluster.get("autoscalerOptions", "env").elements():
+            yield Variable(entry.get("value").place, entry.get("value").text, entry.get("name").text)
+    runtime_env = document.get("spec", "runtimeEnvYAML")
+    try:
+        inner = parse_yaml(runtime_env.text)
+    except YamlError:
+        return  # a rule reports it
+    for name, node in (item for part in inner for item in part.get("env_vars").items()):
+        yield Variable(runtime_env.place, node.text, name)
+
+
+def _pools(cluster: Node) -> Iterator[Pool]:
+    for group in groups_of(cluster):
+        if not group.present:
+            continue
+        head = group.place.path.endswith("headGroupSpec")
+        pod, parameters = group.get("template", "spec"), group.get("rayStartParams")
+        main = next(pod.get("containers").elements(), Node(present=False))
+        counts = [count for name in DEVICES if (count := resource(main, name)) is not None]
+        own_cpus = parameters.get("num-cpus").number
+        yield Pool(
+            group,
+            "head" if head else group.get("groupName").text,
+            head=head,
+            spot=_spot(pod),
+            cpus=resource(main, "cpu") if own_cpus is None else own_cpus,
+            accelerators=sum(counts),
+            maximum=1 if head else group.get("maxReplicas").number,
+        )
+
+
+def _spot(pod: Node) -> Node | None:
+    selected = [*pod.get("nodeSelector").items()]
+    tolerated = [(node.get("key").text, node.get("value")) for node in pod.get("tolerations").elements()]
+    found = (node for key, node in [*selected, *tolerated] if node.text.lower() == _SPOT.get(key))
+    return next(found, None)

@@ -1,0 +1,107 @@
+"""Reads a `ray up` file into scripts, variables, images and pools."""
+
+from collections.abc import Iterator, Mapping
+
+from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable
+from cluster_configs.validation.shell_commands import commands_in
+from cluster_configs.validation.yaml_nodes import Node
+
+KEYS = frozenset({"cluster_name", "provider", "available_node_types", "head_start_ray_commands"})
+ACCELERATORS = ("GPU", "HPU")
+_COMMANDS = (
+    "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
+    "head_start_ray_commands", "worker_start_ray_commands",
+)  # fmt: skip
+_OPTIONS = {"": "run_options", "head": "head_run_options", "worker": "worker_run_options"}
+
+
+def read_ray_up(text: str, document: Node) -> ClusterFile:
+    """A `ray up` file; whatever is not as Ray wants it is left out, and the schema's rule reports it."""
+    node_types = [node for _, node in document.get("available_node_types").items()]
+    return ClusterFile(
+        FileKind.RAY_UP,
+        text,
+        documents=(document,),
+        scripts=tuple(_scripts(document, node_types)),
+        variables=tuple(_variables(document, node_types)),
+        images=tuple(_images(document, node_types)),
+        pools=tuple(_pools(document)),
+    )
+
+
+def _scripts(document: Node, node_types: list[Node]) -> Iterator[Script]:
+    for name in _COMMANDS:
+        role = name.partition("_")[0]
+        environment = {variable.name: variable.text for variable in _variables(document, [], role)}
+        # What a set-up command adds to a profile is set in each later shell: Ray starts login shells.
+        environment |= _profile(document)
+        for owner in [document, *node_types]:
+            for node in owner.get(name).elements():
+                yield Script(node.place, node.text, environment)
+
+
+def _profile(document: Node) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name in ("setup_commands", "head_setup_commands", "worker_setup_commands"):
+        for node in document.get(name).elements():
+            for command in commands_in(node.text):
+                if command.redirected and any(profile in node.text for profile in (".bashrc", ".profile", "/etc/env")):
+                    found |= {
+                        name: value
+                        for inner in commands_in(" ".join(command.words[1:]) + "\ntrue")
+                        for name, value in inner.environment.items()
+                    }
+    return found
+
+
+def _variables(document: Node, node_types: list[Node], role: str = "") -> Iterator[Variable]:
+    """Variables of the containers: those of a role, or with the role "" all."""
+    wanted = [name for of, name in _OPTIONS.items() if role in ("", of) or of == ""]
+    for owner in [document, *node_types]:
+        for option in (node for name in wanted for node in owner.get("docker", name).elements()):
+            # `-e NAME=value`, `-e=…`, `--env NAME=value`, `--env=NAME=value`
+            words = next((command.words for command in commands_in(option.text)), ())
+            for word, following in zip(words, (*words[1:], ""), strict=True):
+                flag, _, joined = word.partition("=")
+                name, equals, value = (joined or following).partition("=")
+                if flag in ("-e", "--env") and equals:
+                    yield Variable(option.place, value, name)
+
+
+def _images(document: Node, node_types: list[Node]) -> Iterator[Value]:
+    for owner in [document, *node_types]:
+        for name in ("image", "head_image", "worker_image"):
+            node = owner.get("docker", name)
+            if node.text:
+                yield Value(node.place, node.text)
+
+
+def _pools(document: Node) -> Iterator[Pool]:
+    for name, node in document.get("available_node_types").items():
+        resources = node.get("resources")
+        given = [resources.get(kind).number for kind in ACCELERATORS if resources.get(kind).present]
+        yield Pool(
+            node,
+            name,
+            head=name == document.get("head_node_type").text,
+            spot=_spot(node.get("node_config")),
+            cpus=resources.get("CPU").number,
+            accelerators=sum(count or 0 for count in given) if given else None,
+            maximum=node.get("max_workers").number if node.get("max_workers").present else None,
+        )
+
+
+def _spot(config: Node) -> Node | None:
+    """AWS, GCP (old and new field) and Azure."""
+    for keys, spot in (
+        (("InstanceMarketOptions", "MarketType"), "spot"),
+        (("scheduling", "preemptible"), "true"),
+        (("scheduling", "provisioningModel"), "spot"),
+        (("azure_arm_parameters", "priority"), "spot"),
+    ):
+        node = config.get(*keys)
+        if node.text.lower() == spot:
+            return node
+    # AWS: market options without a type mean spot, too.
+    options = config.get("InstanceMarketOptions")
+    return options if options.value and not options.get("MarketType").present else None

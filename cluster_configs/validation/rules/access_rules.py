@@ -1,0 +1,192 @@
+"""Who gets in: the token, the dashboard, SSH, the metadata service, Kubernetes Services and policies, root."""
+
+import ipaddress
+from collections.abc import Iterator
+
+from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.dockerfile import instructions
+from cluster_configs.validation.kubernetes_file import containers_of, groups_of, pod_specs, ray_clusters
+from cluster_configs.validation.yaml_nodes import Node
+
+RAY_UP, KUBERNETES = frozenset({FileKind.RAY_UP}), frozenset({FileKind.KUBERNETES})
+START_COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")
+TOKEN_FILE = "~/.ray/auth_token"
+OUTSIDE = ("NodePort", "LoadBalancer")
+FORWARD = "rayscribe cluster dashboard NAME, or ssh -L 8265:127.0.0.1:8265 HEAD, forwards its port"
+
+
+def _token_authentication(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    fix = "put RAY_AUTH_MODE=token before it, or export it in the same command: without, whoever reaches it runs code"
+    for place, start in file.ray_starts():
+        mode = start.environment.get("RAY_AUTH_MODE", "")
+        if mode.lower() != "token":
+            yield Violation(place, f"RAY_AUTH_MODE={mode}" if mode else "ray start without RAY_AUTH_MODE", fix)
+    if file.kind == FileKind.RAY_UP:
+        for name in START_COMMANDS:
+            if not any(file.document.get(name).elements()):
+                yield Violation(
+                    file.document.get(name).place, "", f"write {name} out: Ray's own commands start it without a token"
+                )
+    for cluster in ray_clusters(file.documents):
+        mode = cluster.get("authOptions", "mode").text
+        if mode != "token":
+            yield Violation(cluster.get("authOptions", "mode").place, mode, "set authOptions: {mode: token}")
+
+
+def _token_on_every_node(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    mounts = file.document.get("file_mounts")
+    targets = [target for target, _ in mounts.items()]
+    named = any(start.environment.get("RAY_AUTH_TOKEN_PATH") in targets for _, start in file.ray_starts())
+    if not named and not any(target.endswith("/.ray/auth_token") for target in targets):
+        yield Violation(
+            mounts.place, ", ".join(targets), f"add {TOKEN_FILE}: ~/.rayscribe/clusters/NAME.token to file_mounts"
+        )
+
+
+def _token_not_printed(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    fix = "send its output to a file of mode 0600, or to a program's input: what a command prints is in logs"
+    for place, command in file.commands():
+        words = " ".join(command.words)
+        shows = command.program in ("cat", "echo", "printf", "head", "tail") and (
+            "auth_token" in words or "RAY_AUTH_TOKEN" in words.replace("RAY_AUTH_TOKEN_PATH", "")
+        )
+        if (shows or words.startswith("ray get-auth-token")) and not command.redirected:
+            yield Violation(place, words[:60], fix)
+
+
+def _dashboard_loopback(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for place, start in file.ray_starts():
+        host = start.options.get("--dashboard-host")
+        if host is not None and not _is_loopback(host):
+            yield Violation(place, f"--dashboard-host={host}", f"use --dashboard-host=127.0.0.1; {FORWARD}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    provider = file.document.get("provider")
+    if provider.get("type").text != "aws":
+        return
+    for node in provider.get("security_group").walk():
+        if node.text in ("0.0.0.0/0", "::/0"):
+            yield Violation(node.place, node.text, "name your own network, e.g. 203.0.113.0/24")
+    for _, node_type in file.document.get("available_node_types").items():
+        config = node_type.get("node_config")
+        if not (config.get("SecurityGroupIds").value or config.get("NetworkInterfaces").value):
+            yield Violation(
+                config.place,
+                "no SecurityGroupIds",
+                "name a security group of your own: Ray makes one that opens SSH to 0.0.0.0/0",
+            )
+
+
+def _imds_v2(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    if file.document.get("provider", "type").text != "aws":
+        return
+    for _, node_type in file.document.get("available_node_types").items():
+        tokens = node_type.get("node_config", "MetadataOptions", "HttpTokens")
+        if tokens.text != "required":
+            yield Violation(
+                tokens.place,
+                tokens.text,
+                "set MetadataOptions: {HttpTokens: required}: no request that was tricked out of a node gets its "
+                "credentials then",
+            )
+
+
+def _inside_the_cluster(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    fix = "use ClusterIP, and kubectl port-forward from outside"
+    heads = [cluster.get("headGroupSpec") for cluster in ray_clusters(file.documents)]
+    types = [head.get(*keys) for head in heads for keys in (("serviceType",), ("headService", "spec", "type"))]
+    types += [document.get("spec", "type") for document in file.of_kind("Service")]
+    yield from (Violation(node.place, node.text, fix) for node in types if node.text in OUTSIDE)
+    for head in heads:
+        if head.get("enableIngress").value is True:
+            yield Violation(head.get("enableIngress").place, "true", f"take it out; {fix}")
+    for document in file.of_kind("Ingress", "Route", "HTTPRoute"):
+        yield Violation(document.get("kind").place, document.get("kind").text, f"take it out; {fix}")
+
+
+def _network_policy(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    if any(file.of_kind("NetworkPolicy")):
+        return
+    for cluster in ray_clusters(file.documents):
+        if not cluster.get("networkPolicy").present:
+            yield Violation(
+                cluster.place,
+                "no NetworkPolicy",
+                "add one that lets in the cluster's own pods and KubeRay's operator; Ray listens on all addresses",
+            )
+
+
+def _no_root(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    if file.kind == FileKind.DOCKERFILE:
+        users = [found for found in instructions(file.text) if found.name == "USER"]
+        last = users[-1].rest.partition(":")[0] if users else "root"
+        if last in ("root", "0"):
+            place = users[-1].place if users else Node().place
+            yield Violation(place, f"USER {last}", "end with USER and a user of its own, e.g. USER ray")
+        return
+    for pod in (pod for document in file.documents for pod in pod_specs(document)):
+        contexts = [pod.get("securityContext"), *(container.get("securityContext") for container in containers_of(pod))]
+        as_root = [node for context in contexts if (node := context.get("runAsUser")).number == 0]
+        yield from (Violation(node.place, "0", "give a user other than 0, e.g. 1000") for node in as_root)
+        declared = [context.get("runAsNonRoot").value is True for context in contexts]
+        if not declared[0] and not (declared[1:] and all(declared[1:])):
+            yield Violation(
+                pod.get("securityContext").place, "", "set securityContext: {runAsNonRoot: true} for the pod"
+            )
+
+
+def _no_privileges(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for pod in (pod for document in file.documents for pod in pod_specs(document)):
+        flags = [pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")]
+        for container in containers_of(pod):
+            flags += [container.get("securityContext", name) for name in ("privileged", "allowPrivilegeEscalation")]
+        flags += [volume.get("hostPath") for volume in pod.get("volumes").elements()]
+        for node in flags:
+            if node.present and node.value is not False:
+                yield Violation(node.place, node.text, "take it out: the node's other users are not yours to reach")
+    for owner in [file.document, *(node for _, node in file.document.get("available_node_types").items())]:
+        for name in ("run_options", "head_run_options", "worker_run_options"):
+            for option in owner.get("docker", name).elements():
+                if "--privileged" in option.text or "docker.sock" in option.text:
+                    yield Violation(
+                        option.place, option.text, "name the devices and capabilities that are needed instead"
+                    )
+
+
+def _least_rights(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for document in file.of_kind("Role", "ClusterRole"):
+        for node in document.get("rules").walk():
+            if node.text == "*":
+                yield Violation(node.place, "*", "name the resources and verbs that the pods use")
+    for document in file.of_kind("RoleBinding", "ClusterRoleBinding"):
+        role = document.get("roleRef", "name")
+        if role.text in ("cluster-admin", "admin", "edit"):
+            yield Violation(role.place, role.text, "bind a Role of the file's own, with what the pods use")
+    for cluster in ray_clusters(file.documents):
+        for group in groups_of(cluster):
+            pod = group.get("template", "spec")
+            if pod.present and not pod.get("serviceAccountName").text:
+                yield Violation(pod.place, "the namespace's default", "name a service account of the cluster's own")
+
+
+RULES = (
+    Rule("token-authentication", "every Ray asks for the token", CLUSTERS | BATCH, _token_authentication),
+    Rule("token-on-every-node", "every node gets the token", RAY_UP, _token_on_every_node),
+    Rule("token-not-printed", "no command prints the token", CLUSTERS | BATCH, _token_not_printed),
+    Rule("dashboard-loopback", "the dashboard listens on loopback alone", RAY_UP | BATCH, _dashboard_loopback),
+    Rule("ssh-from-own-network", "SSH is not open to the world", RAY_UP, _ssh_from_own_network),
+    Rule("imds-v2", "the cloud's metadata service asks for a session token", RAY_UP, _imds_v2),
+    Rule("inside-the-cluster", "no Service leads out of Kubernetes", KUBERNETES, _inside_the_cluster),
+    Rule("network-policy", "a NetworkPolicy says who reaches the pods", KUBERNETES, _network_policy),
+    Rule("no-root", "containers do not run as root", KUBERNETES | {FileKind.DOCKERFILE}, _no_root),
+    Rule("no-privileges", "containers have no rights on their host", CLUSTERS, _no_privileges),
+    Rule("least-rights", "service accounts may do no more than they need", KUBERNETES, _least_rights),
+)

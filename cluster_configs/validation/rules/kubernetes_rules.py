@@ -1,0 +1,59 @@
+"""What makes pods and jobs of KubeRay misbehave although their fields are right."""
+
+from collections.abc import Iterator
+
+from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.kubernetes_file import containers_of, groups_of, ray_clusters
+from cluster_configs.validation.yaml_nodes import YamlError, parse_yaml
+
+KUBERNETES = frozenset({FileKind.KUBERNETES})
+
+
+def _container_resources(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for cluster in ray_clusters(file.documents):
+        for group in groups_of(cluster):
+            container = next(containers_of(group.get("template", "spec")), None)
+            if container is None:
+                continue
+            resources = container.get("resources")
+            for keys in (("limits", "cpu"), ("limits", "memory")):
+                if not resources.get(*keys).text:
+                    fix = f"add resources.{'.'.join(keys)}: Ray takes what it tells jobs from there"
+                    yield Violation(resources.get(*keys).place, "", fix)
+
+
+def _ray_start_blocks(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    fix = "add --block: the container ends with its first process, and with it the node"
+    for place, start in file.ray_starts():
+        if "--block" not in start.options and not start.symmetric:
+            yield Violation(place, "ray start without --block", fix)
+    for cluster in ray_clusters(file.documents):
+        for group in groups_of(cluster):
+            block = group.get("rayStartParams", "block")
+            if block.text == "false":
+                yield Violation(block.place, "false", "take it out: KubeRay starts Ray with --block")
+
+
+def _job_frees_nodes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for document in file.of_kind("RayJob"):
+        ends = document.get("spec", "shutdownAfterJobFinishes")
+        if ends.value is not True and not document.get("spec", "clusterSelector").present:
+            yield Violation(ends.place, ends.text, "set it to true: the job's GPUs stay taken after its end")
+
+
+def _runtime_env(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for document in file.of_kind("RayJob"):
+        node = document.get("spec", "runtimeEnvYAML")
+        try:
+            if node.present and not all(part.children for part in parse_yaml(node.text)):
+                yield Violation(node.place, node.text[:60], "give a mapping, e.g. env_vars: {NAME: value}")
+        except YamlError as error:
+            yield Violation(node.place, str(error), "fix the YAML inside the text")
+
+
+RULES = (
+    Rule("container-resources", "Ray's containers have limits", KUBERNETES, _container_resources),
+    Rule("ray-start-blocks", "Ray is the container's own process", KUBERNETES, _ray_start_blocks),
+    Rule("job-frees-nodes", "a job's cluster ends with it", KUBERNETES, _job_frees_nodes),
+    Rule("job-runtime-env", "the job's runtime environment is YAML", KUBERNETES, _runtime_env),
+)

@@ -1,0 +1,84 @@
+"""No secret in clear: in variables, commands, fields, or Kubernetes Secrets. Values are never shown."""
+
+import re
+from collections.abc import Iterator
+
+from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.yaml_nodes import Node, Place
+from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
+
+HIDDEN = "(not shown)"
+_LAST_WORDS = frozenset({"PASSWORD", "PASSWD", "PASSPHRASE", "TOKEN", "SECRET", "CREDENTIALS"})
+_FIXES = {
+    FileKind.RAY_UP: "take it out, and revoke it; bring a file by file_mounts, or set it on the nodes",
+    FileKind.KUBERNETES: "take it out, and revoke it; refer to a Secret by valueFrom.secretKeyRef",
+    FileKind.DOCKERFILE: "take it out, and revoke it; an image keeps all its layers: RUN --mount=type=secret",
+    FileKind.SPEC: "take it out, and revoke it; name it under secrets",
+}
+_BATCH_FIX = "take it out, and revoke it; read it from a file of mode 0600"
+
+
+def _no_secret_in_clear(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    fix = _FIXES.get(file.kind, _BATCH_FIX)
+    seen: dict[Place, Violation] = {}
+    for place, what in [*_of_variables(file), *_of_scripts(file), *_of_fields(file)]:
+        seen.setdefault(place, Violation(place, f"{what}: {HIDDEN}", fix))
+    yield from seen.values()
+
+
+def _of_variables(file: ClusterFile) -> Iterator[tuple[Place, str]]:
+    for variable in file.variables:
+        if _is_secret(variable.name, variable.text):
+            yield variable.place, variable.name
+
+
+def _of_scripts(file: ClusterFile) -> Iterator[tuple[Place, str]]:
+    for script in file.scripts:
+        for place, command in script.commands():
+            named = {**command.assignments}
+            for index, word in enumerate(command.words):
+                name, equals, value = word.partition("=")
+                following = command.words[index + 1] if index + 1 < len(command.words) else ""
+                if name.startswith("--") and not equals:
+                    value = "" if following.startswith("-") else following
+                if name.startswith("--") or equals:
+                    named[name.lstrip("-").replace("-", "_")] = value
+            found = [name for name, value in named.items() if _is_secret(name, value)]
+            found += [command.program for word in command.words if value_looks_secret(word)]
+            yield from ((place, name) for name in found[:1])
+        if value_looks_secret(script.text):
+            yield script.place, "a command"
+
+
+def _of_fields(file: ClusterFile) -> Iterator[tuple[Place, str]]:
+    for document in file.documents:
+        if document.get("kind").text == "Secret":
+            for field in ("data", "stringData"):
+                yield from ((node.place, name) for name, node in document.get(field).items() if node.text)
+        for node in document.walk():
+            yield from _of_mapping(node)
+
+
+def _of_mapping(mapping: Node) -> Iterator[tuple[Place, str]]:
+    for name, node in mapping.items():
+        last = re.split(r"_|-|(?<=[a-z])(?=[A-Z])", name)[-1].upper()
+        values = [node, node.get("value")]
+        for found in values:
+            text = found.value if isinstance(found.value, str) else ""
+            if (last in _LAST_WORDS and _is_literal(text)) or value_looks_secret(text):
+                yield found.place, name
+    for node in mapping.elements():
+        if isinstance(node.value, str) and value_looks_secret(node.value):
+            yield node.place, "a value"
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return value_looks_secret(value) or (name_looks_secret(name) and _is_literal(value))
+
+
+def _is_literal(value: str) -> bool:
+    """Whether a text is a value, not a reference to one (`$NAME`, `$(command)`), a path, a switch or a place holder."""
+    return not is_switch(value) and not value.startswith(("$", "/", "~/", "<", "`", "@"))
+
+
+RULES = (Rule("no-secret-in-clear", "no command, variable or field holds a secret", EVERY_KIND, _no_secret_in_clear),)

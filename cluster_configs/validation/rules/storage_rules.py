@@ -1,0 +1,80 @@
+"""Where runs are kept: a place that every node has, and that outlives it."""
+
+import re
+from collections.abc import Iterator
+
+from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.kubernetes_file import containers_of, groups_of, ray_clusters
+from cluster_configs.validation.yaml_nodes import Node, Place
+from trainers.config.storage_location import is_absolute, is_url, unsupported_url
+
+# Folders that are a machine's own wherever they are.
+OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root", "/scratch/local", "/local")
+# `run.storage_path=…`, `--storage_path …`, in a command or as the value of a variable.
+_STORAGE = re.compile(r"(?:run\.storage_path|--storage[_-]path)(?:=|\s+)['\"]?([^'\"\s]+)")
+_ONE_NODE_VOLUMES = ("emptyDir", "hostPath", "ephemeral")
+SHARED_FIX = "give an s3://bucket/… URL, or a folder that every node mounts at the same path"
+
+
+def storage_paths(file: ClusterFile) -> Iterator[tuple[Place, str]]:
+    """Every storage path that the file names."""
+    for script in file.scripts:
+        for number, line in enumerate(script.text.splitlines()):
+            if not line.lstrip().startswith("#"):
+                yield from ((script.at(number), path) for path in _STORAGE.findall(line))
+
+
+def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for place, path in storage_paths(file):
+        if path.startswith(("$", "~")) or is_url(path):
+            continue
+        problem = unsupported_url(path)
+        if problem is not None:
+            yield Violation(place, path, problem)
+        elif not is_absolute(path) or any(path == own or path.startswith(f"{own}/") for own in OF_ONE_NODE):
+            yield Violation(place, path, f"each node has its own: {SHARED_FIX}")
+        elif file.kind == FileKind.KUBERNETES:
+            yield from _not_mounted(file, place, path)
+
+
+def _not_mounted(file: ClusterFile, place: Place, path: str) -> Iterator[Violation]:
+    """Groups whose pods have no shared volume at a path."""
+    for cluster in ray_clusters(file.documents):
+        for group in groups_of(cluster):
+            pod = group.get("template", "spec")
+            if not group.present or any(_holds(mount, path) for mount in _shared_mounts(pod)):
+                continue
+            name = group.get("groupName").text or "the head"
+            yield Violation(
+                place, path, f"mount a persistent volume (ReadWriteMany) there in {name}, or give an s3:// URL"
+            )
+
+
+def _shared_mounts(pod: Node) -> Iterator[str]:
+    own = {
+        volume.get("name").text
+        for volume in pod.get("volumes").elements()
+        if any(volume.get(kind).present for kind in _ONE_NODE_VOLUMES)
+    }
+    for container in containers_of(pod):
+        for mount in container.get("volumeMounts").elements():
+            if mount.get("name").text not in own:
+                yield mount.get("mountPath").text
+
+
+def _holds(folder: str, path: str) -> bool:
+    return bool(folder) and (path == folder or path.startswith(folder.rstrip("/") + "/"))
+
+
+def _claim_for_all(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for document in file.of_kind("PersistentVolumeClaim"):
+        modes = document.get("spec", "accessModes")
+        if not {node.text for node in modes.elements()} & {"ReadWriteMany", "ReadOnlyMany"}:
+            shown = ", ".join(node.text for node in modes.elements())
+            yield Violation(modes.place, shown, "ask for ReadWriteMany: pods on several nodes use it")
+
+
+RULES = (
+    Rule("shared-storage", "runs are kept where every node reaches them", CLUSTERS | BATCH, _shared_storage),
+    Rule("claim-for-all", "volumes can be mounted on several nodes", frozenset({FileKind.KUBERNETES}), _claim_for_all),
+)

@@ -1,0 +1,133 @@
+"""Fields and types: Ray's own schema, KubeRay's, and the syntax of everything that a shell runs."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft7Validator, Draft202012Validator, ValidationError
+
+from cluster_configs.validation.cluster_file import (
+    BATCH,
+    CLUSTERS,
+    ClusterFile,
+    FileKind,
+    Installed,
+    Rule,
+    Violation,
+)
+from cluster_configs.validation.yaml_nodes import Node
+from runtime_env.credentials import masked
+
+# The fields, types, bounds and choices of KubeRay's custom resources, ray.io/v1, without their descriptions.
+KUBERAY_SCHEMA = Path(__file__).with_name("kuberay_schema.json")
+# Kinds that the schema describes.
+KUBERAY_KINDS = ("RayCluster", "RayJob")
+MOST = 20
+LONGEST_VALUE = 80
+_TYPES = {"object": "a mapping", "array": "a list", "string": "a text", "integer": "a whole number"}
+
+
+@cache
+def kuberay_schema() -> Mapping[str, Any]:
+    """A JSON schema for each of KUBERAY_KINDS, by kind, and `$defs` that they share."""
+    schema: Mapping[str, Any] = json.loads(KUBERAY_SCHEMA.read_text(encoding="utf-8"))
+    return schema
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: short, and without what looks like a credential."""
+    if isinstance(value, Mapping | list):
+        return "a mapping" if isinstance(value, Mapping) else "a list"
+    text = masked("null" if value is None else str(value)).replace("\n", " ")
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+def _ray_schema(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    errors = Draft7Validator(installed.ray_schema).iter_errors(file.document.value)
+    yield from (_violation(file.document, error) for error in islice(errors, MOST))
+
+
+def _kuberay_schema(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for document in file.of_kind(*KUBERAY_KINDS):
+        version = document.get("apiVersion")
+        if version.text != "ray.io/v1":
+            yield Violation(version.place, version.text, "set apiVersion: ray.io/v1, the version that KubeRay stores")
+            continue
+        schema = {**kuberay_schema()[document.get("kind").text], "$defs": kuberay_schema()["$defs"]}
+        errors = Draft202012Validator(schema).iter_errors(document.value)
+        yield from (_violation(document, error) for error in islice(errors, MOST))
+
+
+def _violation(document: Node, error: ValidationError) -> Violation:
+    node = document.get(*error.absolute_path)
+    # jsonschema leaves these untyped.
+    instance: Any = error.instance
+    schema: Any = error.schema
+    wanted: Any = error.validator_value
+    if error.validator == "additionalProperties":
+        known = [*schema.get("properties", {})]
+        unknown = sorted(str(key) for key in instance if key not in known)
+        close = get_close_matches(unknown[0], known, 1)
+        fix = f"did you mean {close[0]}?" if close else f"take it out; there are {_some(known)}"
+        return Violation(node.get(unknown[0]).place, ", ".join(unknown), f"no such field: {fix}")
+    if error.validator == "required":
+        missing = [key for key in wanted if key not in instance]
+        return Violation(node.place, "", f"add {', '.join(missing)}")
+    types = [wanted] if isinstance(wanted, str) else wanted
+    fixes: dict[str, Callable[[], str]] = {
+        "type": lambda: f"give {' or '.join(_TYPES.get(name, name) for name in types)}",
+        "anyOf": lambda: "give a whole number or a text",
+        "enum": lambda: f"give one of {', '.join(map(str, wanted))}",
+        "minimum": lambda: f"give at least {wanted}",
+        "pattern": lambda: f"give a value of the form {wanted}",
+    }
+    fix = fixes.get(str(error.validator), lambda: f"{error.validator}: {shown(wanted)}")()
+    return Violation(node.place, shown(instance), fix)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(sorted(names)[:12]) + (", …" if len(names) > 12 else "")
+
+
+def _fields_of_kubernetes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for document in file.documents:
+        if not isinstance(document.value, Mapping):
+            yield Violation(document.place, shown(document.value), "give a mapping with apiVersion, kind and metadata")
+            continue
+        for keys in (("apiVersion",), ("kind",), ("metadata", "name")):
+            generated = keys[0] == "metadata" and document.get("metadata", "generateName").text
+            if not document.get(*keys).text and not generated:
+                yield Violation(document.place, "", f"add {'.'.join(keys)}; documents are separated by ---")
+
+
+def _shell_syntax(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for script in file.scripts:
+        error = installed.syntax_error(script.text)
+        if error is not None:
+            line, message = error
+            place = script.at(line - 1)
+            lines = script.text.splitlines()
+            value = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+            yield Violation(place, shown(value), f"bash cannot read it: {message}")
+
+
+RULES = (
+    Rule(
+        "ray-schema", "the fields are those of Ray's own schema", frozenset({FileKind.RAY_UP}), _ray_schema,
+    ),
+    Rule(
+        "kubernetes-fields", "every document says what it is", frozenset({FileKind.KUBERNETES}), _fields_of_kubernetes,
+    ),
+    Rule(
+        "kuberay-schema", "RayCluster and RayJob have the fields of ray.io/v1", frozenset({FileKind.KUBERNETES}),
+        _kuberay_schema,
+    ),
+    Rule(
+        "shell-syntax", "bash can read every script and command", CLUSTERS | BATCH | {FileKind.DOCKERFILE},
+        _shell_syntax,
+    ),
+)  # fmt: skip

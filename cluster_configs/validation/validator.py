@@ -1,0 +1,89 @@
+"""Checks one file against all rules of its kind."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cluster_configs.rendering.cluster_spec import ClusterSpec
+from cluster_configs.rendering.render import RENDERERS, Target, render
+from cluster_configs.validation import schema_rules
+from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.file_reader import READING, UnreadableError, read_cluster_file
+from cluster_configs.validation.rules import (
+    access_rules,
+    batch_rules,
+    kubernetes_rules,
+    resource_rules,
+    secret_rules,
+    spec_rules,
+    storage_rules,
+    version_rules,
+)
+from cluster_configs.validation.yaml_nodes import Place
+
+FAMILIES = (
+    schema_rules, spec_rules, access_rules, secret_rules, version_rules, resource_rules, storage_rules,
+    kubernetes_rules, batch_rules,
+)  # fmt: skip
+
+# The part of a spec that each target needs.
+PARTS = {Target.RAY_UP: "ray_up", Target.KUBERAY: "kubernetes", Target.SLURM: "slurm", Target.SGE: "sge"}
+
+
+def _nothing_more(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    """A file that could be read keeps the rules of reading."""
+    return iter(())
+
+
+RULES: tuple[Rule, ...] = (
+    *(Rule(name, holds, EVERY_KIND, _nothing_more) for name, holds in READING.items()),
+    *(rule for family in FAMILIES for rule in family.RULES),
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found in a file.
+
+    Attributes:
+        kind: What it is; None where that could not be told.
+        checked: Names of the rules that were checked.
+        broken: Rule and place, in the order of the rules.
+    """
+
+    kind: FileKind | None
+    checked: tuple[str, ...]
+    broken: tuple[tuple[str, Violation], ...]
+
+
+def validate(content: bytes, installed: Installed) -> Report:
+    """Checks a file; raises for nothing that a file may hold.
+
+    Args:
+        content: The bytes of the file.
+        installed: What it is compared with.
+    """
+    try:
+        file = read_cluster_file(content)
+    except UnreadableError as error:
+        return Report(None, tuple(READING), ((error.rule, error.violation),))
+    rules = [rule for rule in RULES if file.kind in rule.kinds]
+    broken = [(rule.name, violation) for rule in rules for violation in rule.check(file, installed)]
+    checked = [rule.name for rule in rules]
+    if file.kind == FileKind.SPEC and not broken:
+        for target, text in _rendered(ClusterSpec.model_validate(file.document.value)):
+            report = validate(text.encode(), installed)
+            checked += [name for name in report.checked if name not in checked]
+            broken += [(name, _in_rendered(violation, target)) for name, violation in report.broken]
+    return Report(file.kind, tuple(checked), tuple(broken))
+
+
+def _rendered(spec: ClusterSpec) -> Iterator[tuple[str, str]]:
+    """The file for each target that a spec has a part for."""
+    for target, kind in RENDERERS:
+        if getattr(spec, PARTS[target]) is not None:
+            yield f"{target} {kind or ''}".strip(), render(spec, target, kind)
+
+
+def _in_rendered(violation: Violation, target: str) -> Violation:
+    path = f"rendered for {target}: {violation.place}"
+    return Violation(Place(path), violation.value, violation.fix)

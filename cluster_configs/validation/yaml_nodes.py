@@ -1,0 +1,170 @@
+"""YAML as nodes that know their line and path, and that may be asked for anything: what is absent is an empty node."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+# Aliases let a short file stand for a huge one.
+MAX_NODES = 50_000
+MAX_DEPTH = 60
+
+
+class YamlError(Exception):
+    """A text is not YAML that can be checked.
+
+    Attributes:
+        line: Where, counted from 1; None where it is not known.
+    """
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        """The message is one line."""
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands in a file.
+
+    Attributes:
+        path: Keys and indexes that lead there, as text; empty in scripts.
+        line: Counted from 1; None where it is not known.
+    """
+
+    path: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f"line {self.line}"
+        return ", ".join(part for part in (line, self.path) if part) or "the file"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value of a YAML document.
+
+    Attributes:
+        value: As plain Python; None for null and for what is absent.
+        place: Where it stands; for what is absent, where it would.
+        children: Of a mapping or a list, by key or index.
+        present: Whether the file has it.
+    """
+
+    value: Any = None
+    place: Place = Place()
+    children: Mapping[Any, "Node"] = field(default_factory=dict)
+    present: bool = True
+
+    def get(self, *keys: str | int) -> "Node":
+        """What stands under these keys, one inside the other; an absent node where there is nothing."""
+        node = self
+        for key in keys:
+            found = node.children.get(key)
+            node = found or Node(place=Place(joined(node.place.path, key), node.place.line), present=False)
+        return node
+
+    def items(self) -> Iterator[tuple[str, "Node"]]:
+        """Keys and values of a mapping; nothing for anything else."""
+        if isinstance(self.value, Mapping):
+            yield from ((str(key), node) for key, node in self.children.items())
+
+    def elements(self) -> Iterator["Node"]:
+        """The elements of a list; nothing for anything else."""
+        if isinstance(self.value, list):
+            yield from self.children.values()
+
+    def walk(self) -> Iterator["Node"]:
+        """This node and all below it."""
+        yield self
+        for node in self.children.values():
+            yield from node.walk()
+
+    @property
+    def text(self) -> str:
+        """A scalar as text; empty for null, mappings and lists."""
+        if self.value is None or isinstance(self.value, Mapping | list):
+            return ""
+        return str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
+
+    @property
+    def number(self) -> float | None:
+        """A number, or a text that is one."""
+        try:
+            return None if isinstance(self.value, bool) else float(self.text)
+        except ValueError:
+            return None
+
+
+def joined(path: str, key: str | int) -> str:
+    """A path with one more key: `a.b`, `a[0]`."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else key
+
+
+def parse_yaml(text: str) -> list[Node]:
+    """The documents of a text; empty ones are left out.
+
+    Raises:
+        YamlError: it is not YAML, has a key twice, or is too deep or too large once aliases are expanded.
+    """
+    try:
+        return [node for node in _Builder(text).documents() if node.value is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        reason = " ".join(part for part in (error.context, error.problem) if part)
+        raise YamlError(reason, None if mark is None else mark.line + 1) from error
+    except RecursionError as error:
+        raise YamlError(f"more than {MAX_DEPTH} levels deep") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise YamlError(" ".join(str(error).split())) from error
+
+
+class _Builder:
+    def __init__(self, text: str) -> None:
+        self._loader = yaml.SafeLoader(text)
+        self._left = MAX_NODES
+
+    def documents(self) -> Iterator[Node]:
+        while self._loader.check_node():
+            root = self._loader.get_node()
+            assert root is not None
+            yield self._build(root, "", 0)
+
+    def _build(self, node: yaml.Node, path: str, depth: int) -> Node:
+        line = node.start_mark.line + 1
+        self._left -= 1
+        if self._left < 0:
+            raise YamlError(f"more than {MAX_NODES} values, once aliases are expanded", line)
+        if depth > MAX_DEPTH:
+            raise YamlError(f"more than {MAX_DEPTH} levels deep", line)
+        children: dict[Any, Node]
+        if isinstance(node, yaml.MappingNode):
+            children = {
+                key: self._build(value, joined(path, str(key)), depth + 1) for key, value in self._entries(node).items()
+            }
+            return Node({key: child.value for key, child in children.items()}, Place(path, line), children)
+        if isinstance(node, yaml.SequenceNode):
+            children = {
+                index: self._build(value, joined(path, index), depth + 1) for index, value in enumerate(node.value)
+            }
+            return Node([child.value for child in children.values()], Place(path, line), children)
+        return Node(self._loader.construct_object(node), Place(path, line))
+
+    def _entries(self, mapping: yaml.MappingNode) -> dict[Hashable, yaml.Node]:
+        own: set[str] = set()
+        for key, _ in mapping.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else str(key.start_mark)
+            if name in own and key.tag != "tag:yaml.org,2002:merge":
+                raise YamlError(f"the key {name} stands twice in one mapping", key.start_mark.line + 1)
+            own.add(name)
+        self._loader.flatten_mapping(mapping)
+        entries: dict[Hashable, yaml.Node] = {}
+        for key, value in mapping.value:
+            found = self._loader.construct_object(key, deep=True)
+            if not isinstance(found, Hashable):
+                raise YamlError("a key is a list or a mapping", key.start_mark.line + 1)
+            entries[found] = value
+        return entries

@@ -1,0 +1,121 @@
+"""Whatever a file holds, checking it ends with a report; where something stands is said by line."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster_configs.validation.cluster_file import Installed
+from cluster_configs.validation.installed import read_installed
+from cluster_configs.validation.shell_commands import commands_in, ray_starts_in
+from cluster_configs.validation.validator import validate
+from cluster_configs.validation.yaml_nodes import parse_yaml
+from tests.settings import examples
+
+GOOD = sorted((Path(__file__).parent / "good").iterdir())
+FOUND = read_installed()
+# Without bash: a process for each of thousands of files takes minutes.
+INSTALLED = Installed(FOUND.ray, FOUND.rayscribe, FOUND.ray_schema, lambda script: None)
+PIECES = [
+    ": ",
+    "- ",
+    "[",
+    "]",
+    "{",
+    "}",
+    "\n",
+    "  ",
+    "null",
+    "7",
+    "'",
+    '"',
+    "*a",
+    "&a",
+    "!!set",
+    "<<",
+    "$(",
+    "\x00",
+    "é",
+]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_have_a_report(content: bytes) -> None:
+    assert validate(content, INSTALLED).broken
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: path.name)
+def test_any_change_of_a_file_has_a_report(path: Path) -> None:
+    text, draw = path.read_text(encoding="utf-8"), random.Random(path.name)
+    for _ in range(examples(50)):
+        begin = draw.randrange(len(text))
+        end = min(len(text), begin + draw.choice([0, 1, 5, 40, 400]))
+        validate((text[:begin] + draw.choice(PIECES) + text[end:]).encode(), INSTALLED)
+
+
+@pytest.mark.parametrize("value", ["null", "7", "[[1]]", "{a: {b: [c]}}", "2026-01-01"])
+@pytest.mark.parametrize("path", [path for path in GOOD if path.suffix == ".yaml"], ids=lambda path: path.name)
+def test_any_value_at_any_key_has_a_report(path: Path, value: str) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        key, colon, _ = line.partition(":")
+        if colon and "#" not in key:
+            validate("\n".join([*lines[:number], f"{key}: {value}", *lines[number + 1 :]]).encode(), INSTALLED)
+
+
+def test_deep_and_wide_yaml_ends_soon() -> None:
+    for text in ("[" * 20_000, "a: " + "[" * 500 + "]" * 500, "a: &a [*a]", "x: [" + "1, " * 60_000 + "1]"):
+        assert [rule for rule, _ in validate(text.encode(), INSTALLED).broken] == ["yaml"]
+
+
+def test_a_broken_rule_is_found_by_its_line() -> None:
+    text = GOOD[-1].parent.joinpath("own_hosts.yaml").read_text(encoding="utf-8")
+    report = validate(text.replace("=127.0.0.1", "=0.0.0.0").encode(), INSTALLED)
+    found = dict(report.broken)["dashboard-loopback"]
+    assert str(found.place) == "line 10, head_start_ray_commands[0]"
+    assert text.splitlines()[9].lstrip().startswith("- export")
+    assert found.value == "--dashboard-host=0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("RAY_AUTH_MODE=token ray start --head", "token"),
+        ("export RAY_AUTH_MODE='token'; ulimit -n 65536; ray start --head", "token"),
+        ("RAY_AUTH_MODE=token; export RAY_AUTH_MODE; ray start", "token"),
+        ("RAY_AUTH_MODE=token\nray start", None),
+        ("env RAY_AUTH_MODE=token /opt/venv/bin/ray start", "token"),
+        ("export RAY_AUTH_MODE=token\nsrun bash -c 'ulimit -n 9; ray start --block'", "token"),
+        ("RAY_AUTH_MODE=token echo; ray start", None),
+        ("export RAY_AUTH_MODE=token; unset RAY_AUTH_MODE; ray start", None),
+        ("# RAY_AUTH_MODE=token\nray start # export RAY_AUTH_MODE=token", None),
+        ('ssh host "RAY_AUTH_MODE=token ray start --address=$HEAD:6379"', "token"),
+        ("bash <<'END'\nexport RAY_AUTH_MODE=token\nray start\nEND\n", "token"),
+    ],
+)
+def test_whether_a_start_surely_has_a_variable(text: str, mode: str | None) -> None:
+    assert [start.environment.get("RAY_AUTH_MODE") for start in ray_starts_in(text, {})] == [mode]
+
+
+def test_options_are_read_as_the_shell_passes_them() -> None:
+    text = "ray start --head \\\n  --dashboard-host '::' --num-cpus=4 \\\n --block && ray status"
+    (start,) = ray_starts_in(text, {})
+    assert start.options == {"--head": "true", "--dashboard-host": "::", "--num-cpus": "4", "--block": "true"}
+    (joint,) = ray_starts_in('srun ray symmetric-run --address "$h:1" --num-gpus 4 -- python --head x.py &', {})
+    assert (joint.entrypoint, joint.options["--num-gpus"]) == (("python", "--head", "x.py"), "4")
+
+
+def test_words_lose_their_quotes_and_lines_are_counted() -> None:
+    text = "cat <<A >out\nray start\nA\n# it's\necho 'a b'\"c\"\\ d >&2 | tee x"
+    found = [(command.words, command.redirected, command.line) for command in commands_in(text)]
+    assert (("echo", "a bc d"), True, 4) in found
+    assert (("tee", "x"), False, 4) in found
+
+
+def test_merged_and_repeated_yaml_is_read() -> None:
+    (document,) = parse_yaml("base: &base {a: 1, b: 2}\nown:\n  <<: *base\n  b: 3\n---\n")
+    assert document.get("own").value == {"a": 1, "b": 3}
+    assert (document.get("own", "b").place.line, document.get("own", "b").place.path) == (4, "own.b")
+    assert (document.get("own", "c", "d").present, document.get("own", "c", "d").place.path) == (False, "own.c.d")

@@ -1,0 +1,51 @@
+"""Every rule has a file that breaks it, and nothing else; good files keep all."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster_configs.validation.cluster_file import FileKind, Installed
+from cluster_configs.validation.installed import read_installed
+from cluster_configs.validation.validator import RULES, validate
+
+HERE = Path(__file__).parent
+BROKEN = sorted((HERE / "broken").iterdir())
+GOOD = sorted((HERE / "good").iterdir())
+NAMES = [rule.name for rule in RULES]
+
+
+@pytest.fixture(scope="module")
+def installed() -> Installed:
+    """This machine's, but for the versions that the files name."""
+    found = read_installed()
+    return Installed("2.60.0", "0.1.0", found.ray_schema, found.syntax_error)
+
+
+def rule_of(path: Path) -> str:
+    """`dashboard-loopback-space.yaml` breaks dashboard-loopback."""
+    return max((name for name in NAMES if path.stem == name or path.stem.startswith(f"{name}-")), key=len, default="")
+
+
+def test_every_rule_has_a_file_that_breaks_it() -> None:
+    assert {rule_of(path) for path in BROKEN} == set(NAMES)
+    assert len(NAMES) == len(set(NAMES))
+
+
+@pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.name)
+def test_a_broken_file_breaks_its_rule_and_no_other(path: Path, installed: Installed) -> None:
+    report = validate(path.read_bytes(), installed)
+    assert {name for name, _ in report.broken} == {rule_of(path)}
+    for _, violation in report.broken:
+        assert violation.fix
+        assert "swordfish" not in f"{violation}"
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: path.name)
+def test_a_good_file_keeps_every_rule_of_its_kind(path: Path, installed: Installed) -> None:
+    report = validate(path.read_bytes(), installed)
+    assert report.broken == ()
+    assert report.checked == tuple(rule.name for rule in RULES if report.kind in rule.kinds)
+
+
+def test_there_is_a_good_file_of_every_kind(installed: Installed) -> None:
+    assert {validate(path.read_bytes(), installed).kind for path in GOOD} == set(FileKind)
