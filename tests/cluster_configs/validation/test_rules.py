@@ -7,10 +7,14 @@ import pytest
 from cluster_configs.validation.cluster_file import FileKind, Installed
 from cluster_configs.validation.installed import read_installed
 from cluster_configs.validation.validator import RULES, validate
+from tests.test_architecture import ROOT
 
 HERE = Path(__file__).parent
 BROKEN = sorted((HERE / "broken").iterdir())
 GOOD = sorted((HERE / "good").iterdir())
+FOLDER = ROOT / "cluster_configs"
+PATTERNS = ("*.yaml", "*.sbatch", "*.qsub", "Dockerfile", "kuberay/*.yaml", "specs/*.yaml")
+SHIPPED = sorted(path for pattern in PATTERNS for path in FOLDER.glob(pattern))
 NAMES = [rule.name for rule in RULES]
 
 
@@ -49,3 +53,8 @@ def test_a_good_file_keeps_every_rule_of_its_kind(path: Path, installed: Install
 
 def test_there_is_a_good_file_of_every_kind(installed: Installed) -> None:
     assert {validate(path.read_bytes(), installed).kind for path in GOOD} == set(FileKind)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_shipped_files_keep_every_rule_on_the_machine_that_has_them(path: Path) -> None:
+    assert validate(path.read_bytes(), read_installed()).broken == ()
