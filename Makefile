@@ -5,6 +5,7 @@
 # make check     lint, format and types
 # make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
 # make docs      the reference pages of docs/, from the code
+# make monitoring  Prometheus, and Grafana where it is installed, for the Rays and the service of this machine (ARGS=…)
 # make bench     ratios against the stock recipe
 # make test-gpu  what needs a GPU, with this machine's own Python, torch and transformers (PYTHON=…); see docs/gpu.md
 # make bench-gpu speed and memory on a GPU against the stock recipe, likewise
@@ -17,7 +18,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format requirements docs test test-all demo bench test-gpu bench-gpu
+.PHONY: setup check format requirements docs test test-all demo monitoring bench test-gpu bench-gpu
 
 setup: $(STAMP)
 
@@ -48,6 +49,9 @@ test-all: setup
 
 demo: setup
 	$(BIN)/python -m jobs.cli.demo
+
+monitoring: setup
+	exec $(BIN)/python -m cluster_configs.monitoring.start_monitoring $(ARGS)
 
 docs: setup
 	$(BIN)/python docs/generate.py

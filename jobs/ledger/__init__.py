@@ -3,7 +3,7 @@
 from jobs.ledger.lease import Lease
 from jobs.ledger.ledger import Ledger
 from jobs.ledger.tokens import TokenInfo
-from jobs.ledger.usage import WAIT_BOUNDS_S, AttemptTotals
+from jobs.ledger.usage import WAIT_BOUNDS_S, AttemptTotals, Waits
 from jobs.ledger.writer import Changed, Writer
 
-__all__ = ["WAIT_BOUNDS_S", "AttemptTotals", "Changed", "Lease", "Ledger", "TokenInfo", "Writer"]
+__all__ = ["WAIT_BOUNDS_S", "AttemptTotals", "Changed", "Lease", "Ledger", "TokenInfo", "Waits", "Writer"]

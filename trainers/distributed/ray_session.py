@@ -80,6 +80,7 @@ class RaySession(Session):
 
     def begin(self) -> None:
         """Reports to the driver that the workers have started."""
+        self.show_progress()
         if self.is_main_process:
             self.coordinator.set_phase.remote(WORKING)
 

@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jobs.ledger import WAIT_BOUNDS_S, AttemptTotals
+from jobs.ledger import WAIT_BOUNDS_S, AttemptTotals, Waits
 from jobs.lifecycle import RunState
+from jobs.model import Cause
 from jobs.scheduler.decision import WaitCause, WaitTotals
 from jobs.scheduler.limits import QueuesConfig
 
@@ -73,7 +74,7 @@ class LedgerCollector(Collector):
         names = sorted({*self._queues.queues, *(queue for queue, _ in figures.runs)})
         yield from _of_runs(figures.runs, names)
         yield from _of_waits(figures.waits, names)
-        yield from _of_attempts(figures.attempts)
+        yield from _of_attempts(figures.attempts, names)
         yield GaugeMetricFamily(
             "rayscribe_holds_lease", "Whether this service holds the ledger's lease.", value=float(self._holds_lease())
         )
@@ -116,17 +117,19 @@ def _of_waits(waits: Mapping[tuple[str, WaitCause], WaitTotals], names: list[str
     yield from (runs, waited, longest)
 
 
-def _of_attempts(figures: AttemptTotals) -> Iterator[Metric]:
+def _of_attempts(figures: AttemptTotals, names: list[str]) -> Iterator[Metric]:
+    # Prometheus sees no growth in a counter that begins at one: each begins at zero.
     waits = HistogramMetricFamily(
         "rayscribe_wait_seconds", "From a run's submission to its first attempt.", labels=["queue"]
     )
-    for queue, wait in sorted(figures.waits.items()):
+    for queue in sorted({*names, *figures.waits}):
+        wait = figures.waits.get(queue, Waits())
         buckets = [(str(bound), within) for bound, within in zip(WAIT_BOUNDS_S, wait.within, strict=True)]
         waits.add_metric([queue], buckets=[*buckets, ("+Inf", wait.number)], sum_value=wait.seconds)
     yield waits
     ended = CounterMetricFamily("rayscribe_attempts", "Attempts that ended, by cause.", labels=["queue", "cause"])
-    for (queue, cause), number in sorted(figures.ended.items()):
-        ended.add_metric([queue, cause], number)
+    for queue, cause in sorted({*((name, cause) for name in names for cause in Cause), *figures.ended}):
+        ended.add_metric([queue, cause], figures.ended.get((queue, cause), 0))
     yield ended
     for name, what, hours in (
         ("rayscribe_gpu_hours", "GPUs", figures.gpu_hours),

@@ -47,6 +47,8 @@ def test_an_empty_ledger_shows_its_queues_at_zero(empty_harness: BackendHarness)
     samples = scrape(empty_harness)
     assert value(samples, "rayscribe_queue_length", queue="default") == 0
     assert value(samples, "rayscribe_runs", queue="small", state="TRAINING") == 0
+    assert value(samples, "rayscribe_attempts_total", queue="small", cause="NODE_LOST") == 0
+    assert value(samples, "rayscribe_wait_seconds_count", queue="small") == 0
     assert value(samples, "rayscribe_holds_lease") == 1
     assert value(samples, "process_resident_memory_bytes") > 0
 
