@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from jobs.addresses import cluster_address
 from jobs.cli.connect import JsonOption
 from jobs.cli.output import as_json, clock
 from jobs.paths import default_database, home
@@ -35,6 +36,9 @@ def serve(
             envvar="RAY_API_SERVER_ADDRESS", help="URL of a cluster's dashboard; repeatable, the first is the default."
         ),
     ] = None,
+    cluster: Annotated[
+        list[str], typer.Option(metavar="NAME", help="A cluster of `rayscribe cluster up`, by its name; repeatable.")
+    ] = [],  # noqa: B006
     queues: Annotated[
         Path | None, typer.Option(metavar="FILE", help="queues.yaml with the limits of the queues.")
     ] = None,
@@ -53,16 +57,18 @@ def serve(
     Example: rayscribe serve --database postgresql://rayscribe@db/rayscribe --host 0.0.0.0 --grows-to GPU=16
     Example: rayscribe serve --address http://a:8265 --address http://b:8265 --grows-to GPU=64@http://b:8265
     """
-    from jobs.api.server.process import DEFAULT_ADDRESS, ServeSettings  # noqa: PLC0415
+    from jobs.api.server.process import ServeSettings, served_addresses  # noqa: PLC0415
     from jobs.api.server.process import serve as run_service  # noqa: PLC0415
+    from jobs.clusters.remembered.cluster_record import read_record  # noqa: PLC0415
 
-    growth = growth_of(grows_to, address or [DEFAULT_ADDRESS])
+    addresses = served_addresses([*(address or []), *(cluster_address(read_record(name).name) for name in cluster)])
+    growth = growth_of(grows_to, addresses)
     run_service(
         ServeSettings(
             database=database or default_database(),
             host=host,
             port=port,
-            addresses=tuple(address or ()),
+            addresses=tuple(addresses),
             queues_file=queues,
             grows_to=growth,
             no_auth=no_auth,

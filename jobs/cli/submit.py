@@ -1,6 +1,5 @@
 """rayscribe submit, resume, preflight: check a recipe and queue it as a run."""
 
-import os
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.addresses import is_loopback_url
+from jobs.addresses import cluster_address, is_loopback_url
 from jobs.cli.connect import JsonOption, ServiceOption, Session, opened
 from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line_to_stderr, print_text
 from jobs.cli.output import as_json, as_yaml
 from jobs.cli.train import Overrides, Spec
+from jobs.clusters.remembered.cluster_record import default_address, is_local_address, read_record
 from jobs.errors import NotFoundError, PreflightError
 from jobs.model import Run
 from jobs.paths import current_user
@@ -32,6 +32,14 @@ AddressOption = Annotated[
         help="URL of the cluster's dashboard, e.g. http://127.0.0.1:8265. Default: the service's first cluster."
     ),
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="RAYSCRIBE_CLUSTER",
+        metavar="NAME",
+        help="A cluster of `rayscribe cluster up`, by its name. Default: the only one, if no address is given.",
+    ),
+]
 FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Show states and logs until the run has ended; exit with its exit code.")
 ]
@@ -46,6 +54,7 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
         int | None, typer.Option(help="Larger starts first within the queue; short for --set job.priority=….")
     ] = None,
     address: AddressOption = None,
+    cluster: ClusterOption = None,
     follow: FollowOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the complete request without submitting it.")
@@ -63,6 +72,8 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
     """
     # Imported here: packaging uses Ray's own exclusion rules, and other commands do not need to import Ray.
     from jobs.submission.assemble import collect_bundle, pack_bundle, run_request_of  # noqa: PLC0415
+
+    address = _named(address, cluster, service)
 
     def is_local(named: str | None) -> bool:
         # A dry run sends no request, so it does not know the service's default cluster.
@@ -120,6 +131,7 @@ def preflight(
     ] = None,
     overrides: Overrides = [],  # noqa: B006
     address: AddressOption = None,
+    cluster: ClusterOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Find errors before a job runs.
@@ -128,6 +140,7 @@ def preflight(
 
     Example: rayscribe preflight jobs/specs/whisper_digits.yaml --address http://127.0.0.1:8265
     """
+    address = _named(address, cluster, None)
     if spec is None:
         findings = _findings(None, None, address, deep=True)
     else:
@@ -151,7 +164,16 @@ def preflight(
 
 def _known_address(named: str | None, service: str | None) -> str | None:
     """The cluster that a recipe names, or without a service the default of this machine."""
-    return named or (None if service else os.environ.get("RAY_API_SERVER_ADDRESS"))
+    return named or (None if service else default_address())
+
+
+def _named(address: str | None, cluster: str | None, service: str | None) -> str | None:
+    """The cluster that the options name; a service knows its own by name."""
+    if address is not None and cluster is not None:
+        raise ConfigError("--address and --cluster both name a cluster: keep one")
+    if cluster is None:
+        return address
+    return cluster_address(cluster if service else read_record(cluster).name)
 
 
 def _is_local(named: str | None, service: str | None, *, ask: bool) -> bool:
@@ -169,7 +191,7 @@ def _is_local(named: str | None, service: str | None, *, ask: bool) -> bool:
             address = next(iter(session.operations.clusters()), None)
     if address is None and not service:
         raise ConfigError(NO_CLUSTER)
-    return address is not None and is_loopback_url(address)
+    return address is not None and is_local_address(address)
 
 
 def _all_overrides(overrides: list[str], priority: int | None, address: str | None) -> list[str]:

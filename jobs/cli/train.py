@@ -1,11 +1,14 @@
 """The commands that run without a queue: train, prepare, evaluate."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from jobs.clusters.remembered.cluster_record import read_record, record_at
+from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="Recipe, e.g. jobs/specs/whisper_micro.yaml.")]
@@ -14,7 +17,15 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. training.max_steps=200; repeatable."),
 ]
 Address = Annotated[
-    str | None, typer.Option(help="Address of a Ray cluster. Default: RAY_ADDRESS, or start Ray on this machine.")
+    str | None,
+    typer.Option(
+        help="A Ray cluster: host:port, or the URL of the dashboard of one on this host. Default: RAY_ADDRESS, or "
+        "start Ray on this machine."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="A cluster of this machine that `rayscribe cluster up --local` has started."),
 ]
 WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Run in this process, without Ray.")]
 
@@ -23,6 +34,7 @@ def train(
     spec: Spec,
     overrides: Overrides = [],  # noqa: B006
     address: Address = None,
+    cluster: Cluster = None,
     no_ray: WithoutRay = False,
     debug: Annotated[
         bool,
@@ -35,16 +47,24 @@ def train(
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
+    address = _joined(address, cluster)
     _run(TaskArguments(spec, overrides, verb="train", address=address, no_ray=no_ray, debug=debug))
 
 
-def prepare(spec: Spec, overrides: Overrides = [], address: Address = None, no_ray: WithoutRay = False) -> None:  # noqa: B006
+def prepare(
+    spec: Spec,
+    overrides: Overrides = [],  # noqa: B006
+    address: Address = None,
+    cluster: Cluster = None,
+    no_ray: WithoutRay = False,
+) -> None:
     """Decode and store all splits, and print the counts.
 
     Splits that are already stored are reused.
 
     Example: rayscribe prepare my.yaml --set data.train=s3://bucket/train.csv
     """
+    address = _joined(address, cluster)
     _run(TaskArguments(spec, overrides, verb="prepare", address=address, no_ray=no_ray))
 
 
@@ -58,14 +78,38 @@ def evaluate(
     ] = None,
     overrides: Overrides = [],  # noqa: B006
     address: Address = None,
+    cluster: Cluster = None,
     no_ray: WithoutRay = False,
 ) -> None:
     """Score a trained model on a split, into a new folder.
 
     Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv
     """
+    address = _joined(address, cluster)
     arguments = TaskArguments(spec, overrides, verb="evaluate", address=address, no_ray=no_ray)
     _run(replace(arguments, model=model, split=split, nbest=nbest))
+
+
+def _joined(address: str | None, cluster: str | None) -> str | None:
+    """The Ray to join; the token of one that was started here is found for this process, before Ray reads it.
+
+    Raises:
+        ConfigError: the cluster is elsewhere, and drivers join from within it.
+    """
+    if address is not None and cluster is not None:
+        raise ConfigError("--address and --cluster both name a cluster: keep one")
+    named = address or os.environ.get("RAY_ADDRESS")
+    record = read_record(cluster) if cluster is not None else record_at(named) if named else None
+    if record is None:
+        return address
+    if record.address is None:
+        raise ConfigError(
+            f"cluster {record.name} is elsewhere, and training joins a Ray of this host only: submit it as a job "
+            f"(rayscribe submit RECIPE --cluster {record.name})"
+        )
+    if not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.token_path)}
+    return record.address
 
 
 def _run(arguments: TaskArguments) -> None:

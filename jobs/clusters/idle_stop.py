@@ -5,6 +5,7 @@ without a Ray. A Ray of one machine is ended by its processes.
 """
 
 import argparse
+import contextlib
 import os
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from jobs.errors import ClusterError
@@ -22,6 +24,8 @@ from trainers.distributed.local_ray import stop_ray
 POLL_S = 15.0
 # What `ray up` leaves on the head.
 CONFIG = Path("~/ray_bootstrap_config.yaml")
+# Who watches here; written by one that is started later, which ends this one.
+PID_FILE = "~/.rayscribe-idle-stop.pid"
 KEY = Path("~/ray_bootstrap_key.pem")
 TIMEOUT_S = 600.0
 
@@ -105,9 +109,19 @@ def stop_commands(config: dict[str, Any]) -> list[list[str]]:
     auth = config["auth"]
     options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
     ssh = ["ssh", *options, "-o", "ConnectTimeout=20", "-i", str(KEY.expanduser())]
-    shell = ["bash", "--login", "-c", stop]
     hosts = config["provider"].get("worker_ips") or []
-    return [*([*ssh, f"{auth['ssh_user']}@{host}", shlex.join(shell)] for host in hosts), shell]
+    return [*([*ssh, f"{auth['ssh_user']}@{host}", shlex.join(shell_for(stop))] for host in hosts), login_shell(stop)]
+
+
+def login_shell(command: str) -> list[str]:
+    """A shell with the variables of `ray up`'s own."""
+    return ["bash", "--login", "-c", "-i", f"source ~/.bashrc; {command}"]
+
+
+def shell_for(stop: str) -> list[str]:
+    """The shell that stops Ray on a host, as `ray up` runs its commands; an idle stop that waits there ends too."""
+    watch = f"if [ -f {PID_FILE} ]; then kill $(cat {PID_FILE}); rm -f {PID_FILE}; fi"
+    return login_shell(f"({stop}); code=$?; {watch}; exit $code")
 
 
 def _ray() -> list[str]:
@@ -121,6 +135,15 @@ def _run(command: Sequence[str]) -> None:
         raise ClusterError(f"{command[0]} … failed: {error}") from error
     if done.returncode != 0:
         raise ClusterError(f"{' '.join(command)[:200]} failed ({done.returncode}): {done.stderr[-500:]}")
+
+
+def replace_former(path: Path) -> None:
+    """Ends the one that an earlier start of this head has left, which counts other minutes."""
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        former = psutil.Process(int(path.read_text(encoding="utf-8")))
+        if "jobs.clusters.idle_stop" in former.cmdline():
+            former.terminate()
+    path.write_text(str(os.getpid()), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,6 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             stop_ray(given.folder)
 
+    if given.folder is None:
+        replace_former(Path(PID_FILE).expanduser())
     watch(lambda: len(RayJobs(given.address).working_jobs()), end, limit_s=given.minutes * 60)
     return 0
 

@@ -5,7 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.addresses import is_loopback_url
+from jobs.clusters.remembered.cluster_record import is_local_address
+from jobs.clusters.remembered.reach import reach
 from jobs.errors import ClusterError
 from jobs.preflight.dashboard import DashboardResponse, get_metadata
 from jobs.scheduler.policy import Capacity
@@ -22,7 +23,7 @@ class Target:
     """The cluster.
 
     Attributes:
-        address: URL of its dashboard.
+        address: URL of its dashboard, or cluster://NAME.
         clusters: Calls it.
     """
 
@@ -55,7 +56,7 @@ class Context:
         Where a submission names no cluster, a service chooses one; where `rayscribe preflight` names none, this
         machine is checked.
         """
-        return self.deep if self.address is None else is_loopback_url(self.address)
+        return self.deep if self.address is None else is_local_address(self.address)
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -95,6 +96,7 @@ class Context:
     def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
         assert self.target is not None
         try:
-            return get_metadata(self.target.address, with_token=with_token)
+            reached = reach(self.target.address)
+            return get_metadata(reached.url, with_token=with_token, headers=reached.headers)
         except ClusterError as error:
             return error

@@ -33,20 +33,23 @@ class DashboardResponse:
         return self.status in (401, 403)
 
 
-def get_metadata(address: str, *, with_token: bool) -> DashboardResponse:
+def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] | None = None) -> DashboardResponse:
     """Requests the versions that a cluster runs.
 
     Args:
         address: URL of its dashboard.
-        with_token: Send the token that Ray itself would send from here.
+        with_token: Send a token.
+        headers: Those that carry it. None: the ones that Ray itself would send from here.
 
     Raises:
         ClusterError: there is no response.
     """
+    if headers is None:
+        headers = _token_headers() if with_token else {}
     try:
         response = requests.get(
             address.rstrip("/") + METADATA,
-            headers=_token_headers() if with_token else {},
+            headers=dict(headers) if with_token else {},
             timeout=TIMEOUT_S,
             allow_redirects=False,
         )

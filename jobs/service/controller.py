@@ -20,6 +20,7 @@ from jobs.clusters.registry import Clusters
 from jobs.errors import (
     ClusterError,
     ConflictError,
+    JobLostError,
     JobsError,
     LeaseLostError,
     NotFoundError,
@@ -258,14 +259,20 @@ class Controller:
         if run.stop_requested_s is None or not run.state.holding:
             self._blocked(run_id, f"{error}; retrying", event="cluster_unreachable")
             return
+        if isinstance(error, JobLostError):
+            self._give_up(run, f"no job of it is running: {error}")
+            return
         until_s = run.stop_requested_s + stop_grace_s(run.config, run.progress) + ABANDON_AFTER_S
         if self._clock() < until_s:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(until_s))
             reason = f"stopping; {error}; retrying until {at} UTC"
             self._blocked(run_id, reason, event="cluster_unreachable")
             return
+        self._give_up(run, f"its cluster could not be reached, so its job may still be running there: {error}")
+
+    def _give_up(self, run: Run, message: str) -> None:
+        """Ends a run whose stop was requested, without its cluster."""
         attempt = self._ledger.attempt(run.id, run.attempt)
-        message = f"its cluster could not be reached, so its job may still be running there: {error}"
         with suppress(Changed):
             self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, message, note=f"; {message}")
 

@@ -1,7 +1,6 @@
 """The service: operations on the runs of a ledger, for the HTTP API and for the command line without a service."""
 
 import copy
-import os
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -9,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from jobs.clusters.registry import Clusters
+from jobs.clusters.remembered.cluster_record import default_address
 from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
@@ -69,8 +69,8 @@ class Service:
         """Addresses of the clusters that runs may name, as far as they are known; the first is the default."""
         if self._addresses is not None:
             return self._addresses
-        default = os.environ.get("RAY_API_SERVER_ADDRESS")
-        return [default.rstrip("/")] if default else []
+        default = default_address()
+        return [default] if default else []
 
     def has_package(self, sha256: str) -> bool:
         """Whether the store has a package."""

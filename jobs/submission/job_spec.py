@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from jobs.addresses import CLUSTER_SCHEME
 from jobs.model import DEFAULT_QUEUE, Gang
 from jobs.submission.literal_secrets import find_literal_secrets
 from runtime_env.config import RuntimeEnvPart
@@ -32,7 +33,9 @@ Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
 Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=/-]*$", max_length=60)]
 MAX_PRIORITY = 1000
 NO_CLUSTER = (
-    "no Ray cluster is named: give --address http://…:8265, job.address in the recipe, or RAY_API_SERVER_ADDRESS"
+    "no Ray cluster is named: give --address http://…:8265, --cluster NAME, job.address in the recipe, or "
+    "RAY_API_SERVER_ADDRESS; `rayscribe cluster status` lists those that this machine has started, and "
+    "`rayscribe cluster up --local` starts one"
 )
 
 
@@ -54,8 +57,9 @@ class JobPart(Part):
     tags: list[Tag] = Field([], max_length=20, description="Free text to filter and account runs by.")
     address: str | None = Field(
         None,
-        pattern=URL,
-        description="URL of the Ray cluster's dashboard. null: the service's default, or RAY_API_SERVER_ADDRESS.",
+        pattern=rf"{URL}|^{CLUSTER_SCHEME}[A-Za-z0-9._-]+$",
+        description="URL of the Ray cluster's dashboard, or cluster://NAME for one of `rayscribe cluster up`. null: "
+        "the service's default, or RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or the only cluster that was started.",
     )
     stop_grace_s: int | None = Field(
         None,

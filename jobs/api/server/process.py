@@ -1,12 +1,11 @@
 """rayscribe serve: one process with the HTTP API and, while it holds the ledger's lease, the controller."""
 
 import logging
-import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from jobs.api.server.first_token import create_first_token
 from jobs.api.server.uploads import remove_stale_uploads
 from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.registry import Clusters
+from jobs.clusters.remembered.cluster_record import default_address
 from jobs.ledger import Lease, Ledger
 from jobs.ledger.lease import process_has_ended, process_name
 from jobs.paths import current_user, default_database, home
@@ -46,6 +46,11 @@ BACKLOG = 1024
 IDLE_S = 0.5
 
 
+def served_addresses(named: Sequence[str]) -> list[str]:
+    """The clusters of a service: those that are named, or this machine's default."""
+    return [address.rstrip("/") for address in named or (default_address() or DEFAULT_ADDRESS,)]
+
+
 @dataclass(frozen=True)
 class ServeSettings:
     """Settings of a service.
@@ -56,7 +61,7 @@ class ServeSettings:
         port: Port to listen on. 0: any that is free.
         no_auth: Require no tokens; on a loopback address only.
         addresses: Dashboards of the Ray clusters that runs may name; the first is for runs that name none. Empty:
-            RAY_API_SERVER_ADDRESS, or the one of this machine.
+            RAY_API_SERVER_ADDRESS, RAY_ADDRESS, the only cluster that was started here, or port 8265 of this machine.
         queues_file: YAML with the queues' limits. None: RAYSCRIBE_QUEUES, or queues.yaml in `home()` if it exists.
         grows_to: What each cluster's autoscaler can grow it to, by address, e.g. {"http://head:8265": {"GPU": 16}}.
         packages: Folder of the package store. None: packages in `home()`.
@@ -201,8 +206,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _addresses(settings: ServeSettings) -> list[str]:
-    named = settings.addresses or (os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS,)
-    return [address.rstrip("/") for address in named]
+    return served_addresses(settings.addresses)
 
 
 def _summary(settings: ServeSettings, listener: socket.socket, ledger: Ledger, lease: Lease) -> str:

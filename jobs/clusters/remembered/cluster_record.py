@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from jobs.addresses import address_in_environment, cluster_address, cluster_name, is_loopback_url
 from jobs.errors import NotFoundError
 from jobs.paths import home
 from trainers.errors import ConfigError
@@ -164,6 +165,30 @@ def the_only_record() -> ClusterRecord:
     if not found:
         raise NotFoundError("no cluster was started from this machine: start one with `rayscribe cluster up --local`")
     raise NotFoundError(f"name one of the clusters {', '.join(record.name for record in found)}")
+
+
+def default_address() -> str | None:
+    """The cluster of a run that names none: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or the only one that is remembered."""
+    in_environment = address_in_environment()
+    if in_environment is not None:
+        return in_environment
+    found = all_records()
+    return cluster_address(found[0].name) if len(found) == 1 else None
+
+
+def is_local_address(address: str) -> bool:
+    """Whether the cluster's jobs see this machine's files, as far as its address tells."""
+    name = cluster_name(address)
+    if name is None:
+        return is_loopback_url(address)
+    record = find_record(name)
+    return record is not None and record.kind == "local"
+
+
+def record_at(address: str) -> ClusterRecord | None:
+    """The Ray of this machine that has this address: of its dashboard, or what drivers join."""
+    plain = address.rstrip("/")
+    return next((item for item in all_records() if plain in (item.dashboard, item.address)), None)
 
 
 def all_records() -> list[ClusterRecord]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from jobs.addresses import cluster_name, is_loopback_url
-from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record
+from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record, record_at
 from jobs.clusters.remembered.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, JobLostError
 from trainers.distributed.local_ray import processes_of
@@ -48,7 +48,9 @@ def reach(address: str) -> Reach:
     """
     name = cluster_name(address)
     if name is None:
-        return Reach(address, None, is_loopback_url(address))
+        known = record_at(address)
+        headers = token_headers_of(known) if known is not None else None
+        return Reach(address, headers, is_loopback_url(address))
     record = find_record(name)
     if record is None:
         raise JobLostError(f"{address}: this machine knows no cluster of that name; start it: rayscribe cluster up")

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from jobs.addresses import cluster_address
+from jobs.clusters.idle_stop import shell_for
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record, write_private
 from jobs.clusters.remembered.logged_command import run_logged
@@ -46,10 +47,8 @@ def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | N
     if idle_stop_minutes is not None:
         watch = f"nohup python -m jobs.clusters.idle_stop --minutes {idle_stop_minutes}"
         commands = [*(config.get("head_start_ray_commands") or [])]
-        config["head_start_ray_commands"] = [
-            *commands,
-            f"{_environment_of(commands)}{watch} >~/.rayscribe-idle-stop.log 2>&1 </dev/null &",
-        ]
+        background = f"{_environment_of(commands)}{watch} >~/.rayscribe-idle-stop.log 2>&1 </dev/null &"
+        config["head_start_ray_commands"] = [*commands, background]
     return config
 
 
@@ -161,7 +160,7 @@ def _stop_hosts(record: ClusterRecord, content: Mapping[str, Any]) -> Iterator[s
 
 def _stop_host(record: ClusterRecord, content: Mapping[str, Any], host: str, stop: str) -> str | None:
     target = _ssh_target(content["auth"], host)
-    command = [*ssh_command(target, record.known_hosts_path), shlex.join(["bash", "--login", "-c", stop])]
+    command = [*ssh_command(target, record.known_hosts_path), shlex.join(shell_for(stop))]
     if record.ssh is not None and host != content["provider"]["head_ip"]:
         # As the head reaches it; from here it may be out of reach.
         through = shlex.join([*ssh_command(record.ssh, record.known_hosts_path), "-W", "%h:%p"])
