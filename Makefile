@@ -32,6 +32,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint cluster_configs/Dockerfile
 
 format: setup
 	$(BIN)/ruff check --fix .
