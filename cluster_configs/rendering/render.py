@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec
+from cluster_configs.rendering.kuberay import raycluster_file, rayjob_file
 from cluster_configs.rendering.ray_up import ray_up_file
 from trainers.errors import ConfigError
 
@@ -27,7 +28,27 @@ class Kind(StrEnum):
 # By target, and for KubeRay by kind; the first of a target is its default.
 RENDERERS: Mapping[tuple[Target, Kind | None], Callable[[ClusterSpec], str]] = {
     (Target.RAY_UP, None): ray_up_file,
+    (Target.KUBERAY, Kind.RAYCLUSTER): raycluster_file,
+    (Target.KUBERAY, Kind.RAYJOB): rayjob_file,
 }
+
+
+# Fields of a spec that a target has no use for, and what takes their place.
+WITHOUT: Mapping[Target, Mapping[str, str]] = {
+    Target.RAY_UP: {"mail": "batch schedulers send mail"},
+    Target.KUBERAY: {
+        "mail": "batch schedulers send mail",
+        "modules": "the image has what they load",
+        "setup": "build it into the image",
+    },
+    Target.SLURM: {},
+    Target.SGE: {},
+}
+
+
+def unused(spec: ClusterSpec, target: Target) -> list[str]:
+    """A line for each field that the spec sets and the target has no use for."""
+    return [f"{name} is not used by {target}: {why}" for name, why in WITHOUT[target].items() if getattr(spec, name)]
 
 
 def render(spec: ClusterSpec, target: Target, kind: Kind | None = None) -> str:

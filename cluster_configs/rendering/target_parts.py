@@ -133,6 +133,9 @@ class KubernetesPart(Part):
         "operator. {}: none.",
     )
     operator_namespace: DnsLabel = Field("kuberay-operator", description="Namespace of KubeRay's operator.")
+    monitoring_namespace: DnsLabel | None = Field(
+        None, description="Namespace whose pods may read the metrics, e.g. monitoring. null: none."
+    )
     active_deadline_s: Positive | None = Field(
         None, description="Seconds after which a RayJob is stopped. null: never."
     )

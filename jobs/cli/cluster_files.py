@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster_configs.rendering.render import Kind, Target
+from cluster_configs.rendering.render import Kind, Target, unused
 from cluster_configs.rendering.render import render as rendered
 from cluster_configs.rendering.spec_loader import load_cluster_spec
 from jobs.cli.connect import JsonOption
@@ -36,7 +36,10 @@ def render(
 
     Example: rayscribe cluster render my.yaml --target kuberay --kind rayjob > rayjob.yaml
     """
-    typer.echo(rendered(load_cluster_spec(spec, overrides), target, kind), nl=False)
+    cluster = load_cluster_spec(spec, overrides)
+    typer.echo(rendered(cluster, target, kind), nl=False)
+    for line in unused(cluster, target):
+        typer.echo(f"note: {line}", err=True)
 
 
 def validate(

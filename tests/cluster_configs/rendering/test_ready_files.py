@@ -19,6 +19,8 @@ READY: dict[str, tuple[str, Target, Kind | None]] = {
     "aws.yaml": ("aws", Target.RAY_UP, None),
     "gcp.yaml": ("gcp", Target.RAY_UP, None),
     "gaudi.yaml": ("gaudi", Target.RAY_UP, None),
+    "kuberay/raycluster.yaml": ("kuberay", Target.KUBERAY, Kind.RAYCLUSTER),
+    "kuberay/rayjob.yaml": ("kuberay", Target.KUBERAY, Kind.RAYJOB),
 }
 RAY_UP = [name for name, (_, target, _) in READY.items() if target == Target.RAY_UP]
 
@@ -56,7 +58,7 @@ def test_a_file_reads_well(name: str) -> None:
     prose = [line for line in lines_of(name) if not line.startswith("#  ")]
     assert [line for line in prose if len(line) > 120] == []
     head = [line for line in lines_of(name)[:8] if line.startswith("#   ")]
-    assert len(head) == 2, "the two commands that use the file"
+    assert len(head) >= 2, "the commands that use the file"
 
 
 @pytest.mark.parametrize("name", RAY_UP)

@@ -1,0 +1,214 @@
+"""KubeRay's RayCluster and RayJob, with the service account and the network policy of their pods."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster_configs.rendering.cluster_spec import ClusterSpec, PoolPart
+from cluster_configs.rendering.commented_yaml import to_commented_yaml
+from cluster_configs.rendering.node_commands import METRICS_PORT, RAY_VERSION, STOP_VARIABLES
+from cluster_configs.rendering.pod_templates import HEAD, INSTANCE, SUBMITTER, pod_template, requests, service_account
+from cluster_configs.rendering.target_parts import KubernetesPart
+
+DASHBOARD_PORT = 8265
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+ABOUT_ACCOUNT = "Pods run as this account. It has no rights, but for those of the autoscaler, which KubeRay gives it."
+ABOUT_POLICY = (
+    "Who reaches the pods: themselves; for the rest the dashboard's port alone, which asks for the token, and that of "
+    "the metrics."
+)
+ABOUT_DASHBOARD = {
+    True: "Others reach the dashboard through the ClusterIP Service: with the token, and as the policy allows.",
+    False: "The dashboard listens on loopback, which `kubectl port-forward` reaches.",
+}
+# How often a job whose cluster was lost is started again; it continues from its last checkpoint.
+MAX_RETRIES = 2
+IDLE_S = 600
+
+
+def raycluster_file(spec: ClusterSpec) -> str:
+    """A RayCluster that stays, and takes jobs.
+
+    Raises:
+        ConfigError: the spec lacks what Kubernetes needs, or says what it does not have.
+    """
+    part = spec.kubernetes or KubernetesPart()
+    cluster = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": _metadata(spec, part),
+        "spec": _cluster(spec, part, for_job=False),
+    }
+    use = f"kubectl apply -f raycluster.yaml\n  kubectl port-forward -n {part.namespace} svc/{spec.name}-head-svc 8265"
+    return _file("A Ray cluster that takes jobs.", use, spec, part, cluster, for_job=False)
+
+
+def rayjob_file(spec: ClusterSpec) -> str:
+    """A RayJob: a cluster that trains one recipe, and ends.
+
+    Raises:
+        ConfigError: the spec lacks what Kubernetes needs, or says what it does not have.
+    """
+    part = spec.kubernetes or KubernetesPart()
+    deadline = {"activeDeadlineSeconds": part.active_deadline_s} if part.active_deadline_s else {}
+    submitter = pod_template(spec, part, SUBMITTER, container="ray-job-submitter", resources=requests(1, 1))
+    submitter["spec"]["restartPolicy"] = "Never"
+    job = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": _metadata(spec, part),
+        "spec": {
+            "entrypoint": f"python task.py --config {spec.recipe} --set run.name={spec.name} "
+            f"--set run.storage_path={spec.storage}",
+            "backoffLimit": MAX_RETRIES,
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": part.ttl_after_finished_s,
+            **deadline,
+            "submitterPodTemplate": submitter,
+            "rayClusterSpec": _cluster(spec, part, for_job=True),
+        },
+    }
+    use = f"kubectl apply -f rayjob.yaml\n  kubectl logs -n {part.namespace} -f job/{spec.name}"
+    return _file("A Ray cluster that trains one recipe, and ends.", use, spec, part, job, for_job=True)
+
+
+def _file(
+    what: str, use: str, spec: ClusterSpec, part: KubernetesPart, resource: dict[str, Any], *, for_job: bool
+) -> str:
+    create = f"kubectl create secret generic -n {part.namespace} {_secret(spec, part)}"
+    head = (
+        f"{what} Rendered by `rayscribe cluster render`; change the spec, and render it again. KubeRay 1.6 or later.\n"
+        "The token's Secret is made once, without showing it:\n"
+        f"  openssl rand -hex 32 | tr -d '\\n' | {create} --from-file=auth_token=/dev/stdin\n"
+        f"Then:\n  {use}\n"
+    )
+    documents = [
+        to_commented_yaml(_account(spec, part), {"automountServiceAccountToken": ABOUT_ACCOUNT}, head),
+        to_commented_yaml(_policy(spec, part, for_job=for_job), {"spec/ingress": ABOUT_POLICY}),
+        to_commented_yaml(resource, _comments(spec, part, for_job=for_job)),
+    ]
+    return "---\n".join(documents)
+
+
+def _metadata(spec: ClusterSpec, part: KubernetesPart) -> dict[str, Any]:
+    labels = {INSTANCE: spec.name, **({QUEUE_LABEL: part.queue} if part.queue else {})}
+    return {"name": spec.name, "namespace": part.namespace, "labels": labels}
+
+
+def _secret(spec: ClusterSpec, part: KubernetesPart) -> str:
+    return part.token_secret or f"{spec.name}-token"
+
+
+def _account(spec: ClusterSpec, part: KubernetesPart) -> dict[str, Any]:
+    metadata = {"name": service_account(spec, part), "namespace": part.namespace}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
+
+
+def _policy(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
+    own = {"matchLabels": {INSTANCE: spec.name}}
+    ingress: list[dict[str, Any]] = [{"from": [{"podSelector": own}]}]
+    if for_job:
+        operator = {
+            "namespaceSelector": _namespace(part.operator_namespace),
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}},
+        }
+        ingress.append({"from": [operator], "ports": [{"port": DASHBOARD_PORT}]})
+    if part.clients:
+        clients = {"podSelector": {"matchLabels": part.clients}}
+        ingress.append({"from": [clients], "ports": [{"port": DASHBOARD_PORT}]})
+    if part.monitoring_namespace:
+        monitoring = {"namespaceSelector": _namespace(part.monitoring_namespace)}
+        ingress.append({"from": [monitoring], "ports": [{"port": METRICS_PORT}]})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": spec.name, "namespace": part.namespace},
+        "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress},
+    }
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    return {"matchLabels": {"kubernetes.io/metadata.name": name}}
+
+
+def grows(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> bool:
+    """Whether the pools grow and shrink: a job, and what Kueue admits, has all its nodes from the start."""
+    return not for_job and part.queue is None and any(pool.min < pool.max for pool in spec.pools.values())
+
+
+def _cluster(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
+    autoscaled = grows(spec, part, for_job=for_job)
+    scaling: dict[str, Any] = {}
+    if autoscaled:
+        scaling = {
+            "enableInTreeAutoscaling": True,
+            "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": IDLE_S, "resources": requests(1, 1)},
+        }
+    open_dashboard = for_job or part.clients
+    head = pod_template(
+        spec,
+        part,
+        HEAD,
+        container="ray-head",
+        resources=requests(spec.head.cpus, spec.head.memory_gb),
+        variables=STOP_VARIABLES,
+        ports={"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "metrics": METRICS_PORT},
+    )
+    head["spec"]["automountServiceAccountToken"] = autoscaled
+    return {
+        "rayVersion": RAY_VERSION,
+        "authOptions": {"mode": "token", "secretName": _secret(spec, part)},
+        **scaling,
+        "headGroupSpec": {
+            "serviceType": "ClusterIP",
+            "rayStartParams": {
+                "dashboard-host": "0.0.0.0" if open_dashboard else "127.0.0.1",
+                "num-cpus": str(spec.head.ray_cpus),
+                "num-gpus": "0",
+                "metrics-export-port": str(METRICS_PORT),
+            },
+            "labels": {"pool": "head"},
+            "template": head,
+        },
+        "workerGroupSpecs": [_group(spec, part, name, pool, autoscaled) for name, pool in spec.pools.items()],
+    }
+
+
+def _group(spec: ClusterSpec, part: KubernetesPart, name: str, pool: PoolPart, autoscaled: bool) -> Mapping[str, Any]:
+    template = pod_template(
+        spec,
+        part,
+        name,
+        container="ray-worker",
+        resources=requests(pool.cpus, pool.memory_gb, pool),
+        variables={"RAY_NODE_MARKET_TYPE": "spot"} if pool.spot else {},
+        ports={"metrics": METRICS_PORT},
+    )
+    return {
+        "groupName": name,
+        "replicas": pool.min if autoscaled else pool.max,
+        "minReplicas": pool.min if autoscaled else pool.max,
+        "maxReplicas": pool.max,
+        "rayStartParams": {"metrics-export-port": str(METRICS_PORT)},
+        "labels": {"pool": name, **pool.labels},
+        "template": template,
+    }
+
+
+def _comments(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, str]:
+    root = "spec/rayClusterSpec" if for_job else "spec"
+    size = (
+        "Kueue admits the whole gang, so every pool has its max from the start."
+        if part.queue
+        else "All pools have their max from the start."
+    )
+    found = {
+        "metadata/labels": "The queue is Kueue's." if part.queue else "No queue.",
+        "spec/entrypoint": "The run has the cluster's name, so that a retry continues it. The recipe is in the image.",
+        f"{root}/authOptions": "Ray asks every caller for the token.",
+        f"{root}/headGroupSpec": "The driver runs here, never on spot.",
+        f"{root}/headGroupSpec/rayStartParams": ABOUT_DASHBOARD[bool(for_job or part.clients)],
+        f"{root}/workerGroupSpecs": size,
+    }
+    if grows(spec, part, for_job=for_job):
+        found[f"{root}/workerGroupSpecs"] = "Ray's autoscaler starts pods when jobs ask for them."
+    return found
