@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -168,7 +169,7 @@ def status(name: NameArgument = None, json_output: JsonOption = False) -> None:
 
     found = [status_of(record) for record in ([read_record(name)] if name else all_records())]
     if json_output:
-        as_json(found)
+        as_json([asdict(item) for item in found])
         return
     if not found:
         typer.echo("no cluster was started from this machine: rayscribe cluster up --local")

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from jobs.cli.app import app, main
 from jobs.cli.serve import growth_of
+from jobs.clusters.remembered.cluster_record import ClusterRecord
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, Run
@@ -182,3 +183,10 @@ def test_growth_is_each_cluster_s_own() -> None:
         "http://a:8265": {"GPU": 16.0, "CPU": 64.0},
         "http://b:8265": {"GPU": 8.0},
     }
+
+
+def test_clusters_are_shown_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
+    ClusterRecord(name="gone", kind="local", created_s=1.0, folder=tmp_path / "none").write()
+    shown = json.loads(run("cluster", "status", "--json").stdout)
+    assert [(item["name"], item["state"], item["nodes"]) for item in shown] == [("gone", "ended", None)]
