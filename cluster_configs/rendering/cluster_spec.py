@@ -104,7 +104,8 @@ class MailPart(Part):
     """Mail of a batch scheduler."""
 
     to: str = Field(pattern=EMAIL, description="Address.")
-    on: list[Literal["begin", "end", "fail", "requeue"]] = Field(["end", "fail"], description="What is reported.")
+    # Not `on`, which YAML reads as true.
+    when: list[Literal["begin", "end", "fail", "requeue"]] = Field(["end", "fail"], description="What is reported.")
 
 
 class SecretPart(Part):

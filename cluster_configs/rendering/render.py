@@ -6,6 +6,8 @@ from enum import StrEnum
 from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.kuberay import raycluster_file, rayjob_file
 from cluster_configs.rendering.ray_up import ray_up_file
+from cluster_configs.rendering.sge import sge_script
+from cluster_configs.rendering.slurm import slurm_script
 from trainers.errors import ConfigError
 
 
@@ -30,6 +32,8 @@ RENDERERS: Mapping[tuple[Target, Kind | None], Callable[[ClusterSpec], str]] = {
     (Target.RAY_UP, None): ray_up_file,
     (Target.KUBERAY, Kind.RAYCLUSTER): raycluster_file,
     (Target.KUBERAY, Kind.RAYJOB): rayjob_file,
+    (Target.SLURM, None): slurm_script,
+    (Target.SGE, None): sge_script,
 }
 
 

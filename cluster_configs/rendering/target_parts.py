@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from trainers.config.parts.part import NotNegative, Part, Positive
 
@@ -15,6 +15,17 @@ SGE_TIME = r"^\d+:\d{2}:\d{2}$"
 Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\s'\"$`;|&<>\\#]+$")]
 DnsLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL)]
+
+
+def _clock(value: object) -> object:
+    """YAML reads 24:00:00 without quotes as a number of base 60."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    return f"{value // 3600:02}:{value // 60 % 60:02}:{value % 60:02}"
+
+
+SlurmTime = Annotated[str, StringConstraints(pattern=SLURM_TIME), BeforeValidator(_clock)]
+SgeTime = Annotated[str, StringConstraints(pattern=SGE_TIME), BeforeValidator(_clock)]
 
 
 class RayUpPart(Part):
@@ -151,9 +162,7 @@ class SlurmPart(Part):
     partition: Word | None = Field(None, description="Partition. null: the site's default.")
     account: Word | None = Field(None, description="Account that is charged. null: the user's default.")
     qos: Word | None = Field(None, description="Quality of service. null: the site's default.")
-    time_limit: str = Field(
-        "24:00:00", pattern=SLURM_TIME, description="Longest time that the job runs at a stretch, [D-]HH:MM:SS."
-    )
+    time_limit: SlurmTime = Field("24:00:00", description="Longest time that the job runs at a stretch, [D-]HH:MM:SS.")
     signal_s: Positive = Field(
         300, description="Seconds before the time limit at which the run is told to take a checkpoint and to end."
     )
@@ -178,8 +187,8 @@ class SgePart(Part):
     memory: dict[str, Word] = Field(
         default_factory=dict, description="Memory resources of this site, e.g. {h_vmem: 8G}; most count by slot."
     )
-    time_limit: str | None = Field(
-        None, pattern=SGE_TIME, description="Longest time that the job runs, HH:MM:SS (h_rt). null: the queue's."
+    time_limit: SgeTime | None = Field(
+        None, description="Longest time that the job runs at a stretch, HH:MM:SS (h_rt). null: the queue's."
     )
     signal_s: Positive = Field(
         300, description="Seconds before the time limit at which the run is told to take a checkpoint and to end."

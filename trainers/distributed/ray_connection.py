@@ -20,7 +20,7 @@ from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.config.schema import TrainConfig
 from trainers.distributed.coordinator import Coordinator, WorkerUpdate
 from trainers.distributed.local_ray import LOOPBACK, LocalRay, gcs_address_at, is_own_host, local_ray
-from trainers.errors import ResourceError
+from trainers.errors import ConfigError, ResourceError
 
 POLL_S = 0.2
 # Set by install_and_run.sh, see runtime_env.install_script.
@@ -28,6 +28,8 @@ PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
 COORDINATOR_TIMEOUT_S = 10.0
 ANSWER_S = 10.0
+# Where a job has a part of the machine: logical CPUs of a Ray that is started here.
+CPUS = "RAYSCRIBE_CPUS"
 
 
 @contextlib.contextmanager
@@ -79,7 +81,21 @@ def _own_ray(config: TrainConfig) -> contextlib.AbstractContextManager[LocalRay]
     # Also for this process, whose Ray has read the environment when it was imported.
     logging.getLogger(enable_token_auth_by_default.__module__).setLevel(logging.ERROR)
     enable_token_auth_by_default()
-    return local_ray(num_cpus=max(os.cpu_count() or 1, math.ceil(wanted)), environment=os.environ)
+    return local_ray(num_cpus=max(_cpus_here(), math.ceil(wanted)), environment=os.environ)
+
+
+def _cpus_here() -> int:
+    """CPUs that this process may use.
+
+    Raises:
+        ConfigError: RAYSCRIBE_CPUS is not a number.
+    """
+    given = os.environ.get(CPUS)
+    if given is None:
+        return os.cpu_count() or 1
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"{CPUS} must be a number of CPUs from 1 (got {given!r}); unset it for all of this machine")
+    return int(given)
 
 
 def _gcs_address(address: str | None) -> str | None:

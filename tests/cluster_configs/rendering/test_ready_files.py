@@ -21,6 +21,8 @@ READY: dict[str, tuple[str, Target, Kind | None]] = {
     "gaudi.yaml": ("gaudi", Target.RAY_UP, None),
     "kuberay/raycluster.yaml": ("kuberay", Target.KUBERAY, Kind.RAYCLUSTER),
     "kuberay/rayjob.yaml": ("kuberay", Target.KUBERAY, Kind.RAYJOB),
+    "slurm.sbatch": ("slurm", Target.SLURM, None),
+    "sge.qsub": ("sge", Target.SGE, None),
 }
 RAY_UP = [name for name, (_, target, _) in READY.items() if target == Target.RAY_UP]
 

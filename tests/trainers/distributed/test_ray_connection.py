@@ -1,9 +1,13 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.trainers.synthetic import config
+from trainers.distributed import ray_connection
 from trainers.distributed.ray_connection import set_own_token
+from trainers.errors import ConfigError
 
 VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -37,3 +41,21 @@ def test_a_token_file_of_the_user_stays_in_use(home: Path) -> None:
     (home / ".ray" / "auth_token").write_text("chosen")
     set_own_token()
     assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_a_job_says_how_many_cpus_of_the_machine_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: dict[str, Any] = {}
+    monkeypatch.setattr(ray_connection, "local_ray", lambda **arguments: started.update(arguments))
+    monkeypatch.setattr(ray_connection, "enable_token_auth_by_default", lambda: None)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    two = config({"scaling.num_workers": 2})
+    ray_connection._own_ray(two)
+    assert started["num_cpus"] == 64
+    for given, counted in (("5", 5), ("2", 3)):
+        monkeypatch.setenv("RAYSCRIBE_CPUS", given)
+        ray_connection._own_ray(two)
+        assert started["num_cpus"] == counted, "two workers and Ray Data fit in any case"
+    monkeypatch.setenv("RAYSCRIBE_CPUS", "many")
+    with pytest.raises(ConfigError, match=r"RAYSCRIBE_CPUS must be a number of CPUs from 1 \(got 'many'\)"):
+        ray_connection._own_ray(two)
