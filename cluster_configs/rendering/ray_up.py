@@ -29,6 +29,8 @@ NODE_PORTS = {
     "metrics-export-port": METRICS_PORT,
 }
 IN_BACKGROUND = "< /dev/null > /tmp/preemption_agent.log 2>&1 &"
+# Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60).
+OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0"}
 # Ray's names of what it counts, by hardware.
 RESOURCE = {"cpu": "CPU", "cuda": "GPU", "rocm": "GPU", "hpu": "HPU"}
 # What `docker run` needs for a device; Ray itself adds --gpus where it finds NVIDIA's runtime.
@@ -151,7 +153,8 @@ def _start_head(spec: ClusterSpec, part: RayUpPart) -> str:
         options |= {"node-ip-address": part.head_ip, "num-cpus": spec.head.ray_cpus, "num-gpus": 0}
         options["labels"] = _joined({"pool": HEAD})
     options["autoscaling-config"] = "~/ray_bootstrap_config.yaml"
-    variables = assignments({**CLUSTER_VARIABLES, **STOP_VARIABLES})
+    own_hosts = OWN_HOSTS_VARIABLES if isinstance(part, LocalPart) else {}
+    variables = assignments({**CLUSTER_VARIABLES, **STOP_VARIABLES, **own_hosts})
     return f"export {variables}; ulimit -n 65536; ray start --head {_options(options)}"
 
 

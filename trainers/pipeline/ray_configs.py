@@ -7,6 +7,7 @@ from ray.train.torch import TorchConfig
 
 from trainers.config.schema import TrainConfig
 from trainers.distributed.meeting import COLLECTIVE_TIMEOUT
+from trainers.training.on_ray.process_group import NodeAddressTorchConfig
 
 
 def scaling_config(config: TrainConfig) -> ScalingConfig:
@@ -23,7 +24,7 @@ def scaling_config(config: TrainConfig) -> ScalingConfig:
 def torch_config(config: TrainConfig) -> TorchConfig:
     """The process group of the workers; without a backend, Ray takes nccl on GPUs, else gloo."""
     backend = config.scaling.backend
-    return TorchConfig(
+    return NodeAddressTorchConfig(
         backend=None if backend == "auto" else backend, timeout_s=int(COLLECTIVE_TIMEOUT.total_seconds())
     )
 

@@ -107,7 +107,7 @@ def up(
         _ray(record, arguments, "up.log", timeout_s=timeout_s, say=say, doing=f"starting {name}")
         record = record.model_copy(update={"ssh": _head_of(record)})
         record.write()
-    _wait_for_nodes(record, int(content.get("min_workers") or _min_workers(content)), timeout_s=timeout_s, say=say)
+    _wait_for_nodes(record, min_workers(content), timeout_s=timeout_s, say=say)
     record = record.model_copy(update={"state": "up"})
     record.write()
     return record
@@ -219,8 +219,11 @@ def _ssh_target(auth: Mapping[str, Any], host: str) -> SshTarget:
     )
 
 
-def _min_workers(content: Mapping[str, Any]) -> int:
-    """Workers that are always there, over all node types but the head's."""
+def min_workers(content: Mapping[str, Any]) -> int:
+    """Workers that are always there: over all node types but the head's, and of own hosts all, as Ray has it. Pure."""
+    hosts = content["provider"].get("worker_ips") or []
+    if hosts or "min_workers" in content:
+        return int(content.get("min_workers", len(hosts)))
     head, kinds = content.get("head_node_type"), content.get("available_node_types") or {}
     return sum(int(kind.get("min_workers") or 0) for name, kind in kinds.items() if name != head)
 

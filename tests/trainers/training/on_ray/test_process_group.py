@@ -1,0 +1,32 @@
+"""Which network interface the workers' process group uses."""
+
+import os
+
+import pytest
+import ray
+
+from trainers.training.on_ray.process_group import GLOO_INTERFACE, choose_interface, interface_of
+
+UNUSED = "192.0.2.99"
+
+
+def test_an_interface_is_found_by_its_address() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of(UNUSED) is None
+
+
+@pytest.mark.parametrize(("address", "chosen"), [("127.0.0.1", "lo"), (UNUSED, None)])
+def test_gloo_uses_the_interface_that_ray_uses(
+    address: str, chosen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: address)
+    choose_interface()
+    assert os.environ.get(GLOO_INTERFACE) == chosen
+
+
+def test_a_user_s_own_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {GLOO_INTERFACE: "eth7"})
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    choose_interface()
+    assert os.environ[GLOO_INTERFACE] == "eth7"

@@ -1,0 +1,52 @@
+"""The process group of the workers, over the addresses by which Ray's nodes know each other."""
+
+import fcntl
+import os
+import socket
+import struct
+from typing import Any
+
+import ray
+from ray.train.torch import TorchConfig
+from ray.train.torch.config import _TorchBackend
+
+# Read by torch's gloo when a group is made. Without it, gloo asks for the address of the host's own name, which
+# /etc/hosts often gives as 127.0.1.1 or not at all; the ranks of other hosts then cannot connect.
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+# From <linux/sockios.h>: the IPv4 address of an interface; from <linux/if.h>: where it stands in the result.
+SIOCGIFADDR, NAME_BYTES, ADDRESS = 0x8915, 256, slice(20, 24)
+
+
+class NodeAddressTorchConfig(TorchConfig):
+    """Ray's TorchConfig, whose workers talk gloo over the network of their Ray."""
+
+    @property
+    def backend_cls(self) -> type["_NodeAddressBackend"]:
+        """What Ray Train prepares the workers with."""
+        return _NodeAddressBackend
+
+
+class _NodeAddressBackend(_TorchBackend):  # type: ignore[misc]
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        worker_group.execute(choose_interface)
+        super().on_start(worker_group, backend_config)
+
+
+def choose_interface() -> None:
+    """Has gloo use the interface with the node's address, unless the user has chosen one."""
+    name = interface_of(ray.util.get_node_ip_address())
+    if name is not None:
+        os.environ.setdefault(GLOO_INTERFACE, name)
+
+
+def interface_of(address: str) -> str | None:
+    """Name of this machine's network interface with an IPv4 address; None where none has it, as behind a NAT."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(some, SIOCGIFADDR, struct.pack(f"{NAME_BYTES}s", name.encode()))
+            except OSError:  # it has none
+                continue
+            if socket.inet_ntoa(found[ADDRESS]) == address:
+                return name
+    return None
