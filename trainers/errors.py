@@ -13,6 +13,7 @@ RayscribeError                 anything that we raise on purpose; its text names
 ├── FencedError                a newer attempt has taken the run over; this one must not write
 ├── LostWorkerError            the process of a training worker died
 ├── LostNodeError              the node of a training worker died, or was taken away
+│   └── RegroupError           the workers left for a new worker group, and the last checkpoint is stored
 ├── MemoryExhaustedError       a worker asked for more memory than its node or its GPU has
 └── StoppedError               somebody asked to stop, and the last checkpoint is stored
 Interruption                   somebody asked to stop, and there is nothing to wait for
@@ -111,6 +112,10 @@ class LostNodeError(RayscribeError):
     """The node of a training worker died, or was preempted."""
 
     exit_code = 11
+
+
+class RegroupError(LostNodeError):
+    """The workers ended on purpose, with a checkpoint, so that others go on: the message says why and where it is."""
 
 
 class StoppedError(RayscribeError):

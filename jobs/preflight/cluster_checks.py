@@ -133,10 +133,10 @@ def check_data_cpus(context: Context) -> Iterator[Finding]:
         return
     scaling = context.spec.config.scaling
     each, most = scaling.worker_resources["CPU"], capacity.can_grow_to.get("CPU", 0.0)
-    taken = each * scaling.num_workers
+    taken = each * scaling.max_workers
     if _only_data_does_not_fit(context.spec, capacity):
         yield problem(
-            f"scaling.num_workers {scaling.num_workers} × {each:g} CPU = {taken:g} of the cluster's {most:g} CPU "
+            f"scaling.num_workers {scaling.max_workers} × {each:g} CPU = {taken:g} of the cluster's {most:g} CPU "
             f"leaves less than {CPUS_FOR_DATA:g} for Ray Data, which would wait forever: set scaling.num_workers to "
             f"at most {int((most - CPUS_FOR_DATA) // each)}, or scaling.resources_per_worker.CPU lower"
         )
@@ -147,7 +147,7 @@ def check_data_cpus(context: Context) -> Iterator[Finding]:
 
 
 def _only_data_does_not_fit(spec: JobSpec, capacity: Capacity) -> bool:
-    workers = spec.config.scaling.worker_resources["CPU"] * spec.config.scaling.num_workers
+    workers = spec.config.scaling.worker_resources["CPU"] * spec.config.scaling.max_workers
     most = capacity.can_grow_to.get("CPU", 0.0)
     return workers <= most < workers + CPUS_FOR_DATA
 

@@ -47,7 +47,7 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
 def check_storage_path(context: Context) -> Iterator[Finding]:
     """Checks whether all nodes would write to the same folder."""
     assert context.spec is not None
-    path, workers = storage_path_of(context.spec.config), context.spec.config.scaling.num_workers
+    path, workers = storage_path_of(context.spec.config), context.spec.config.scaling.max_workers
     if is_url(path):
         yield ok(f"run.storage_path: {path} is the same for all nodes")
         return

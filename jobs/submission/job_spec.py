@@ -85,10 +85,11 @@ class RunConfig(TrainConfig):
     def gang(self) -> Gang:
         """What the run holds at once: the workers, and the CPUs that Ray Data needs beside them.
 
-        The driver and Ray Train's controller take none.
+        The driver and Ray Train's controller take none. An elastic run asks Ray for its most
+        workers, and is charged them.
         """
         return Gang(
-            num_workers=self.scaling.num_workers,
+            num_workers=self.scaling.max_workers,
             resources_per_worker=dict(self.scaling.worker_resources),
             extra={"CPU": CPUS_FOR_DATA},
         )

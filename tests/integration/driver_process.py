@@ -79,13 +79,20 @@ class Run:
         """Its journal."""
         return Journal(RunFolder(self.folder))
 
+    @property
+    def arguments(self) -> list[str]:
+        """Those of task.py."""
+        sets = (*self.sets, f"run.name={self.name}", f"run.storage_path={self.storage_path}")
+        return ["--config", str(self.recipe), *(part for item in sets for part in ("--set", item))]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The driver's variables."""
+        return {**os.environ, "RAY_ADDRESS": self.head.address}
+
     def start(self) -> None:
         """Starts a driver."""
-        arguments = ["--config", str(self.recipe)]
-        for item in (*self.sets, f"run.name={self.name}", f"run.storage_path={self.storage_path}"):
-            arguments += ["--set", item]
-        environment = {**os.environ, "RAY_ADDRESS": self.head.address}
-        self.driver = ForkedProcess(main, arguments, environment=environment, log=self.log)
+        self.driver = ForkedProcess(main, self.arguments, environment=self.environment, log=self.log)
 
     def finish(self) -> None:
         """Waits for the driver to end well."""

@@ -47,11 +47,17 @@ class TrainConfig(Part):
             raise ValueError(
                 f"data.min_duration_s {self.data.min_duration_s} leaves nothing below model.max_context_s {context_s}"
             )
-        slots = self.scaling.num_workers * self.training.gradient_accumulation_steps
+        slots = self.scaling.max_workers * self.training.gradient_accumulation_steps
+        count = "scaling.num_workers.max" if self.scaling.is_elastic else "scaling.num_workers"
         if self.training.global_batch_size is not None and self.training.global_batch_size < slots:
             raise ValueError(
-                f"training.global_batch_size {self.training.global_batch_size} is less than scaling.num_workers × "
+                f"training.global_batch_size {self.training.global_batch_size} is less than {count} × "
                 f"training.gradient_accumulation_steps = {slots}: some workers would have nothing to do"
+            )
+        if self.scaling.is_elastic and self.training.global_batch_size is None and trains(info):
+            raise ValueError(
+                f"scaling.num_workers is {self.scaling.num_workers}, and a step's utterances would change with it: "
+                "set training.global_batch_size to how many one step takes, without training.max_batch_duration_s"
             )
         if self.model.apply_spec_augment and self.augment.masks:
             raise ValueError(

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainers.config.parts.part import UNSUPPORTED_URL, URL
 from trainers.config.parts.run_part import NAME
-from trainers.config.parts.scaling_part import BACKEND
+from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
 from trainers.config.reading import EVERYTHING, Reading
 from trainers.errors import ConfigError
 
@@ -55,10 +55,11 @@ def refuse(problems: Sequence[str], origin: str) -> None:
 
 
 def _describe(problem: Any, model: type[BaseModel]) -> str:
-    location = _walk([str(step) for step in problem["loc"]], model)[0]
+    steps = [str(step) for step in problem["loc"] if step not in (COUNT, RANGE)]
+    location = _walk(steps, model)[0]
     name = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        return f"{name}: unknown key{_suggest(problem['loc'], model)}"
+        return f"{name}: unknown key{_suggest(steps, model)}"
     if problem["type"] == "union_tag_not_found":
         name = f"{name}.{problem['ctx']['discriminator'].strip(chr(39))}"
     if problem["type"] in ("missing", "union_tag_not_found"):
@@ -75,8 +76,8 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     return f"{name}: {message}{shown}" if name else f"{message}"
 
 
-def _suggest(steps: Sequence[Any], model: type[BaseModel]) -> str:
-    *path, key = [str(step) for step in steps]
+def _suggest(steps: Sequence[str], model: type[BaseModel]) -> str:
+    *path, key = steps
     shown, part = _walk(path, model)
     names = list(part.model_fields) if part is not None else []
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)

@@ -17,20 +17,24 @@ class WorkerUpdate:
     Attributes:
         lines: Lines to print.
         phase: Phase of the workers. None: none was set yet.
+        nodes: Ray's id of each rank's node, of the worker group that began last.
     """
 
     lines: list[str]
     phase: str | None
+    nodes: tuple[str, ...] = ()
 
 
 class Coordinator:
-    """Holds lines until the driver polls them, the workers' phase, and the request to stop."""
+    """Holds lines until the driver polls them, the workers' phase, and the requests to stop or to leave."""
 
     def __init__(self) -> None:
         """Starts empty."""
         self._lines: list[str] = []
         self._phase: str | None = None
+        self._nodes: tuple[str, ...] = ()
         self._stop_requested = False
+        self._regroup_reason: str | None = None
 
     def add_line(self, line: str) -> None:
         """Adds a line that the driver is to print."""
@@ -40,10 +44,14 @@ class Coordinator:
         """Sets the phase of the workers."""
         self._phase = phase
 
+    def begin(self, nodes: tuple[str, ...]) -> None:
+        """A new worker group works, on these nodes; what another was requested to leave for is done."""
+        self._phase, self._nodes, self._regroup_reason = WORKING, nodes, None
+
     def poll(self) -> WorkerUpdate:
-        """Returns the lines since the last poll, and the phase."""
+        """Returns the lines since the last poll, the phase, and where the workers are."""
         lines, self._lines = self._lines, []
-        return WorkerUpdate(lines, self._phase)
+        return WorkerUpdate(lines, self._phase, self._nodes)
 
     def request_stop(self) -> None:
         """Passes a request to stop on to the workers."""
@@ -52,3 +60,15 @@ class Coordinator:
     def stop_requested(self) -> bool:
         """Whether a stop was requested."""
         return self._stop_requested
+
+    def request_regroup(self, reason: str) -> None:
+        """Passes on to the workers that they are to store a checkpoint and leave for another worker group."""
+        self._regroup_reason = reason
+
+    def regroup_reason(self) -> str | None:
+        """Why the workers are to leave; None: they are not, or are to stop altogether."""
+        return None if self._stop_requested else self._regroup_reason
+
+    def end_requested(self) -> bool:
+        """Whether the workers are to stop or to leave."""
+        return self._stop_requested or self._regroup_reason is not None

@@ -56,6 +56,10 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
     # Seconds between two questions of its controller to the workers, each of which takes one report from each: 2 by
     # default, which a run with ten checkpoints would wait ten times when it resumes.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    if config.scaling.is_elastic:
+        # How long Ray Train waits for the nodes that it has planned with, which may be gone: a little longer than it
+        # takes to plan anew.
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "25")
     with contextlib.ExitStack() as stack:
         try:
             if address:
@@ -76,7 +80,7 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
 
 def _own_ray(config: TrainConfig) -> contextlib.AbstractContextManager[LocalRay]:
     """Starts a Ray on this machine that fits the config, closed to others."""
-    wanted = config.scaling.worker_resources["CPU"] * config.scaling.num_workers + CPUS_FOR_DATA
+    wanted = config.scaling.worker_resources["CPU"] * config.scaling.max_workers + CPUS_FOR_DATA
     set_own_token()
     # Also for this process, whose Ray has read the environment when it was imported.
     logging.getLogger(enable_token_auth_by_default.__module__).setLevel(logging.ERROR)
@@ -155,21 +159,22 @@ def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_capacity(config: TrainConfig) -> None:
-    """Refuses a gang of workers that the cluster can never hold, with the arithmetic.
+    """Refuses a gang of workers that the cluster can never hold, the smallest of an elastic one, with the arithmetic.
 
     Raises:
         ResourceError: names the resource, what is asked for, and what the cluster can grow to.
     """
     most = largest_cluster()
     part = config.scaling
+    field = "scaling.num_workers.min" if part.is_elastic else "scaling.num_workers"
     for name, each in part.worker_resources.items():
-        wanted = each * part.num_workers
+        wanted = each * part.min_workers
         held = most.get(name, 0.0)
         if wanted > held:
             fits = int(held // each)
             raise ResourceError(
-                f"scaling.num_workers {part.num_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster has "
-                f"{held:g} and cannot grow beyond: set scaling.num_workers to at most {fits}, "
+                f"{field} {part.min_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster has "
+                f"{held:g} and cannot grow beyond: set {field} to at most {fits}, "
                 f"lower scaling.resources_per_worker.{name}, or use a larger cluster"
             )
 
@@ -221,16 +226,48 @@ def stop_requested(coordinator: Any) -> bool:
         return False
 
 
+def end_requested(coordinator: Any) -> bool:
+    """Whether the workers are to stop or to leave; False if the coordinator is gone."""
+    try:
+        return bool(ray.get(coordinator.end_requested.remote(), timeout=COORDINATOR_TIMEOUT_S))
+    except ray.exceptions.RayError:
+        return False
+
+
+def regroup_reason(coordinator: Any) -> str | None:
+    """Why the workers are to leave for another worker group; None: they are not, or the coordinator is gone."""
+    try:
+        reason: str | None = ray.get(coordinator.regroup_reason.remote(), timeout=COORDINATOR_TIMEOUT_S)
+        return reason
+    except ray.exceptions.RayError:
+        return None
+
+
+def driver_node_id() -> str:
+    """Ray's id of the node on which this driver runs."""
+    return ray.get_runtime_context().get_node_id()
+
+
 def driver_node() -> dict[str, float]:
     """Logical resources of the node on which this driver runs."""
-    here = ray.get_runtime_context().get_node_id()
-    resources: dict[str, float] = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
-    return resources
+    return node_resources()[driver_node_id()]
 
 
 def living_nodes() -> set[str]:
     """Ids of the nodes that the cluster takes for alive."""
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    return set(node_resources())
+
+
+def node_resources() -> dict[str, dict[str, float]]:
+    """Logical resources of each living node, by its id."""
+    return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+
+
+def draining_nodes() -> set[str]:
+    """Ids of the nodes that are about to be taken away. Ray has no public call for it."""
+    from ray._private.state import state  # noqa: PLC0415
+
+    return set(state.get_draining_nodes())
 
 
 def lost_nodes(before: set[str], *, wait_s: float) -> int:

@@ -13,7 +13,7 @@ from ray.util import metrics
 
 from trainers.distributed.coordinator import STOPPABLE, WORKING
 from trainers.distributed.gauges import Gauge
-from trainers.distributed.ray_connection import stop_requested
+from trainers.distributed.ray_connection import end_requested, regroup_reason
 from trainers.distributed.session import Session
 
 
@@ -25,11 +25,13 @@ class RaySession(Session):
         coordinator: Handle of the actor of `ray_connection.open_coordinator`.
         run: Name of the run, as its numbers are labeled.
         attempt: Number of the attempt, likewise.
+        nodes: Ray's id of each rank's node.
     """
 
     coordinator: Any = None
     run: str = ""
     attempt: int = 1
+    nodes: tuple[str, ...] = ()
     _gauges: dict[Gauge, metrics.Gauge] = field(default_factory=dict)
 
     @classmethod
@@ -41,7 +43,8 @@ class RaySession(Session):
         context = ray.train.get_context()
         rank, node = context.get_world_rank(), ray.get_runtime_context().get_node_id()
         nodes = cls(rank, context.get_world_size(), 0, coordinator).gather(node, "starting the workers")
-        return cls(rank, context.get_world_size(), nodes[:rank].count(node), coordinator, run, attempt)
+        local_rank = nodes[:rank].count(node)
+        return cls(rank, context.get_world_size(), local_rank, coordinator, run, attempt, tuple(nodes))
 
     @property
     def node(self) -> str:
@@ -82,7 +85,7 @@ class RaySession(Session):
         """Reports to the driver that the workers have started."""
         self.show_progress()
         if self.is_main_process:
-            self.coordinator.set_phase.remote(WORKING)
+            self.coordinator.begin.remote(self.nodes)
 
     @contextlib.contextmanager
     def stoppable(self) -> Iterator[None]:
@@ -95,4 +98,8 @@ class RaySession(Session):
 
     def stop_requested(self) -> bool:
         """Asks the coordinator, on the main process for all ranks."""
-        return self.is_main_process and stop_requested(self.coordinator)
+        return self.is_main_process and end_requested(self.coordinator)
+
+    def regroup_reason(self) -> str | None:
+        """Asks the coordinator."""
+        return regroup_reason(self.coordinator)

@@ -97,7 +97,11 @@ class Session(ABC):
 
     @abstractmethod
     def stop_requested(self) -> bool:
-        """Whether this rank was requested to stop; cheap enough to call twice a second."""
+        """Whether this rank was requested to end training; cheap enough to call twice a second."""
+
+    @abstractmethod
+    def regroup_reason(self) -> str | None:
+        """Why other ranks go on where these were requested to end; None: none do. The main process calls it."""
 
     @cached_property
     def group(self) -> str:
@@ -218,3 +222,7 @@ class LocalSession(Session):
     def stop_requested(self) -> bool:
         """Whether this process has received a signal."""
         return STOP_SIGNAL.received
+
+    def regroup_reason(self) -> str | None:
+        """None: nobody starts others."""
+        return None

@@ -54,7 +54,7 @@ def place_demo(config: TrainConfig, node: Mapping[str, float]) -> DemoPlacement:
         config: The demo recipe.
         node: Logical resources of the driver's node as Ray counts them; memory in bytes.
     """
-    global_batch = config.scaling.num_workers * config.training.per_device_train_batch_size
+    global_batch = config.scaling.max_workers * config.training.per_device_train_batch_size
     cpus = node.get("CPU", 0.0)
     fitting = min(cpus - CPUS_FOR_DATA, node.get("memory", math.inf) // WORKER_BYTES)
     num_workers = int(min(max(fitting, 1), global_batch)) if cpus >= 1 else 0

@@ -61,10 +61,10 @@ class LocalEngine:
             ConfigError: names both numbers.
         """
         processes, workers = LocalSession.of_this_process(self._backend).world_size, config.scaling.num_workers
-        if trains and processes != workers:
+        if trains and not config.scaling.min_workers <= processes <= config.scaling.max_workers:
             raise ConfigError(
                 f"scaling.num_workers is {workers}, but without Ray there are {processes} processes: start as many "
-                f"(torchrun --nproc-per-node {workers}), or set scaling.num_workers to {processes}"
+                f"(torchrun --nproc-per-node {config.scaling.max_workers}), or set scaling.num_workers to {processes}"
             )
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:

@@ -59,7 +59,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         data_keys: Hash of the prepared set of each split, and of the content of each of `FILES` that is known.
         began_from: What a run that goes on began from, where the config does not name it again.
     """
-    shape = batch_shape(config, config.scaling.num_workers)
+    shape = batch_shape(config, config.scaling.max_workers)
     resume = config.run.resume
     parts: dict[str, Any] = {
         "run.seed": config.run.seed,

@@ -9,15 +9,27 @@ from trainers.config.schema import TrainConfig
 from trainers.distributed.meeting import COLLECTIVE_TIMEOUT
 from trainers.training.on_ray.process_group import NodeAddressTorchConfig
 
+NEVER_S = 1e9
+# A group of an elastic size may be planned with a node that is gone by then; Ray counts that as an error of its own.
+STALE_PLANS = 1000
+
 
 def scaling_config(config: TrainConfig) -> ScalingConfig:
     """Workers and what each reserves."""
     part = config.scaling
+    # Type checkers see the class of Ray Train's first version, which has fewer fields.
+    count: Any = part.num_workers
+    elastic: dict[str, Any] = {}
+    if part.is_elastic:
+        count = (part.min_workers, part.max_workers)
+        # Ray would end the workers for a new size without a checkpoint; see `regrouping` instead.
+        elastic = {"elastic_resize_monitor_interval_s": NEVER_S}
     return ScalingConfig(
-        num_workers=part.num_workers,
+        num_workers=count,
         use_gpu=part.use_gpu,
         resources_per_worker=dict(part.worker_resources),
         placement_strategy=part.placement_strategy,
+        **elastic,
     )
 
 
@@ -40,13 +52,16 @@ def checkpoint_config(config: TrainConfig) -> CheckpointConfig:
 
 
 def failure_config(config: TrainConfig) -> FailureConfig:
-    """How often a failed worker group is started again within an attempt; the same for errors of Ray's controller.
+    """How often Ray starts a worker group again within an attempt: as often as `ray_engine.FailureWatch` lets it.
 
-    Ray's own default restarts without end after errors of its controller, as when its folder cannot be written.
+    Errors of Ray's controller have a limit of their own, as when its folder cannot be written; Ray's default restarts
+    without end.
     """
     limit = config.run.max_failures
+    if config.scaling.is_elastic and limit >= 0:
+        limit = max(limit, STALE_PLANS)
     # Type checkers see the class of Ray Train's first version, which has fewer fields.
-    return FailureConfig(max_failures=limit, controller_failure_limit=limit)  # type: ignore[call-arg]
+    return FailureConfig(max_failures=-1, controller_failure_limit=limit)  # type: ignore[call-arg]
 
 
 def run_config(config: TrainConfig, *, name: str, storage_path: str, filesystem: Any = None) -> RunConfig:

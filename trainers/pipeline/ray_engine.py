@@ -1,6 +1,8 @@
 """Preparing with Ray Data and training with Ray Train."""
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -16,16 +18,20 @@ from trainers.distributed.coordinator import STOPPABLE, WAITING
 from trainers.distributed.ray_connection import (
     POLL_S,
     check_capacity,
+    draining_nodes,
+    driver_node_id,
     living_nodes,
     lost_nodes,
+    node_resources,
     open_coordinator,
     poll_coordinator,
     stop_requested,
 )
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import StoppedError
+from trainers.errors import LostNodeError, LostWorkerError, RegroupError, StoppedError
 from trainers.pipeline.ray_configs import run_config, scaling_config, torch_config
-from trainers.pipeline.root_cause import is_preemption, only_connection_errors, root_cause_of
+from trainers.pipeline.regrouping import Regrouping
+from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, only_connection_errors, root_cause_of
 from trainers.pipeline.shared_storage import refuse_unshared_folders
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
@@ -35,6 +41,8 @@ from trainers.training.rank import WorkOrder
 from trainers.training.scoring_worker import EvaluateOrder
 
 Made = TypeVar("Made")
+# Seconds between two looks at the cluster's nodes.
+LOOK_S = 1.0
 # Gives back what a run that was stopped says.
 Loop = Callable[[dict[str, Any]], Any]
 
@@ -101,7 +109,7 @@ class RayEngine:
         name = folder.ray_run_name(number)
         ray_run: RunConfig = run_config(order.config, name=name, storage_path=path, filesystem=filesystem)
         with open_coordinator() as coordinator, StatusWriter(folder, attempt) as status, STOP_SIGNAL.deferred():
-            watch: Any = FailureWatch(coordinator, order.config.run.max_failures)
+            watch: Any = FailureWatch(coordinator, order.config)
             ray_run.callbacks = [watch]
             trainer = TorchTrainer(
                 loop,
@@ -132,6 +140,8 @@ class _Fit:
         self._result: Any = None
         self._error: BaseException | None = None
         self._phase = ""
+        self._group: tuple[str, ...] = ()
+        self._regrouping = Regrouping(config.scaling, driver_node_id())
 
     def wait(self) -> Any:
         """Prints the workers' lines, and passes a request to stop on to them, until they end.
@@ -146,6 +156,7 @@ class _Fit:
         """
         thread = threading.Thread(target=self._fit, name="fit", daemon=True)
         thread.start()
+        threading.Thread(target=self._watch_nodes, args=(thread,), name="nodes", daemon=True).start()
         self._enter(WAITING)
         passed_on = False
         while thread.is_alive():
@@ -166,10 +177,24 @@ class _Fit:
         except BaseException as error:
             self._error = error
 
+    def _watch_nodes(self, fit: threading.Thread) -> None:
+        """Has the workers leave where they should; in a thread, since a head that restarts does not respond."""
+        while fit.is_alive():
+            fit.join(LOOK_S)
+            # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
+            group = self._group if self._phase == STOPPABLE else ()
+            reason = None
+            with contextlib.suppress(RayError, RuntimeError, OSError):
+                reason = self._regrouping.reason(group, node_resources(), draining_nodes(), time.monotonic())
+            if reason is not None:
+                print_line(f"{reason}: the workers store a checkpoint and start anew")
+                self._coordinator.request_regroup.remote(reason)
+
     def _read(self) -> None:
         update = poll_coordinator(self._coordinator)
         if update is None:
             return
+        self._group = update.nodes
         for line in update.lines:
             print_line(line)
         if update.phase is not None and update.phase != self._phase:
@@ -187,30 +212,41 @@ class _Fit:
 class FailureWatch(UserCallback):
     """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
 
-    def __init__(self, coordinator: Any, max_failures: int):
-        """Stores the coordinator.
+    def __init__(self, coordinator: Any, config: TrainConfig):
+        """Counts nothing yet.
 
         Args:
             coordinator: Handle of the coordinator.
-            max_failures: Failures after which Ray Train gives up. -1: no limit.
+            config: Says how many failures there may be; an elastic run loses nodes without counting them.
         """
-        self._coordinator, self._max_failures, self._count = coordinator, max_failures, 0
+        self._coordinator, self._max_failures, self._count = coordinator, config.run.max_failures, 0
+        self._is_elastic, self._nodes = config.scaling.is_elastic, living_nodes()
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Ends the run at once, by raising, or lets Ray Train restart the workers.
 
         Raises:
             RayscribeError: the error would recur, or a stop was requested.
+            TooManyFailuresError: there were more than may be.
         """
         combined = WorkerGroupError("", worker_exceptions)
         error = root_cause_of(combined)
+        if self._is_elastic and isinstance(error, LostWorkerError):
+            error = root_cause_of(combined, lost_nodes=lost_nodes(self._nodes, wait_s=NODE_GOES_TOO_S))
         if error.final:
             raise error
         if stop_requested(self._coordinator):
             raise StoppedError(f"stopped without a new checkpoint, since the workers failed meanwhile: {error}")
-        if not is_preemption(combined):
-            self._count += 1
-        if self._max_failures < 0 or self._count <= self._max_failures:
-            count = f"{self._count} of at most {self._max_failures}" if self._max_failures >= 0 else f"{self._count}"
-            self._coordinator.add_line.remote(f"the workers restart from the last checkpoint ({count}): {error}")
-            self._coordinator.set_phase.remote(WAITING)
+        counts = not (
+            is_preemption(combined)
+            or isinstance(error, RegroupError)
+            or (self._is_elastic and isinstance(error, LostNodeError))
+        )
+        self._count += counts
+        if 0 <= self._max_failures < self._count:
+            raise TooManyFailuresError(worker_exceptions)
+        of_all = f"{self._count} of at most {self._max_failures}" if self._max_failures >= 0 else f"{self._count}"
+        count = of_all if counts else "not counted"
+        self._coordinator.add_line.remote(f"the workers restart from the last checkpoint ({count}): {error}")
+        self._coordinator.set_phase.remote(WAITING)
+        self._nodes = living_nodes()

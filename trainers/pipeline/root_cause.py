@@ -4,7 +4,7 @@ Errors are recognized by the names of their classes, so that neither Ray nor tor
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from trainers.distributed.out_of_memory import ADVICE, CLASSES, is_out_of_memory
 from trainers.errors import LostNodeError, LostWorkerError, MemoryExhaustedError, ProgramError, RayscribeError
@@ -26,6 +26,8 @@ CONNECTION_TEXTS = (
     "NCCL communicator",
     "Timed out waiting",
 )
+# Ray Train has waited in vain for room for the workers: after a lost node, for that.
+NO_ROOM_CLASSES = {"WorkerGroupStartupTimeoutError"}
 # Errors that do not pass by themselves; their subclasses have names of their own, and may.
 PROGRAM_CLASSES = {
     "AssertionError",
@@ -39,6 +41,22 @@ PROGRAM_CLASSES = {
     "TypeError",
     "ValueError",
 }
+
+
+class TooManyFailuresError(Exception):
+    """Workers failed more often than `run.max_failures` allows.
+
+    Attributes:
+        worker_failures: The error of each rank that failed last.
+    """
+
+    def __init__(self, worker_failures: Mapping[int, Exception]):
+        """Takes the errors of the ranks."""
+        super().__init__(worker_failures)
+        self.worker_failures = dict(worker_failures)
+
+    def __str__(self) -> str:
+        return "the workers failed too often"
 
 
 def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "training") -> RayscribeError:
@@ -60,7 +78,9 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     if node is not None:
         return LostNodeError(f"{doing}: a node was lost: {last_line(node)}")
     worker = next(filter(is_lost_worker, found), None)
-    other = next((item for item in root_errors(error) if not is_connection_error(item)), None)
+    follows = NO_ROOM_CLASSES if lost_nodes else set()
+    others = (item for item in root_errors(error) if not is_connection_error(item) and name(item) not in follows)
+    other = next(others, None)
     if worker is None and other is not None:
         kind = ProgramError if name(other) in PROGRAM_CLASSES else RayscribeError
         return kind(f"{doing} failed: {name(other)}: {first_line(other)}")

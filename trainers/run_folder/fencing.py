@@ -133,8 +133,11 @@ class GroupWriter(Writer):
         """The writer of a worker group, not opened."""
         return cls(folder, Journal(folder), attempt, Group(attempt, group))
 
-    def open(self) -> State:
+    def open(self, workers: int) -> State:
         """Takes over from the group before, whose metrics count up to this moment.
+
+        Args:
+            workers: Number of its ranks.
 
         Raises:
             FencedError: a later attempt has begun.
@@ -149,10 +152,31 @@ class GroupWriter(Writer):
                 "kind": "opened",
                 "attempt": self.attempt,
                 "group": self.group.id,
+                "workers": workers,
                 "sealed": _seal(self.folder, state),
             }
 
         return self.journal.append(decide)
+
+    def resize(self, step: int, workers: int) -> str | None:
+        """Enters from which step on the group trains, where it has another number of workers than the one before.
+
+        Args:
+            step: Optimizer steps before it.
+            workers: Number of its ranks.
+
+        Returns:
+            What changes, as a line; None: nothing does.
+
+        Raises:
+            FencedError: the journal names another.
+        """
+        before = self.check().workers
+        if before in (None, workers):
+            return None
+        change = {"step": step, "from": before, "to": workers}
+        self.append(lambda _: {"kind": "resized", "attempt": self.attempt, "group": self.group.id, **change})
+        return f"from step {step} on there are {workers} workers, before {before}"
 
     def holds(self, state: State) -> bool:
         """See Writer."""

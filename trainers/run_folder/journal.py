@@ -6,7 +6,9 @@ somebody else created it first, read that and decide again. So an attempt that w
 that another has taken over, and what it wrote in the meantime is in no entry: to every reader it does not exist.
 
     opened      {attempt, driver, experiment, takes_over, sealed}   a driver begins an attempt
-    opened      {attempt, group, sealed}                            a worker group of the attempt may write from now on
+    opened      {attempt, group, workers, sealed}                   a worker group of the attempt may write from now on
+    resized     {attempt, group, step, from, to}                    from this step on it trains with another number of
+                                                                    workers than the group before
     prepared    {attempt, processor}                                attempts/<k>/ holds what the run folder's root shows
     checkpoint  {checkpoint, removes}                               it is complete; those removed are deleted after
     quarantined {name}                                              a checkpoint was found damaged (0.1: set_aside)
@@ -85,6 +87,23 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Resize:
+    """A change of the number of workers.
+
+    Attributes:
+        step: Optimizer steps before it.
+        before: Number of workers up to then.
+        after: Number of workers from then on.
+        attempt: The attempt that trains with them.
+    """
+
+    step: int
+    before: int
+    after: int
+    attempt: int
+
+
+@dataclass(frozen=True)
 class Finished:
     """The result of a run.
 
@@ -117,6 +136,8 @@ class State:
         quarantined: Names of damaged ones, whose files stay.
         groups: All worker groups that ever might write, in order.
         finished: The last result.
+        workers: Number of workers that train. None: an earlier version, which did not enter it.
+        resizes: All changes of it, in order.
     """
 
     number: int = 0
@@ -130,6 +151,8 @@ class State:
     quarantined: frozenset[str] = frozenset()
     groups: tuple[Group, ...] = ()
     finished: Finished | None = None
+    workers: int | None = None
+    resizes: tuple[Resize, ...] = ()
 
     @property
     def has_begun(self) -> bool:
@@ -226,7 +249,10 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
     sealed = entry["sealed"]
     groups = tuple(replace(item, sealed_bytes=sealed.get(item.id, item.sealed_bytes)) for item in state.groups)
     if "group" in entry:
-        return replace(state, group=entry["group"], groups=(*groups, Group(entry["attempt"], entry["group"])))
+        # Whether they are more or fewer than before is entered once the step is known.
+        workers = state.workers if state.workers is not None else entry.get("workers")
+        opened = Group(entry["attempt"], entry["group"])
+        return replace(state, group=entry["group"], groups=(*groups, opened), workers=workers)
     known = state.experiment is not None and state.experiment["id"] == entry["experiment"]["id"]
     return replace(
         state,
@@ -238,6 +264,11 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
         # The processor of another experiment has other sizes.
         processor=state.processor if known else None,
     )
+
+
+def _resized(state: State, entry: Mapping[str, Any]) -> State:
+    resize = Resize(entry["step"], entry["from"], entry["to"], entry["attempt"])
+    return replace(state, workers=resize.after, resizes=(*state.resizes, resize))
 
 
 def _prepared(state: State, entry: Mapping[str, Any]) -> State:
@@ -262,6 +293,7 @@ def _finished(state: State, entry: Mapping[str, Any]) -> State:
 
 _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
     "opened": _opened,
+    "resized": _resized,
     "prepared": _prepared,
     "checkpoint": _checkpoint,
     "quarantined": _quarantined,

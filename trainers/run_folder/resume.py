@@ -56,7 +56,8 @@ def take_over(
     # Also waits until all nodes are free of earlier groups.
     parts = session.gather(list_parts(others), "waiting for the end of earlier worker groups")
     last_step = session.broadcast(
-        lambda: max((item.step for item in writer.open().checkpoints), default=-1), "opening the worker group"
+        lambda: max((item.step for item in writer.open(session.world_size).checkpoints), default=-1),
+        "opening the worker group",
     )
     found = newest_whole(parts)
     own = [each for rank, each in found if rank == session.rank and each.step > last_step]

@@ -317,7 +317,7 @@ def _describe_stop(loop: Loop) -> str | None:
     newest = loop.rank.session.broadcast(lambda: loop.keeper.newest, "naming the last checkpoint")
     return (
         f"stopped at step {loop.stop.stopped_at}/{loop.last_step}: {newest} is in "
-        f"{loop.rank.folder.storage.url(layout.CHECKPOINTS)}; the same command, or `rayscribe resume`, continues"
+        f"{loop.rank.folder.storage.url(layout.CHECKPOINTS)}"
     )
 
 

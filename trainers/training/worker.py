@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from trainers.distributed.session import LocalSession, Session
-from trainers.errors import FencedError, StoppedError
+from trainers.errors import FencedError, RegroupError, StoppedError
 from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import GroupWriter
@@ -37,6 +37,7 @@ def work(order: WorkOrder, session: Session, watch: Callable[[Loop], None] = lam
     Raises:
         FencedError: another attempt has taken the run over.
         StoppedError: training was stopped on request, and its last checkpoint is stored.
+        RegroupError: the ranks ended on request so that others go on, from a checkpoint that is stored.
     """
     silence_libraries()
     with _entered(order, session) as rank:
@@ -46,7 +47,10 @@ def work(order: WorkOrder, session: Session, watch: Callable[[Loop], None] = lam
         with sharding_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
             stopped = _train(build(rank, start, weights), watch)
             if stopped is not None:
-                raise StoppedError(stopped)
+                reason = session.broadcast(session.regroup_reason, "asking why training ends")
+                if reason is not None:
+                    raise RegroupError(f"{reason}; {stopped}")
+                raise StoppedError(f"{stopped}; the same command, or `rayscribe resume`, continues")
         free_memory()
         finish(rank)
 
@@ -64,7 +68,7 @@ def _entered(order: WorkOrder, session: Session) -> Iterator[Rank]:
     try:
         with StatusWriter(writer.folder, order.attempt if session.is_main_process else None) as status:
             yield Rank(order, session, staging, writer, status)
-    except (FencedError, StoppedError):
+    except (FencedError, StoppedError, RegroupError):
         if session.local_rank == 0:
             staging.remove()
         raise
@@ -87,7 +91,14 @@ def resume(rank: Rank) -> Start | None:
     rank.status.show(Phase.TRAINING, detail="loading the model and the last checkpoint")
     take_over(rank.staging, rank.writer, rank.keeping, rank.session, numbered=rank.order.numbered)
     found = starting_point(rank.staging, rank.writer, rank.session)
-    return Start(*found) if found is not None else None
+    start = Start(*found) if found is not None else None
+    resized = rank.session.broadcast(
+        lambda: rank.writer.resize(start.checkpoint.step if start is not None else 0, rank.session.world_size),
+        "entering the number of workers",
+    )
+    if resized is not None:
+        rank.session.print_from_main(resized)
+    return start
 
 
 def begin_from(rank: Rank) -> Start | None:

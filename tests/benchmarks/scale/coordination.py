@@ -150,7 +150,7 @@ def _resume(size: int) -> float:
         folder = RunFolder(open_storage(f"{temporary}/run"))
         driver = begin(folder)
         first = GroupWriter.of(folder, driver.attempt, "before")
-        first.open()
+        first.open(1)
         upload_staged(staged(Path(temporary) / "staged", 10), first, RetentionPolicy(3, "eval_wer"))
         counts = stack.enter_context(_counting())
         with ThreadPoolExecutor(size) as pool:

@@ -56,6 +56,14 @@ def test_the_long_known_command_line_gives_exactly_these_fields() -> None:
     assert built(LONG_KNOWN) == expected
 
 
+def test_an_elastic_number_of_workers_is_two_numbers() -> None:
+    line = "--model_size tiny --name sr --max_steps 200 --set training.global_batch_size=64 --num-workers"
+    scaling = built(f"{line} 2:8").scaling
+    assert (scaling.is_elastic, scaling.min_workers, scaling.max_workers) == (True, 2, 8)
+    with pytest.raises(SystemExit):
+        built(f"{line} 2:many")
+
+
 def test_a_short_training_warms_up_for_a_tenth_of_it() -> None:
     assert built("--model_size tiny --name sr --max_steps 200").training.warmup_steps == 20
     assert built("--model_size tiny --name sr --max_steps 200 --warmup_steps 0").training.warmup_steps == 0

@@ -20,6 +20,7 @@ from trainers.errors import ConfigError
 SPECS = sorted((Path(__file__).parents[3] / "jobs" / "specs").glob("*.yaml"))
 DEMO: dict[str, Any] = {"data.train": None, "data.validation": None, "data.demo": {}}
 
+ELASTIC: dict[str, Any] = {"scaling.num_workers": {"min": 2, "max": 4}, "training.global_batch_size": 8}
 MATCHED = {
     "model.init": "pretrained",
     "model.name_or_path": "openai/whisper-tiny",
@@ -168,6 +169,25 @@ class TestFaults:
             ({"run.name": "prepared"}, "run.name: is a folder that Rayscribe keeps beside the runs"),
             ({"run.max_failures": -2}, "run.max_failures"),
             ({"scaling.num_workers": 10**400}, "scaling.num_workers"),
+            ({"scaling.num_workers": "many"}, "scaling.num_workers: Input should be a valid integer"),
+            ({"scaling.num_workers": {"min": 2}}, "scaling.num_workers.max: missing"),
+            ({"scaling.num_workers": {"min": 0, "max": 2}}, "scaling.num_workers.min: Input should be greater than 0"),
+            ({"scaling.num_workers": {"min": 3, "max": 2}}, "scaling.num_workers: min 3 is more than max 2: exchange"),
+            (
+                {"scaling.num_workers": {"min": 1, "max": 2, "most": 2}},
+                "num_workers.most: unknown key; the keys here are min",
+            ),
+            ({**ELASTIC, "training.global_batch_size": None}, "2 to 4, and a step's utterances would change with it"),
+            (
+                {**ELASTIC, "training.global_batch_size": None, "training.max_batch_duration_s": 9},
+                "set training.global_batch_size to how many one step takes, without training.max_batch_duration_s",
+            ),
+            ({**ELASTIC, "training.global_batch_size": 3}, "less than scaling.num_workers.max × training.gradient_acc"),
+            ({**ELASTIC, "strategy.name": "deepspeed"}, "a shard of each worker, which another number of workers"),
+            (
+                {**ELASTIC, "strategy.name": "fsdp", "scaling.use_gpu": True},
+                "set strategy.name: ddp, or scaling.num_workers: 4",
+            ),
             ({"scaling.resources_per_worker": {"CPU": 1e308}}, "scaling.resources_per_worker.CPU"),
         ],
     )

@@ -406,6 +406,16 @@ def test_an_extension_that_changes_nothing_is_said() -> None:
     assert second.lengths == [Length(8, None)]
 
 
+def test_a_run_goes_on_with_an_elastic_number_of_workers_and_the_same_global_batch() -> None:
+    first = config({**FIRST, "scaling.num_workers": 2, "training.global_batch_size": 4})
+    elastic = {"scaling.num_workers": {"min": 1, "max": 3}, "training.global_batch_size": 4}
+    second = again(started(first), first, config({**FIRST, **elastic}))
+    assert second.changes[0] == "scaling.num_workers: 2 → {'min': 1, 'max': 3}"
+    assert not second.exact
+    with pytest.raises(ResumeError, match=r"training\.utterances_per_step: 4 → 5"):
+        again(started(first), first, config({**FIRST, **elastic, "training.global_batch_size": 5}))
+
+
 class TestShards:
     ZERO: ClassVar[dict[str, Any]] = {
         **FIRST,

@@ -43,7 +43,7 @@ def test_as_many_workers_as_fit_on_the_node(recipe: TrainConfig, changes: dict[s
 def test_the_global_batch_of_the_recipe_holds(recipe: TrainConfig, cpus: int) -> None:
     config = apply_placement(recipe, place_demo(recipe, {**NODE, "CPU": float(cpus)}))
     assert config.training.global_batch_size == 32
-    assert config.training.per_device_train_batch_size * config.scaling.num_workers >= 32
+    assert config.training.per_device_train_batch_size * config.scaling.max_workers >= 32
     assert config.training.max_steps == recipe.training.max_steps
 
 

@@ -4,8 +4,17 @@ import pytest
 from pyarrow import fs
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.ray_configs import checkpoint_config, failure_config, run_config, scaling_config, torch_config
+from trainers.pipeline.ray_configs import (
+    NEVER_S,
+    STALE_PLANS,
+    checkpoint_config,
+    failure_config,
+    run_config,
+    scaling_config,
+    torch_config,
+)
 
+ELASTIC = {"min": 2, "max": 4}
 SCORE = {"checkpoint.checkpoint_score_attribute": "eval_wer"}
 
 
@@ -25,6 +34,11 @@ class TestScaling:
         assert scaling.use_gpu is True
         assert scaling.resources_per_worker == {"CPU": 4, "GPU": 0.5}
         assert scaling.placement_strategy == "STRICT_SPREAD"
+
+    def test_an_elastic_number_is_ray_s_which_leaves_a_change_of_size_to_us(self) -> None:
+        scaling: Any = scaling_config(config({"scaling.num_workers": ELASTIC, "training.global_batch_size": 8}))
+        assert (scaling.num_workers, scaling.min_workers, scaling.max_workers) == ((2, 4), 2, 4)
+        assert scaling.elastic_resize_monitor_interval_s == NEVER_S
 
     @pytest.mark.parametrize(
         ("changes", "expected"),
@@ -55,9 +69,15 @@ def test_every_checkpoint_field_reaches_ray(number: int | None, attribute: str) 
     assert made.checkpoint_score_order == "min"
 
 
-@pytest.mark.parametrize("number", [-1, 0, 7])
-def test_the_number_of_failures_reaches_ray(number: int) -> None:
-    assert failure_config(config({"run.max_failures": number})).max_failures == number
+@pytest.mark.parametrize(
+    ("number", "workers", "expected"), [(-1, 1, -1), (0, 1, 0), (7, 1, 7), (7, ELASTIC, STALE_PLANS), (-1, ELASTIC, -1)]
+)
+def test_ray_limits_the_errors_of_its_controller_and_leaves_those_of_workers_to_us(
+    number: int, workers: Any, expected: int
+) -> None:
+    changes = {"run.max_failures": number, "scaling.num_workers": workers, "training.global_batch_size": 8}
+    made: Any = failure_config(config(changes))
+    assert (made.max_failures, made.max_preemption_failures, made.controller_failure_limit) == (-1, -1, expected)
 
 
 def test_each_attempt_is_a_run_of_its_own_for_ray() -> None:
@@ -74,7 +94,7 @@ def test_each_attempt_is_a_run_of_its_own_for_ray() -> None:
     assert made.storage_path == "bucket/runs/mine/attempts/5/ray"
     assert made.storage_filesystem is filesystem
     assert made.failure_config is not None
-    assert made.failure_config.max_failures == 2
+    assert made.failure_config.max_failures == -1
     assert made.checkpoint_config is not None
     assert made.checkpoint_config.num_to_keep == 4
 

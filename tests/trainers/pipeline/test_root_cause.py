@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError, NodeDiedError, OutOfMemoryError, RayTaskError
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from trainers.errors import (
@@ -18,7 +18,13 @@ from trainers.errors import (
     RayscribeError,
     StorageError,
 )
-from trainers.pipeline.root_cause import converting_memory_errors, is_preemption, only_connection_errors, root_cause_of
+from trainers.pipeline.root_cause import (
+    TooManyFailuresError,
+    converting_memory_errors,
+    is_preemption,
+    only_connection_errors,
+    root_cause_of,
+)
 
 CLOSED = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28874. Check the logs of the remote worker")
 HUNG = RuntimeError("[transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete")
@@ -101,6 +107,19 @@ def test_a_worker_that_went_with_its_node_is_a_lost_node() -> None:
     for error in (group(unhealthy(UNAVAILABLE)), group(CLOSED), group(CLOSED, unhealthy(KILLED))):
         assert type(root_cause_of(error, lost_nodes=1)) is LostNodeError
     assert type(root_cause_of(group(ValueError("bad 7")), lost_nodes=1)) is ProgramError
+
+
+def test_workers_without_room_after_a_lost_node_are_a_lost_node() -> None:
+    error = ControllerError(WorkerGroupStartupTimeoutError(3))
+    assert type(root_cause_of(error, lost_nodes=1)) is LostNodeError
+    assert type(root_cause_of(error)) is RayscribeError
+
+
+def test_failing_too_often_has_the_causes_of_the_last_failure() -> None:
+    error = ControllerError(TooManyFailuresError({0: CLOSED, 1: unhealthy(KILLED)}))
+    for item in (error, ControllerError(pickle.loads(pickle.dumps(error.controller_failure)))):
+        assert type(root_cause_of(item)) is LostWorkerError
+        assert type(root_cause_of(item, lost_nodes=1)) is LostNodeError
 
 
 def test_only_connection_errors_are_worth_waiting_for() -> None:

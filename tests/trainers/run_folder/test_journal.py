@@ -15,7 +15,8 @@ from tests.s3 import FaultProxy
 from tests.trainers.run_folder.writers import begin, first_group, group_of
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import FencedError, ResumeError
-from trainers.run_folder.journal import Journal, State, fold, metrics_of
+from trainers.run_folder.fencing import GroupWriter
+from trainers.run_folder.journal import Journal, Resize, State, fold, metrics_of
 from trainers.run_folder.layout import JOURNAL, RunFolder
 from trainers.storage import Storage, open_storage
 
@@ -186,6 +187,27 @@ def test_attempts_by_hand_count_on_and_those_of_a_service_are_given(folder: RunF
         with pytest.raises(FencedError, match=f"taken this run over, so attempt {number} ends here"):
             begin(folder, number=number)
     assert begin(folder).attempt == 6
+
+
+def test_a_change_of_the_number_of_workers_is_entered_with_its_step(folder: RunFolder) -> None:
+    driver = begin(folder)
+    for name, workers, step, line in (
+        ("x", 3, 0, None),
+        ("y", 2, 40, "from step 40 on there are 2 workers, before 3"),
+        ("z", 2, 60, None),
+    ):
+        writer = GroupWriter.of(driver.folder, driver.attempt, name)
+        writer.open(workers)
+        assert writer.resize(step, workers) == line
+    # One that ended before it had a checkpoint to train from has changed nothing.
+    GroupWriter.of(driver.folder, driver.attempt, "gone").open(1)
+    last = GroupWriter.of(driver.folder, driver.attempt, "last")
+    last.open(4)
+    assert last.resize(60, 4) == "from step 60 on there are 4 workers, before 2"
+    state = Journal(folder).read()
+    assert (state.workers, state.resizes) == (4, (Resize(40, 3, 2, 1), Resize(60, 2, 4, 1)))
+    with pytest.raises(FencedError):
+        writer.resize(80, 5)
 
 
 def test_drivers_that_race_get_attempts_of_their_own(folder: RunFolder) -> None:

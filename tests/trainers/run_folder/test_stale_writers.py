@@ -134,7 +134,7 @@ def drive(folder: RunFolder, number: int, staging: Path) -> None:
 def train(folder: RunFolder, number: int, name: str, staging: Path) -> None:
     """A worker group: opens, trains two steps from the newest checkpoint, finds the one before damaged, delivers."""
     writer = GroupWriter.of(folder, number, f"{number}{name}")
-    state = writer.open()
+    state = writer.open(1)
     sweep(writer)
     begin = max((item.step for item in state.checkpoints), default=0)
     for step in (begin + 1, begin + 2):

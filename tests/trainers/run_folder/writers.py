@@ -24,7 +24,7 @@ def begin(folder: RunFolder, number: int | None = None) -> Driver:
 def group_of(driver: Driver, name: str) -> GroupWriter:
     """A worker group of a driver's attempt that has opened."""
     writer = GroupWriter.of(driver.folder, driver.attempt, name)
-    writer.open()
+    writer.open(1)
     return writer
 
 

@@ -60,7 +60,7 @@ def one_step(rank: int, job: Job) -> None:
 
 def train_rank(rank: int, job: Job, kind: type[SpeechTrainer]) -> tuple[LocalSession, SpeechTrainer]:
     """Trains one rank for `training.max_steps` steps."""
-    workers = job.config.scaling.num_workers
+    workers = job.config.scaling.max_workers
     torch.set_num_threads(1)
     silence_libraries()
     if workers > 1:

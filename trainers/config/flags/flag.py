@@ -43,6 +43,16 @@ def _steps(text: str) -> int:
         ) from None
 
 
+def _range(text: str) -> int | dict[str, int]:
+    first, colon, last = text.partition(":")
+    try:
+        return {"min": int(first), "max": int(last)} if colon else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write a whole number, or the fewest and the most, e.g. 2:8"
+        ) from None
+
+
 def _mapping(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -61,6 +71,7 @@ SWITCH = Kind("True, False", _boolean, "?", True)
 SWITCH_OR_TEXT = Kind("True, False, or a text", _switch_or_text, "?", True)
 WHOLE = Kind("a whole number", int)
 STEPS = Kind("optimizer steps", _steps)
+RANGE = Kind("a whole number, or MIN:MAX", _range)
 NUMBER = Kind("a number", float)
 TEXT = Kind("a text", str)
 WORDS = Kind("texts", str, "+")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from trainers.config.flags.flag import NUMBER, SWITCH, TEXT, WHOLE, WORDS, Flag
+from trainers.config.flags.flag import NUMBER, RANGE, SWITCH, TEXT, WHOLE, WORDS, Flag
 
 DEFAULT_DATASET = "google/fleurs"
 SCORES = ("wer", "cer", "ser")
@@ -149,7 +149,7 @@ RUN = (
     ),
     Flag("run-name", TEXT, "run.name", help="name of the run"),
     Flag("storage-path", TEXT, "run.storage_path", help="folder or s3:// URL of runs"),
-    Flag("num-workers", WHOLE, "scaling.num_workers", help="training workers"),
+    Flag("num-workers", RANGE, "scaling.num_workers", help="training workers; 2:8 is elastic, from 2 to 8"),
     Flag("use-gpu", SWITCH, "scaling.use_gpu", help="one GPU for each worker"),
     Flag("seed", WHOLE, "run.seed", help="seed"),
     Flag(

@@ -1,8 +1,9 @@
 """The config's scaling part: how many workers, and what each takes. See `schema`."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from trainers.config.parts.part import Part, Positive
 
@@ -13,10 +14,45 @@ BACKEND = r"^[a-z0-9]+(:[a-z0-9]+(,[a-z0-9]+:[a-z0-9]+)*)?$"
 ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 
 
+MAX_WORKERS = 100_000
+
+
+class WorkerRange(Part):
+    """An elastic number of workers: as many as the cluster has room for, within bounds."""
+
+    min: Positive = Field(le=MAX_WORKERS, description="Fewest workers to train with; below, training waits.")
+    max: Positive = Field(le=MAX_WORKERS, description="Most workers to train with; a queue charges these.")
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}: exchange them")
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.min} to {self.max}"
+
+
+def _kind_of_count(value: Any) -> str:
+    return RANGE if isinstance(value, Mapping | BaseModel) else COUNT
+
+
+# Kinds of `num_workers`, for the messages about a wrong one.
+COUNT, RANGE = "a number", "a range"
+WorkerCount = Annotated[
+    Annotated[int, Field(gt=0, le=MAX_WORKERS), Tag(COUNT)] | Annotated[WorkerRange, Tag(RANGE)],
+    Discriminator(_kind_of_count),
+]
+
+
 class ScalingPart(Part):
     """How many workers there are, and what each takes. Ray's words."""
 
-    num_workers: Positive = Field(1, le=100_000, description="Training workers, one process each.")
+    num_workers: WorkerCount = Field(
+        1,
+        description="Training workers, one process each. {min: 2, max: 8}: elastic, as many of them as the cluster has "
+        "room for at any time; needs training.global_batch_size.",
+    )
     use_gpu: bool = Field(False, description="One GPU for each worker.")
     resources_per_worker: dict[str, ResourceAmount] = Field(
         default_factory=dict,
@@ -37,6 +73,21 @@ class ScalingPart(Part):
         if self.backend == "nccl" and not self.use_gpu:
             raise ValueError("backend nccl needs GPUs, and use_gpu is false: set backend: gloo, or use_gpu: true")
         return self
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of workers may change while they train."""
+        return isinstance(self.num_workers, WorkerRange)
+
+    @property
+    def min_workers(self) -> int:
+        """The fewest workers that train."""
+        return self.num_workers.min if isinstance(self.num_workers, WorkerRange) else self.num_workers
+
+    @property
+    def max_workers(self) -> int:
+        """The most workers that train, which are charged."""
+        return self.num_workers.max if isinstance(self.num_workers, WorkerRange) else self.num_workers
 
     @property
     def worker_resources(self) -> dict[str, float]:

@@ -183,8 +183,14 @@ def refuse_contradictions(part: StrategyPart, adapt: AdaptPart, training: Traini
             f"strategy.name {part.name} shards what adapt.method lora does not train: an adapter's optimizer is small; "
             "set strategy.name: ddp"
         )
+    if part.is_sharded and scaling.is_elastic:
+        problems.append(
+            f"strategy.name {part.name} stores a checkpoint as a shard of each worker, which another number of "
+            f"workers does not load, and scaling.num_workers is {scaling.num_workers}: set strategy.name: ddp, or "
+            f"scaling.num_workers: {scaling.max_workers}"
+        )
     if part.ds_config is not None:
-        problems += contradictions(part.ds_config, training, scaling.num_workers)
+        problems += contradictions(part.ds_config, training, scaling.max_workers)
     if part.offload_optimizer == "nvme" and "optim" in training.training_args:
         problems.append(
             f"training.training_args.optim is {training.training_args['optim']}, but an optimizer whose state is on "
