@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from cluster_configs.rendering.cluster_spec import ClusterSpec
 from jobs.api.server.app import make_app
 from jobs.api.server.dependencies import Backend
 from jobs.cli.app import app as command_line
@@ -54,7 +55,7 @@ def _part(
 ) -> Iterator[str]:
     """A table of a part's own fields, then its parts; `of` is the field that holds it."""
     fields = {name: field for name, field in model.model_fields.items() if name not in skip}
-    parts = {name: part for name, field in fields.items() if (part := _model_of(field.annotation)) is not None}
+    parts = {name: found for name, field in fields.items() if (found := _models_of(field.annotation))}
     plain = {name: field for name, field in fields.items() if name not in parts}
     if key:
         yield from [f"{'#' * level} `{key}`", ""]
@@ -65,8 +66,9 @@ def _part(
         yield from ["| field | default | what |", "| --- | --- | --- |"]
         yield from (_row(name, field) for name, field in plain.items())
         yield ""
-    for name, part in parts.items():
-        yield from _part(part, f"{key}.{name}" if key else name, level=level, of=fields[name])
+    for name, found in parts.items():
+        for part in found:
+            yield from _part(part, f"{key}.{name}" if key else name, level=level, of=fields[name])
 
 
 def _row(name: str, field: FieldInfo) -> str:
@@ -88,11 +90,25 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The part that a field holds: itself, or null, or under names of the user's own."""
+def _models_of(annotation: Any) -> list[type[BaseModel]]:
+    """The parts that a field may hold: itself, or null, or under names of the user's own, or one of several."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for item in get_args(annotation) if (found := _model_of(item)) is not None), None)
+        return [annotation]
+    return [found for item in get_args(annotation) for found in _models_of(item)]
+
+
+def spec_page() -> str:
+    """Every key of a cluster spec."""
+    lines = [
+        NOTICE,
+        "# Cluster spec",
+        "",
+        "One YAML file describes a cluster; `rayscribe cluster render` makes the file of a target of it, see",
+        "[Clusters](clusters.md). Unknown keys are errors that suggest the right one, and `--set key.subkey=value`",
+        "overrides a field. A secret is named, and never written down.",
+        "",
+    ]
+    return "\n".join([*lines, *_part(ClusterSpec, "")]) + "\n"
 
 
 def cli_page() -> str:
@@ -218,6 +234,7 @@ def _below(error: type[RayscribeError]) -> Iterator[type[RayscribeError]]:
 
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": config_page,
+    "cluster-spec.md": spec_page,
     "command-line.md": cli_page,
     "flags.md": flags_page,
     "http-api.md": http_page,
