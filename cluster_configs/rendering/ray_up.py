@@ -212,10 +212,11 @@ def _comments(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
         "setup_commands": "On every node, before Ray starts. The last fails where versions differ from the client's.",
         "head_start_ray_commands": "The dashboard listens on loopback: `rayscribe cluster dashboard` forwards its "
         "port. A stopped job has the time to store a checkpoint.",
-        "worker_start_ray_commands": f"Open between the nodes, and to nobody else: {GCS_PORT}, 8076-8079, "
-        f"{METRICS_PORT} (metrics, for Prometheus too), 52365 and 10002-19999.",
+        "worker_start_ray_commands": f"Open between the nodes, and to nobody else: {GCS_PORT} and 10001 (head), "
+        f"8076-8079, {METRICS_PORT} (metrics, for Prometheus too), 52365 and 10002-19999.",
     }
     if isinstance(part, LocalPart):
+        found["head_start_ray_commands"] += " Ray's newer autoscaler would count the head as a worker."
         found["provider"] = "Addresses by which the hosts reach each other. All of the workers join."
         return found | _docker_comment(spec)
     cpus = f"{spec.head.ray_cpus} CPUs take" if spec.head.ray_cpus else "it takes no"
