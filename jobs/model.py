@@ -79,6 +79,7 @@ class Progress(Record):
     full_context_wer: float | None = None
     eta_s: float | None = None
     checkpoint_s: float | None = None
+    workers: int | None = None
     detail: str = ""
     at_s: float = 0.0
 

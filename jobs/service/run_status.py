@@ -76,10 +76,12 @@ def _staleness(progress: Progress | None, stale_s: float, run_folder: str) -> st
 
 
 def describe(progress: Progress) -> str:
-    """`step 37/200 · loss 1.2345 · WER 12.30% · ETA 2 min`, or what else the status says."""
+    """`step 37/200 · 3 workers · loss 1.2345 · WER 12.30% · ETA 2 min`, or what else the status says."""
     parts = []
     if progress.step is not None:
         parts.append(f"step {progress.step}/{progress.max_steps}")
+    if progress.workers is not None:
+        parts.append("1 worker" if progress.workers == 1 else f"{progress.workers} workers")
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4f}")
     if progress.wer is not None:

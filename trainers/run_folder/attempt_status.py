@@ -125,7 +125,8 @@ class StatusWriter:
             phase: What the attempt does.
             numbers: Of `step`, `max_steps`, `loss`, `wer` and
                 `full_context_wer` (percent, of the last validation), `eta_s`, `checkpoint_s`
-                (seconds that storing the last checkpoint took) and `detail` those that have changed; a detail holds
+                (seconds that storing the last checkpoint took), `workers`
+                (of an elastic run) and `detail` those that have changed; a detail holds
                 until the next change.
         """
         with self._condition:

@@ -88,7 +88,8 @@ def free_memory() -> None:
 
 def resume(rank: Rank) -> Start | None:
     """Takes over from the worker group before, and fetches the run's checkpoint to go on from; None: it has none."""
-    rank.status.show(Phase.TRAINING, detail="loading the model and the last checkpoint")
+    elastic = {"workers": rank.session.world_size} if rank.config.scaling.is_elastic else {}
+    rank.status.show(Phase.TRAINING, detail="loading the model and the last checkpoint", **elastic)
     take_over(rank.staging, rank.writer, rank.keeping, rank.session, numbered=rank.order.numbered)
     found = starting_point(rank.staging, rank.writer, rank.session)
     start = Start(*found) if found is not None else None

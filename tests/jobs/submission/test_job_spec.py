@@ -44,6 +44,11 @@ def test_the_gang_is_all_workers_and_the_cpu_that_ray_data_needs(tmp_path: Path)
     assert load(tmp_path).config.gang.total == {"CPU": 9.0, "GPU": 2.0}
 
 
+def test_an_elastic_run_is_charged_its_most_workers(tmp_path: Path) -> None:
+    spec = load(tmp_path, "scaling.num_workers={min: 1, max: 3}", "training.global_batch_size=64")
+    assert (spec.config.gang.num_workers, spec.config.gang.total["GPU"]) == (3, 3.0)
+
+
 def test_a_variable_of_the_job_is_left_for_the_node(tmp_path: Path) -> None:
     data = {"train": "${SPEECH}/train.csv", "validation": "/data/valid.csv"}
     job = {"runtime_env": {"env_vars": {"SPEECH": "/there"}}}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ray._private.state import state
+from ray.scripts.scripts import cli
 from transformers import Seq2SeqTrainer
 
 from tests.trainers.synthetic import config
@@ -53,6 +54,15 @@ def test_a_process_that_sees_several_gpus_trains_on_one(tmp_path: Path) -> None:
     arguments._n_gpu = 3
     assert arguments.n_gpu == 3
     assert on_one_device(arguments).n_gpu == 1
+
+
+def test_ray_s_global_state_knows_which_nodes_are_taken_away() -> None:
+    assert parameters(state.get_draining_nodes) == []
+
+
+def test_ray_s_command_drains_a_node() -> None:
+    options = {name for parameter in cli.commands["drain-node"].params for name in parameter.opts}
+    assert {"--address", "--node-id", "--reason", "--reason-message", "--deadline-remaining-seconds"} <= options
 
 
 def test_ray_s_global_state_knows_how_far_the_cluster_may_grow() -> None:
