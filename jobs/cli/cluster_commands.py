@@ -49,7 +49,7 @@ def up(
     local: Annotated[bool, typer.Option("--local", help="Start a Ray of this machine alone.")] = False,
     name: Annotated[str, typer.Option(help="Of --local: name of the cluster.")] = LOCAL_NAME,
     num_cpus: Annotated[
-        int | None, typer.Option(min=1, help="Of --local: logical CPUs. Default: as many as there are.")
+        int | None, typer.Option(min=1, help="Of --local: logical CPUs. Default: as many as there are, but 4 at least.")
     ] = None,
     dashboard_port: Annotated[
         int | None, typer.Option(min=1024, max=65535, help="Of --local: port of the dashboard. Default: any free one.")
@@ -147,7 +147,7 @@ def _before_down(record: "ClusterRecord", *, force: bool, with_logs: bool) -> No
         working = RayJobs(cluster_address(record.name)).working_jobs()
         if working and not force:
             raise ConflictError(
-                f"{len(working)} jobs run on {record.name} ({', '.join(working[:3])}): stop them (rayscribe stop RUN), "
+                f"jobs run on {record.name} ({', '.join(working[:3])}): stop them (rayscribe stop RUN), "
                 "or end them with it: --force"
             )
         if with_logs:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobs.clusters.cluster import JobInfo
-from jobs.errors import ClusterError, ConflictError
+from jobs.errors import ClusterError, ConflictError, JobLostError
 from jobs.scheduler.policy import Capacity
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
 
@@ -39,6 +39,7 @@ class FakeCluster:
         submits: Every call of submit, including repeated ones.
         down: Whether it does not respond.
         breaks: Submission ids whose submit raises an unexpected error.
+        takes_no_jobs: Whether it is up without an agent that starts jobs.
     """
 
     cpus: float = 8.0
@@ -48,12 +49,15 @@ class FakeCluster:
     submits: list[str] = field(default_factory=list)
     down: bool = False
     breaks: set[str] = field(default_factory=set)
+    takes_no_jobs: bool = False
 
     def submit(self, request: SubmitRequest) -> bool:
         """Accepts each submission id once."""
         self._respond()
         if request.submission_id in self.breaks:
             raise TypeError("odd")
+        if self.takes_no_jobs:
+            raise JobLostError("http://fake takes no jobs")
         self.submits.append(request.submission_id)
         if (job := self.jobs.get(request.submission_id)) is not None:
             if job.request.metadata[METADATA_UID] != request.metadata[METADATA_UID]:

@@ -30,6 +30,8 @@ AGENT_CLASH = "Usually another Ray on the same host holds the agent's port, 5236
 ALREADY_EXISTS = "already exists"
 NOT_FOUND = "does not exist"
 START_TIMEOUT_S = 60.0
+# A whole Ray takes this long on a machine that is busy.
+UP_TIMEOUT_S = 180.0
 # Uploading the working directory is part of submitting.
 SUBMIT_TIMEOUT_S = 300.0
 POLL_S = 0.5
@@ -67,7 +69,7 @@ class RayJobs:
         Raises:
             ClusterError: it has not come up in time.
         """
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + UP_TIMEOUT_S
         while True:
             try:
                 jobs = cls(address)

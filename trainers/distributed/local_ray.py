@@ -6,6 +6,7 @@ the second one find no agent. `ray stop` ends every Ray of the machine; here eac
 
 import contextlib
 import ctypes
+import math
 import os
 import random
 import re
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ PORTS = (
 FREE_PORTS = range(20_000, 32_000)
 # A socket's path has 107 bytes at most, of which Ray's own part takes about 70.
 MAX_FOLDER_BYTES = 36
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 POLL_S = 0.05
 TRIES = 3
 LOG_LINES = 15
@@ -63,11 +64,29 @@ class LocalRay:
         address: host:port that drivers join.
         dashboard: URL of its dashboard, which takes jobs.
         folder: Its temporary folder.
+        ports: Its ports, by the options of `ray start`; empty where they are no longer known.
     """
 
     address: str
     dashboard: str
     folder: Path
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+    def wait_for_agent(self) -> None:
+        """Waits until it takes jobs: its dashboard's agent listens. Ray looks at this port last.
+
+        Raises:
+            ResourceError: names the port that is taken and by what, or has the last lines of its log.
+        """
+        end = time.monotonic() + START_TIMEOUT_S
+        while (ours := processes_of(self.folder)) and time.monotonic() < end:
+            holder = _listener(self.ports["dashboard-agent-listen-port"])
+            if holder is not None and (holder in ours or holder in processes_of(self.folder)):
+                return
+            if holder is not None:
+                break
+            time.sleep(POLL_S)
+        raise ResourceError(f"Ray did not start on this machine: {_reason(self.folder, self.ports)}")
 
     def stop(self) -> None:
         """Ends its processes and removes its folder."""
@@ -103,7 +122,8 @@ def start_ray(
         try:
             process = _launch(folder, ports, num_cpus, environment, outlives_us=outlives_us)
             if _comes_up(process, ports):
-                return LocalRay(f"{LOOPBACK}:{ports['port']}", f"http://{LOOPBACK}:{ports['dashboard-port']}", folder)
+                dashboard = f"http://{LOOPBACK}:{ports['dashboard-port']}"
+                return LocalRay(f"{LOOPBACK}:{ports['port']}", dashboard, folder, ports)
             reason = _reason(folder, ports)
             stop_ray(folder)
         except BaseException:
@@ -179,15 +199,28 @@ def stop_ray(folder: Path) -> None:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """The living processes of the Ray with this temporary folder, but for this one."""
-    found = []
-    for process in psutil.process_iter():
+    """The living processes of the Ray with this temporary folder, but for this one.
+
+    Those that give themselves a title write it over their variables, so what was started by one of a Ray's is one, too.
+    """
+    found: dict[int, psutil.Process] = {}
+    # Older ones come first, and with them those that started others.
+    for process in sorted(psutil.process_iter(), key=_started_s):
         # Those of other users cannot be read, and are not ours.
         with contextlib.suppress(psutil.Error, OSError):
-            marked = process.environ().get(MARK) == str(folder) and process.pid != os.getpid()
-            if marked and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+            if process.status() != psutil.STATUS_ZOMBIE and (
+                process.ppid() in found or process.environ().get(MARK) == str(folder)
+            ):
+                found[process.pid] = process
+    found.pop(os.getpid(), None)
+    return list(found.values())
+
+
+def _started_s(process: psutil.Process) -> float:
+    try:
+        return float(process.create_time())
+    except psutil.Error:
+        return math.inf
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,6 +10,9 @@ from jobs.clusters.remembered.cluster_record import ClusterRecord, check_name, e
 from jobs.errors import ConflictError
 from trainers.distributed.local_ray import MARK, LocalRay, processes_of, start_ray
 
+# Two workers and the CPU of Ray Data fit, as the recipes ask for; on fewer cores they share them.
+LEAST_CPUS = 4
+
 
 def up(
     name: str, *, num_cpus: int | None, dashboard_port: int | None, idle_stop_minutes: int | None, now_s: float
@@ -18,7 +21,7 @@ def up(
 
     Args:
         name: Its name.
-        num_cpus: Logical CPUs. None: as many as there are.
+        num_cpus: Logical CPUs. None: as many as there are, LEAST_CPUS at least.
         dashboard_port: Port of the dashboard. None: any.
         idle_stop_minutes: Minutes without jobs after which it ends itself. None: it stays.
         now_s: The time.
@@ -41,24 +44,18 @@ def up(
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     environment |= {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
-    ray = start_ray(num_cpus=num_cpus, environment=environment, outlives_us=True, dashboard_port=dashboard_port)
+    cpus = num_cpus if num_cpus is not None else max(LEAST_CPUS, os.cpu_count() or 1)
+    ray = start_ray(num_cpus=cpus, environment=environment, outlives_us=True, dashboard_port=dashboard_port)
+    addresses = {"dashboard": ray.dashboard, "address": ray.address, "folder": ray.folder}
+    record = ClusterRecord(name=name, kind="local", created_s=now_s, state="up", **addresses)
+    record.write()
     try:
-        record = ClusterRecord(
-            name=name,
-            kind="local",
-            created_s=now_s,
-            dashboard=ray.dashboard,
-            address=ray.address,
-            folder=ray.folder,
-        )
-        record.write()
+        ray.wait_for_agent()
         RayJobs.when_ready(cluster_address(name))
-        record = record.model_copy(update={"state": "up"})
-        record.write()
         if idle_stop_minutes is not None:
             _start_idle_stop(record, environment, idle_stop_minutes)
     except BaseException:
-        ray.stop()
+        down(record)
         raise
     return record, True
 

@@ -7,9 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from jobs.clusters import ray_private
-from jobs.clusters.ray_jobs import RayJobs
-from jobs.errors import ClusterError
+from jobs.clusters import ray_jobs, ray_private
+from jobs.clusters.ray_jobs import AGENT_CLASH, NO_AGENT, RayJobs
+from jobs.errors import ClusterError, JobLostError
+from tests.jobs.clusters.cluster_contract import contract_request
 from tests.jobs.ledger.builders import wait_until
 
 
@@ -27,3 +28,30 @@ def test_a_dashboard_that_hangs_keeps_no_thread_for_ever(mute: str, monkeypatch:
         with pytest.raises(ClusterError, match=mute):
             RayJobs(mute)
     wait_until(lambda: threading.active_count() <= before, "end of the threads that asked")
+
+
+@pytest.mark.parametrize("clash", [None, "port 52365 is taken by process 7 (ray::DashboardAgent)"])
+def test_a_cluster_without_agents_is_waited_for_once_and_then_says_what_holds_the_port(
+    clash: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def start(self: RayJobs, request: object) -> None:
+        tries.append(request)
+        raise RuntimeError(f"Request failed with status code 500: {NO_AGENT}, please try again later.")
+
+    monkeypatch.setattr(ray_jobs, "JobsClient", lambda url, headers: None)
+    monkeypatch.setattr(ray_jobs, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(ray_jobs, "POLL_S", 0.05)
+    monkeypatch.setattr(ray_jobs, "agent_clash", lambda port: clash)
+    monkeypatch.setattr(RayJobs, "_start", start)
+    jobs = RayJobs("http://127.0.0.1:9")
+    request = contract_request("one", "pass", address="http://127.0.0.1:9")
+    with pytest.raises(JobLostError, match=f"takes no jobs .*{NO_AGENT}") as error:
+        jobs.submit(request)
+    assert (clash or AGENT_CLASH) in str(error.value)
+    first = len(tries)
+    assert first > 1
+    with pytest.raises(JobLostError):
+        jobs.submit(request)
+    assert len(tries) == first + 1

@@ -355,3 +355,16 @@ def _with_one_death(harness: ControllerHarness, after: int) -> str | None:
     harness.check_history()
     assert all(harness.cluster.submits.count(job) <= 2 for job in harness.cluster.jobs)
     return died[0] if died else None
+
+
+def test_a_run_is_stopped_at_once_where_its_cluster_takes_no_jobs(harness: ControllerHarness) -> None:
+    harness.submit("one")
+    harness.cluster.takes_no_jobs = True
+    controller = harness.controller()
+    controller.round()
+    assert harness.ledger.run("one").reason == "http://fake takes no jobs; retrying"
+    harness.ledger.requests.request_stop("one", by="ana", at_s=harness.now_s)
+    controller.round()
+    run = harness.ledger.run("one")
+    assert run.state == RunState.STOPPED
+    assert "no job of it is running: http://fake takes no jobs" in run.reason

@@ -1,13 +1,119 @@
-"""What is read of a file of `ray up`."""
+"""What `ray up` is given, and what its output says to people."""
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from jobs.clusters.remembered.up_down import min_workers
+from jobs.clusters.idle_stop import stop_commands
+from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record
+from jobs.clusters.remembered.logged_command import plain, run_logged, telling
+from jobs.clusters.remembered.up_down import TOKEN_ON_NODES, down, min_workers, name_of, prepared, up
+from jobs.errors import ClusterError, ConflictError
+from trainers.errors import ConfigError
+
+CONTENT = {
+    "cluster_name": "hosts",
+    "provider": {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2"]},
+    "auth": {"ssh_user": "ubuntu"},
+    "file_mounts": {"~/data": "/data"},
+    "head_start_ray_commands": ["ray stop", "export RAY_AUTH_MODE=token; ulimit -n 65536; ray start --head"],
+}
 
 OWN_HOSTS = {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2", "10.0.0.3"]}
 POOLS = {"head": {"min_workers": 0}, "data": {"min_workers": 1}, "gpu": {"min_workers": 2}}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has started nothing."""
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module in the place of Ray's command line, which prints its arguments and fails."""
+    package = tmp_path / "stand_in.py"
+    package.write_text(
+        "import sys\nprint('[1/7] Waiting for SSH')\nprint('Permission denied:', sys.argv[1:3])\nsys.exit(1)\n"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} {package} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return package
+
+
+def test_each_node_gets_the_token_of_this_machine_beside_the_user_s_files() -> None:
+    config = prepared(CONTENT, Path("/home/ana/hosts.token"))
+    assert config["file_mounts"] == {"~/data": "/data", TOKEN_ON_NODES: "/home/ana/hosts.token"}
+    assert {**config, "file_mounts": CONTENT["file_mounts"]} == CONTENT
+
+
+def test_an_idle_stop_runs_on_the_head_with_what_its_ray_was_started_with() -> None:
+    *before, watch = prepared(CONTENT, Path("/t"), 30)["head_start_ray_commands"]
+    assert before == CONTENT["head_start_ray_commands"]
+    assert watch.startswith("export RAY_AUTH_MODE=token; nohup python -m jobs.clusters.idle_stop --minutes 30 ")
+    assert watch.endswith("&")
+
+
+def test_own_hosts_are_stopped_one_by_one_and_the_head_last() -> None:
+    worker, head = stop_commands({**CONTENT, "auth": {"ssh_user": "ubuntu"}})
+    assert (worker[0], worker[-2]) == ("ssh", "ubuntu@10.0.0.2")
+    assert "ray stop" in worker[-1]
+    assert head[0] == "bash" and "ray stop" in head[-1]
+
+
+@pytest.mark.parametrize("content", [{}, {"cluster_name": "x"}, {"cluster_name": 1, "provider": {}}])
+def test_a_file_of_another_kind_is_refused(content: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="neither a file of `ray up` nor a spec"):
+        name_of(content)
+
+
+def test_a_failed_start_says_why_and_is_remembered_so_that_it_can_be_ended(home: Path, ray: Path) -> None:
+    shown: list[str] = []
+    for _ in range(2):
+        with pytest.raises(ClusterError) as error:
+            up(CONTENT, idle_stop_minutes=None, timeout_s=60.0, say=shown.append, now_s=1.0)
+    assert "starting hosts failed (exit code 1):\nPermission denied: ['up'" in str(error.value)
+    assert f"all of it: {home}/clusters/hosts/up.log" in str(error.value)
+    assert [line.split("s  ")[1] for line in shown] == ["[1/7] Waiting for SSH"] * 2
+    record = find_record("hosts")
+    assert record is not None and (record.state, record.provider) == ("starting", "local")
+    assert yaml.safe_load(record.config_path.read_text())["cluster_name"] == "hosts"
+    assert record.token_path.read_text() not in str(error.value)
+
+
+def test_a_cluster_whose_end_failed_stays_remembered(ray: Path) -> None:
+    record = ClusterRecord(name="cloud", kind="ray-up", created_s=1.0, provider="aws")
+    record.write()
+    record.config_path.write_text(yaml.safe_dump({**CONTENT, "provider": {"type": "aws"}}))
+    with pytest.raises(ClusterError, match="ending cloud failed"):
+        down(record, say=lambda line: None)
+    assert find_record("cloud") == record
+
+
+def test_the_name_of_a_ray_of_this_machine_is_not_taken_for_hosts() -> None:
+    ClusterRecord(name="hosts", kind="local", created_s=1.0).write()
+    with pytest.raises(ConflictError, match="rayscribe cluster down hosts"):
+        up(CONTENT, idle_stop_minutes=None, timeout_s=1.0, say=print, now_s=1.0)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    command = ["sh", "-c", "echo cannot reach 10.0.0.2; sleep 600 & wait"]
+    with pytest.raises(ClusterError, match=r"took longer than 1 s:\ncannot reach 10\.0\.0\.2"):
+        run_logged(command, tmp_path / "log", environment=os.environ, timeout_s=1.0, say=print, doing="starting hosts")
+
+
+def test_lines_are_shown_without_colors_and_only_those_that_say_why() -> None:
+    line = "2026-11-22 20:40:32,245\tINFO updater.py:53 -- \x1b[1m[1/7] Waiting\x1b[0m"
+    assert plain(line) == "[1/7] Waiting"
+    assert telling(["fine", "ssh: Connection refused", "", "done"]) == ["ssh: Connection refused"]
+    assert telling(["fine", "", "done"]) == ["fine", "done"]
 
 
 @pytest.mark.parametrize(

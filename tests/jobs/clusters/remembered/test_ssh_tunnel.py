@@ -1,0 +1,91 @@
+"""A forwarded port, with a stand-in for ssh that listens at the port it is given and ends with its input."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token
+from jobs.clusters.remembered.reach import close_tunnels, reach
+from jobs.clusters.remembered.ssh_tunnel import Tunnel
+from jobs.errors import ClusterError, JobLostError
+
+STAND_IN = f"""#!{sys.executable}
+import socket, sys
+port = int(sys.argv[sys.argv.index("-L") + 1].split(":")[1])
+if "nobody@head" in sys.argv:
+    sys.exit("nobody@head: Permission denied (publickey).")
+with socket.create_server(("127.0.0.1", port)):
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in, and a user who has started nothing."""
+    (tmp_path / "ssh").write_text(STAND_IN)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+
+
+def record(user: str = "ana", host: str = "head") -> ClusterRecord:
+    made = ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, state="up", ssh=SshTarget(host=host, user=user))
+    made.write()
+    return made
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_lost_connection_is_opened_again_at_the_same_port() -> None:
+    tunnel = Tunnel(record())
+    try:
+        tunnel.ensure()
+        (first,) = [child for child in psutil.Process().children() if str(tunnel.port) in " ".join(child.cmdline())]
+        tunnel.ensure()
+        assert first.is_running()
+        first.kill()
+        first.wait()
+        assert not tunnel.alive
+        tunnel.ensure()
+        assert listens(tunnel.port)
+    finally:
+        tunnel.close()
+    assert not listens(tunnel.port)
+
+
+def test_a_head_that_refuses_is_named_with_ssh_s_own_message() -> None:
+    with pytest.raises(ClusterError, match=r"nobody@head, does not accept .*: .*Permission denied \(publickey\)"):
+        Tunnel(record(user="nobody")).ensure()
+
+
+def test_one_connection_serves_a_process_until_the_head_is_another() -> None:
+    ensure_token("hosts")
+    record()
+    try:
+        first = reach("cluster://hosts")
+        assert reach("cluster://hosts").url == first.url
+        assert not first.on_this_machine
+        assert first.headers is not None and first.headers["Authorization"].startswith("Bearer ")
+        record(host="other")
+        second = reach("cluster://hosts")
+        assert second.url != first.url
+        assert not listens(int(first.url.rpartition(":")[2]))
+    finally:
+        close_tunnels()
+    assert not listens(int(second.url.rpartition(":")[2]))
+
+
+def test_a_cluster_that_was_taken_down_runs_no_job_and_one_that_starts_may_soon() -> None:
+    with pytest.raises(JobLostError, match="cluster://gone: this machine knows no cluster of that name"):
+        reach("cluster://gone")
+    ClusterRecord(name="new", kind="ray-up", created_s=1.0).write()
+    with pytest.raises(ClusterError, match="is not up yet: repeat `rayscribe cluster up`") as error:
+        reach("cluster://new")
+    assert not isinstance(error.value, JobLostError)
