@@ -42,6 +42,11 @@ def _cpus_of_batch_job(file: ClusterFile, fix: str) -> Iterator[Violation]:
         cpus, gpus = start.options.get("--num-cpus", ""), start.options.get("--num-gpus", "")
         if cpus.isdecimal() and gpus.isdecimal() and int(gpus) > 0 and int(cpus) < int(gpus) + CPUS_FOR_DATA:
             yield Violation(place, f"--num-cpus={cpus} --num-gpus={gpus}", fix)
+    slots, counted = file.directive("-pe"), re.search(r"RAYSCRIBE_CPUS=|--num-cpus", file.text)
+    number = re.search(r"\s(\d+)$", slots.text if slots else "")
+    gpus_wanted = next((int(found[1]) for one in file.directives if (found := re.search(r"\bgpu=(\d+)", one.text))), 0)
+    if slots and number and not counted and int(number[1]) < gpus_wanted + CPUS_FOR_DATA and gpus_wanted:
+        yield Violation(slots.place, f"-pe {slots.text} with {gpus_wanted} GPUs", f"{fix}, or export RAYSCRIBE_CPUS")
     wanted = file.directive("--gres", "--gpus-per-node", "--gpus")
     cpus_each = file.directive("--cpus-per-task")
     found = re.search(r"(\d+)$", wanted.text if wanted and "gpu" in wanted.name + wanted.text else "")

@@ -21,7 +21,14 @@ def storage_paths(file: ClusterFile) -> Iterator[tuple[Place, str]]:
     for script in file.scripts:
         for number, line in enumerate(script.text.splitlines()):
             if not line.lstrip().startswith("#"):
-                yield from ((script.at(number), path) for path in _STORAGE.findall(line))
+                yield from ((script.at(number), _assigned(path, script.text)) for path in _STORAGE.findall(line))
+
+
+def _assigned(path: str, script: str) -> str:
+    """What `$NAME` stands for, where the script says so in a word of its own."""
+    name = path.strip("${}")
+    found = re.search(rf"(?:^|[\s;]){re.escape(name)}=['\"]?([^'\"\s;]+)", script) if path.startswith("$") else None
+    return found[1] if found else path
 
 
 def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
