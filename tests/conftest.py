@@ -9,7 +9,7 @@ import pytest
 
 from tests import settings
 
-pytest_plugins = ["tests.s3", "tests.postgres"]
+pytest_plugins = ["tests.s3", "tests.postgres", "tests.hosts.summary"]
 
 EXAMPLES = 100
 hypothesis.settings.register_profile("rayscribe", deadline=None, max_examples=settings.examples(EXAMPLES))

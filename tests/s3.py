@@ -56,6 +56,21 @@ Matcher = Callable[[str, str], bool]
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """The URL of an S3 service that lives as long as the session."""
+    with s3_service(LOOPBACK) as url:
+        yield url
+
+
+@contextmanager
+def s3_service(
+    address: str, port: int = 0, *, seen: Callable[[str, str, int], None] = lambda method, path, status: None
+) -> Iterator[str]:
+    """The URL of an S3 service that lives as long as the block.
+
+    Args:
+        address: Where it listens.
+        port: 0: a free one.
+        seen: Is called with method, path and status of each request, in the order in which they took effect.
+    """
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     application = DomainDispatcherApplication(create_backend_app)
     one_at_a_time = threading.Lock()
@@ -63,11 +78,16 @@ def s3_endpoint() -> Iterator[str]:
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         # moto looks whether a key exists and then writes it; S3 promises that nothing comes between.
         with one_at_a_time:
-            return application(environ, start_response)
 
-    server = make_server(LOOPBACK, 0, serve, threaded=True, request_handler=MotoRequestHandler)
+            def start(status: str, *rest: Any) -> Any:
+                seen(environ["REQUEST_METHOD"], environ["PATH_INFO"], int(status[:3]))
+                return start_response(status, *rest)
+
+            return application(environ, start)
+
+    server = make_server(address, port, serve, threaded=True, request_handler=MotoRequestHandler)
     with _serving(server):
-        yield f"http://{LOOPBACK}:{server.server_port}"
+        yield f"http://{address}:{server.server_port}"
 
 
 @pytest.fixture

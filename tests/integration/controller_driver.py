@@ -27,9 +27,9 @@ class ControllerDriver:
         """The time, put forward."""
         return time.time() + self._ahead_s
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
         """Rounds until a condition holds."""
-        end = time.monotonic() + TIMEOUT_S
+        end = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < end, f"no {what}: {[(r.id, r.state, r.reason) for r in self.runs()]}"
             self._controller.round()
@@ -39,13 +39,17 @@ class ControllerDriver:
         """Rounds until a run has ended; what waits for a retry need not wait."""
 
         def ended() -> bool:
-            run = self.workspace.ledger.run(name)
-            if run.not_before_s is not None:
-                self._ahead_s += max(0.0, run.not_before_s - self.now_s())
-            return run.state.ended
+            self.skip_backoff(name)
+            return self.workspace.ledger.run(name).state.ended
 
         self.until(ended, f"end of {name}")
         return self.workspace.ledger.run(name)
+
+    def skip_backoff(self, name: str) -> None:
+        """Puts the clock forward to the time of a run's retry."""
+        run = self.workspace.ledger.run(name)
+        if run.not_before_s is not None:
+            self._ahead_s += max(0.0, run.not_before_s - self.now_s())
 
     def until_step(self, name: str, step: int) -> None:
         """Rounds until a run's training has come this far."""

@@ -62,8 +62,24 @@ sys.exit(int(behavior.get("exit", 0)) if failing else 0)
 class Workspace:
     """A ledger, a store of packages, queues and a storage folder, all below one folder."""
 
-    def __init__(self, folder: Path, address: str, queues: QueuesConfig, database: str | None = None):
-        """Makes the folder's parts."""
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        queues: QueuesConfig,
+        database: str | None = None,
+        *,
+        bucket: str | None = None,
+    ):
+        """Makes the folder's parts.
+
+        Args:
+            folder: For all of them.
+            address: Of the cluster.
+            queues: Limits of the queues.
+            database: URL of the ledger. None: a file in the folder.
+            bucket: URL under which runs of trees are stored. None: a part of the folder.
+        """
         self.folder, self.address, self.queues = folder, address, queues
         self.database = database or f"sqlite:///{folder / 'ledger.db'}"
         self.ledger = Ledger.open(self.database)
@@ -72,6 +88,7 @@ class Workspace:
         self.service = Service(self.ledger, self.clusters, self.packages, queues, user="ana", addresses=[address])
         self.storage = folder / "runs"
         self.storage.mkdir(parents=True)
+        self.runs = bucket or str(self.storage)
         self.queues_file = folder / "queues.yaml"
         self.queues_file.write_text(json.dumps(queues.model_dump(mode="json")))
 
@@ -99,7 +116,7 @@ class Workspace:
     def submit(self, tree: Path, name: str, sets: Sequence[str], user: str = "ana", recipe: str = RECIPE) -> Run:
         """Packs a tree and submits its recipe."""
         package = pack(list_tree(tree, []), self.packages.folder)
-        overrides = [*sets, f"run.name={name}", f"run.storage_path={self.storage}"]
+        overrides = [*sets, f"run.name={name}", f"run.storage_path={self.runs}"]
         config = apply_overrides(read_yaml(tree / recipe), [parse_override(item) for item in overrides])
         run_request = RunRequest(config=config, package=package.sha256)
         return self.service.as_user(user).submit(run_request, idempotency_key=uuid.uuid4().hex)

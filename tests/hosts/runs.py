@@ -1,0 +1,99 @@
+"""Trainings on the hosts' cluster, through the service, and what is asked of their ends."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.addresses import cluster_address
+from jobs.model import Run
+from jobs.scheduler.limits import QueuesConfig
+from tests.hosts.ray_hosts import CLUSTER, RayHosts
+from tests.integration.controller_driver import ControllerDriver
+from tests.integration.short_jobs import Workspace
+from tests.integration.training_trees import write_training_tree
+from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
+from trainers.run_folder.layout import CHECKPOINTS, RunFolder
+from trainers.storage import open_storage
+
+MAX_STEPS, SAVE_STEPS = 60, 10
+# The undisturbed run.
+CALM = "calm"
+RECIPE = "recipe.yaml"
+
+
+def write_tree(hosts: RayHosts, tree: Path) -> Path:
+    """A repository with a recipe of a worker on each worker host."""
+    return write_training_tree(
+        tree,
+        hosts.data,
+        f"{hosts.runs}/prepared",
+        training__max_steps=MAX_STEPS,
+        training__save_steps=SAVE_STEPS,
+        training__eval_steps=SAVE_STEPS,
+        scaling__placement_strategy="STRICT_SPREAD",
+    )
+
+
+class HostRuns:
+    """A ledger with a controller in this process, and the runs of one tree."""
+
+    def __init__(self, hosts: RayHosts, folder: Path):
+        """Makes both in a folder."""
+        self.hosts, self.tree = hosts, write_tree(hosts, folder / "tree")
+        self.workspace = Workspace(folder / "service", cluster_address(CLUSTER), QueuesConfig(), bucket=hosts.runs)
+        self.drive = ControllerDriver(self.workspace)
+
+    def submit(self, name: str, *sets: str) -> None:
+        """Queues a training."""
+        self.workspace.submit(self.tree, name, sets, recipe=RECIPE)
+
+    def until_step(self, name: str, step: int) -> None:
+        """Until training has come this far."""
+        self.drive.until_step(name, step)
+
+    def until(self, name: str, condition: Callable[[Run], bool], what: str) -> Run:
+        """Until something holds of a run."""
+        self.drive.until(lambda: condition(self.workspace.ledger.run(name)), f"{what} of {name}")
+        return self.workspace.ledger.run(name)
+
+    def close(self) -> None:
+        """Lets go of the ledger."""
+        self.workspace.close()
+
+
+def submitted(name: str, hosts: RayHosts) -> str:
+    """The entrypoint of a run that no service knows."""
+    sets = {"run.name": name, "run.storage_path": hosts.runs}
+    return " ".join(["python task.py --config", RECIPE, *(f"--set {key}={value}" for key, value in sets.items())])
+
+
+def journal_of(hosts: RayHosts, name: str) -> Journal:
+    """Of a run."""
+    return Journal(folder_of(hosts, name))
+
+
+def folder_of(hosts: RayHosts, name: str) -> RunFolder:
+    """Of a run."""
+    return RunFolder(open_storage(f"{hosts.runs}/{name}"))
+
+
+def last_checkpoint(hosts: RayHosts, name: str) -> Checkpoint:
+    """The newest checkpoint of a run."""
+    return journal_of(hosts, name).read().checkpoints[-1]
+
+
+def weights_of(checkpoint: Checkpoint) -> str:
+    """SHA-256 of a checkpoint's weights."""
+    return str(checkpoint.files["model.safetensors"]["sha256"])
+
+
+def check_same(hosts: RayHosts, name: str, calm: str) -> None:
+    """A run ended as an undisturbed one did: its weights, its scores, and every step once."""
+    mine, theirs = last_checkpoint(hosts, name), last_checkpoint(hosts, calm)
+    assert mine.step == theirs.step == MAX_STEPS
+    assert weights_of(mine) == weights_of(theirs)
+    assert mine.metrics == theirs.metrics
+    folder, other = folder_of(hosts, name), folder_of(hosts, calm)
+    assert folder.storage.read_bytes("evaluation/test.json") == other.storage.read_bytes("evaluation/test.json")
+    steps = [line["step"] for line in metrics_of(folder) if "loss" in line]
+    assert set(steps) == set(range(1, MAX_STEPS + 1))
+    assert folder.storage.exists(f"{CHECKPOINTS}/{mine.name}/MANIFEST.json")
