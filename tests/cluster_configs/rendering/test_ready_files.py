@@ -74,6 +74,13 @@ def test_every_node_starts_ray_with_the_token_and_the_dashboard_on_loopback(name
     assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
 
 
+def test_the_image_says_where_the_token_is_mounted() -> None:
+    # Ray takes HOME from the image's own variables, and /root where it has none (DockerCommandRunner.run_init).
+    user, home = "USER 1000", "ENV HOME=/home/ray"
+    lines = (FOLDER / "Dockerfile").read_text().splitlines()
+    assert lines.index(home) < lines.index(user)
+
+
 def test_own_hosts_may_have_other_addresses_and_need_no_container() -> None:
     text = rendered("local.yaml", "ray_up.head_ip=10.9.0.1", "ray_up.worker_ips=[10.9.0.2]", "ray_up.private_key=~/k")
     config = yaml.safe_load(text)
