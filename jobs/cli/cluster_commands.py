@@ -81,6 +81,7 @@ def up(
     from jobs.clusters.remembered import up_down  # noqa: PLC0415
 
     content = _content_of(file, overrides)
+    _warn_of_rules(file)
     record = up_down.up(content, idle_stop_minutes=idle_stop, timeout_s=timeout, say=say, now_s=time.time())
     typer.echo(f"{record.name} is up; submit to it: rayscribe submit RECIPE --cluster {record.name}")
     typer.echo(f"its dashboard, and Ray's own commands: rayscribe cluster dashboard {record.name}")
@@ -102,6 +103,16 @@ def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
     if overrides:
         raise ConfigError(f"{file} is a file of `ray up`, and --set changes specs only: edit the file")
     return content
+
+
+def _warn_of_rules(file: Path) -> None:
+    """Names the rules that a file breaks; it is started all the same, since not each is an error everywhere."""
+    from cluster_configs.validation.installed import read_installed  # noqa: PLC0415
+    from cluster_configs.validation.validator import validate  # noqa: PLC0415
+
+    broken = sorted({rule for rule, _ in validate(file.read_bytes(), read_installed()).broken})
+    if broken:
+        say(f"! {file} breaks {', '.join(broken)}: `rayscribe cluster validate {file}` says how to fix it")
 
 
 def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_stop: int | None) -> None:
