@@ -32,7 +32,8 @@ class _AsRunConfig:
         return handler(source)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(RunConfig.__pydantic_core_schema__)
+        # Where a part of it may be of several kinds, it is described by a reference to itself.
+        return handler.resolve_ref_schema(handler(RunConfig.__pydantic_core_schema__))
 
 
 class RunRequest(Record):
