@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
@@ -17,7 +17,7 @@ from tests.hosts.storage_server import PORT
 from tests.s3 import AWS_VARIABLES
 
 # Three nodes start on two cores, and others may be at work there.
-UP_TIMEOUT_S = 240
+UP_TIMEOUT_S = 400
 WORKERS = ("anna", "bert")
 # Logical: of each host, a training worker takes one, and data the other.
 HEAD_CPUS, WORKER_CPUS = 0, 2
@@ -125,11 +125,6 @@ class RayHosts:
         self.is_up = False
         return printed
 
-    def storage_requests(self) -> list[tuple[str, str, int]]:
-        """Method, path and status of every request to the storage, in the order in which they took effect."""
-        lines = (self.folder / "storage.log").read_text(encoding="utf-8").splitlines()
-        return [tuple(json.loads(line)) for line in lines if line.startswith("[")]
-
     def rayscribe(self, *command: str, folder: Path = REPOSITORY) -> str:
         """Runs a command of this machine's user, which must succeed; gives what it printed."""
         line = [str(self.rayscribe_path), *command]
@@ -144,18 +139,6 @@ class RayHosts:
         )
         assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
-
-
-def printed_exports(lines: Sequence[str], home: Path) -> dict[str, str]:
-    """The variables of the lines `export NAME=VALUE …` among those that a command has printed."""
-    found: dict[str, str] = {}
-    for line in lines:
-        words = line.split()
-        if words[:1] == ["export"]:
-            for word in words[1:]:
-                name, _, value = word.partition("=")
-                found[name] = value
-    return {name: value.replace("~", str(home)) for name, value in found.items()}
 
 
 @contextlib.contextmanager
