@@ -80,7 +80,7 @@ trap - EXIT
 if [ "$limit $requeue $code" = "near yes 143" ]; then
     echo "the job is queued again, and continues the run $run"
     scontrol requeue "$SLURM_JOB_ID"
-    # Slurm ends what still runs of the job. An exit code would count as the end of its next start.
+    # Slurm now ends what still runs of the job, this script too.
     exec sleep 300
 fi
 exit "$code"
