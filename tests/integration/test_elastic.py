@@ -103,11 +103,12 @@ def test_a_drained_node_costs_no_step_and_is_not_counted(cluster: tuple[Cluster,
     calm.hurry()
     calm.start()
     calm.finish()
-    cluster[0].add_node(num_cpus=1, resources=SLOT)
     run.start()
     run.wait_for(lambda: run.reached(25), "step 25")
     problem = drain(Raylet(nodes[0].node_id, cluster[1].address, {}), Notice("a test", time.time() + 120))
     assert problem is None
+    # Only now, since the workers might have been there instead.
+    cluster[0].add_node(num_cpus=1, resources=SLOT)
     run.wait_for(lambda: len(run.journal.read().groups) == 2, "second worker group")
     run.hurry()
     run.finish()
