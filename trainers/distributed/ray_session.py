@@ -1,6 +1,8 @@
 """The session of a Ray Train worker."""
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -15,6 +17,9 @@ from trainers.distributed.coordinator import STOPPABLE, WORKING
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.ray_connection import end_requested, regroup_reason
 from trainers.distributed.session import Session
+
+# Ray exports a gauge that nobody sets again for two of its intervals of 10 s, and then drops it.
+REPEAT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class RaySession(Session):
     attempt: int = 1
     nodes: tuple[str, ...] = ()
     _gauges: dict[Gauge, metrics.Gauge] = field(default_factory=dict)
+    _shown: dict[tuple[Gauge, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
 
     @classmethod
     def of_this_worker(cls, coordinator: Any, run: str, attempt: int) -> "RaySession":
@@ -57,6 +63,15 @@ class RaySession(Session):
 
     def show(self, gauge: Gauge, value: float, **labels: str) -> None:
         """Gives the number to Ray, whose agent on this node exports it; this thread sends nothing."""
+        self._shown[gauge, frozenset(labels.items())] = value
+        self._set(gauge, value, labels)
+
+    def show_again(self) -> None:
+        """Shows everything as it was shown last."""
+        for gauge, labels in list(self._shown):
+            self._set(gauge, self._shown[gauge, labels], dict(labels))
+
+    def _set(self, gauge: Gauge, value: float, labels: dict[str, str]) -> None:
         if gauge not in self._gauges:
             keys = ("run", "attempt", "rank", *gauge.labels)
             self._gauges[gauge] = metrics.Gauge(gauge.full_name, gauge.meaning, keys)
@@ -84,6 +99,7 @@ class RaySession(Session):
     def begin(self) -> None:
         """Reports to the driver that the workers have started."""
         self.show_progress()
+        threading.Thread(target=self._keep_shown, name="gauges", daemon=True).start()
         if self.is_main_process:
             self.coordinator.begin.remote(self.nodes)
 
@@ -103,3 +119,9 @@ class RaySession(Session):
     def regroup_reason(self) -> str | None:
         """Asks the coordinator."""
         return regroup_reason(self.coordinator)
+
+    def _keep_shown(self) -> None:
+        """Keeps what was shown last as long as this process lives, above all when the last progress was."""
+        while True:
+            time.sleep(REPEAT_S)
+            self.show_again()
