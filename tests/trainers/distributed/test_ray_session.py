@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from ray.util import metrics
 
-from trainers.distributed import ray_session
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.ray_session import RaySession
 
@@ -22,7 +22,7 @@ def test_a_number_is_labeled_and_repeated_as_it_was_last(monkeypatch: pytest.Mon
             assert set(tags) == set(self.keys)
             was_set.append((self.name, value, tags))
 
-    monkeypatch.setattr(ray_session.metrics, "Gauge", Recorded)
+    monkeypatch.setattr(metrics, "Gauge", Recorded)
     session: Any = RaySession(1, 2, 0, None, "digits", 3)
     own = {"run": "digits", "attempt": "3", "rank": "1"}
     session.show(Gauge.WER, 0.5, split="validation")
