@@ -1,11 +1,9 @@
 """The process group of the workers, over the addresses by which Ray's nodes know each other."""
 
-import fcntl
 import os
-import socket
-import struct
 from typing import Any
 
+import psutil
 import ray
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
@@ -13,8 +11,6 @@ from ray.train.torch.config import _TorchBackend
 # Read by torch's gloo when a group is made. Without it, gloo asks for the address of the host's own name, which
 # /etc/hosts often gives as 127.0.1.1 or not at all; the ranks of other hosts then cannot connect.
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
-# From <linux/sockios.h>: the IPv4 address of an interface; from <linux/if.h>: where it stands in the result.
-SIOCGIFADDR, NAME_BYTES, ADDRESS = 0x8915, 256, slice(20, 24)
 
 
 class NodeAddressTorchConfig(TorchConfig):
@@ -26,8 +22,8 @@ class NodeAddressTorchConfig(TorchConfig):
         return _NodeAddressBackend
 
 
-class _NodeAddressBackend(_TorchBackend):  # type: ignore[misc]
-    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+class _NodeAddressBackend(_TorchBackend):
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
         worker_group.execute(choose_interface)
         super().on_start(worker_group, backend_config)
 
@@ -40,13 +36,6 @@ def choose_interface() -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """Name of this machine's network interface with an IPv4 address; None where none has it, as behind a NAT."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
-        for _, name in socket.if_nameindex():
-            try:
-                found = fcntl.ioctl(some, SIOCGIFADDR, struct.pack(f"{NAME_BYTES}s", name.encode()))
-            except OSError:  # it has none
-                continue
-            if socket.inet_ntoa(found[ADDRESS]) == address:
-                return name
-    return None
+    """Name of this machine's network interface with an address; None where none has it, as behind a NAT."""
+    found = (name for name, items in psutil.net_if_addrs().items() if address in (item.address for item in items))
+    return next(found, None)
