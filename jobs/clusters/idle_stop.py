@@ -1,17 +1,19 @@
 """Ends a cluster that has had no job for a while; it runs on the head. Ray's own idle time-out spares the head.
 
-On a cloud the machines go too: the head calls `ray down` with the file that `ray up` left on it. Own hosts stay,
-without a Ray. A Ray of one machine is ended by its processes.
+On a cloud the machines go too, the head's last, by Ray's own interface to the cloud and the file that `ray up` left on
+the head: `ray down` would first stop the container in which this runs. Own hosts stay, without a Ray. A Ray of one
+machine is ended by its processes.
 """
 
 import argparse
 import contextlib
+import itertools
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +24,35 @@ from jobs.errors import ClusterError
 from trainers.distributed.local_ray import stop_ray
 
 POLL_S = 15.0
+TERMINATE_POLL_S = 5.0
 # What `ray up` leaves on the head.
 CONFIG = Path("~/ray_bootstrap_config.yaml")
-# Who watches here; written by one that is started later, which ends this one.
-PID_FILE = "~/.rayscribe-idle-stop.pid"
+MODULE = "jobs.clusters.idle_stop"
 KEY = Path("~/ray_bootstrap_key.pem")
 TIMEOUT_S = 600.0
 
 
 class IdleClock:
-    """How long a cluster has been without jobs."""
+    """How long a cluster has been seen without jobs."""
 
-    def __init__(self, now_s: float):
+    def __init__(self) -> None:
         """Starts as one that has just had a job."""
-        self._busy_s = now_s
+        self._idle_s = 0.0
+        self._seen_s: float | None = None
 
     def idle_s(self, working: int | None, now_s: float) -> float:
-        """Seconds since a job was last seen.
+        """Seconds without jobs, as far as they were seen since the last one.
 
         Args:
-            working: How many jobs work now. None: the dashboard does not respond, and nobody can submit one.
+            working: How many jobs work now. None: not known, and jobs may; the time until it is known does not count.
             now_s: The time.
         """
         if working:
-            self._busy_s = now_s
-        return now_s - self._busy_s
+            self._idle_s = 0.0
+        if working == 0 and self._seen_s is not None:
+            self._idle_s += now_s - self._seen_s
+        self._seen_s = now_s if working == 0 else None
+        return self._idle_s
 
 
 def watch(
@@ -58,31 +64,39 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits until the cluster was idle for long enough, and ends it; repeats where that fails.
+    """Waits until the cluster was idle for long enough, and ends it; repeats where that fails. No error ends the watch.
 
     Args:
-        count: How many jobs work; raises ClusterError.
-        end: Ends the cluster; raises ClusterError.
+        count: How many jobs work; it may raise.
+        end: Ends the cluster; it may raise, after it has ended a part.
         limit_s: How long it may be idle. Seconds.
         poll_s: Between two looks. Seconds.
         clock: Seconds of a clock that only goes forward.
         sleep: Waits.
     """
-    idle = IdleClock(clock())
+    idle, ending = IdleClock(), False
     while True:
         working: int | None = None
         try:
             working = count()
-        except ClusterError as error:
-            print(f"the jobs are not known: {error}", flush=True)
-        if idle.idle_s(working, clock()) >= limit_s:
+        except Exception as error:  # whatever it is, machines that nobody uses must not stay
+            print(f"the jobs are not known: {type(error).__name__}: {error}", flush=True)
+        idle_s = idle.idle_s(working, clock())
+        # An end that failed may have ended the dashboard.
+        ending = not working and (ending or (working == 0 and idle_s >= limit_s))
+        if ending:
             try:
-                print(f"no job for {limit_s / 60:.0f} minutes: the cluster ends", flush=True)
+                print(f"no job for {counted(limit_s / 60, 'minute')}: the cluster ends", flush=True)
                 end()
                 return
-            except ClusterError as error:
-                print(f"{error}; it is tried again", flush=True)
+            except Exception as error:  # as above
+                print(f"{type(error).__name__}: {error}; it is tried again", flush=True)
         sleep(poll_s)
+
+
+def counted(number: float, noun: str) -> str:
+    """A number with its noun, e.g. 1 minute, 30 minutes."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def end_cluster() -> None:
@@ -100,17 +114,62 @@ def end_cluster() -> None:
         for command in stop_commands(config):
             _run(command)
     else:
-        _run([*_ray(), "down", str(path), "--yes"])
+        # Its autoscaler would start workers in the place of those that are taken away.
+        _run(login_shell(stop_line(config)))
+        terminate_machines(config)
 
 
-def stop_commands(config: dict[str, Any]) -> list[list[str]]:
+def terminate_machines(config: dict[str, Any]) -> None:
+    """Takes away all machines of a cloud, this one last.
+
+    Args:
+        config: What `ray up` has left on the head.
+
+    Raises:
+        ClusterError: workers are still there.
+    """
+    # Only here: it takes seconds.
+    from ray.autoscaler._private.providers import _get_node_provider  # noqa: PLC0415
+    from ray.autoscaler.tags import NODE_KIND_HEAD, NODE_KIND_WORKER, TAG_RAY_NODE_KIND  # noqa: PLC0415
+
+    cloud = _get_node_provider(config["provider"], config["cluster_name"], use_cache=False)
+    end = time.monotonic() + TIMEOUT_S
+    while workers := cloud.non_terminated_nodes({TAG_RAY_NODE_KIND: NODE_KIND_WORKER}):
+        if time.monotonic() > end:
+            raise ClusterError(f"workers are still there after {TIMEOUT_S:.0f} s: {', '.join(workers)}")
+        cloud.terminate_nodes(workers)
+        time.sleep(TERMINATE_POLL_S)
+    cloud.terminate_nodes(cloud.non_terminated_nodes({TAG_RAY_NODE_KIND: NODE_KIND_HEAD}))
+
+
+def stop_line(config: Mapping[str, Any]) -> str:
+    """The command that stops Ray on the head, as its file has it. Pure."""
+    return next((line for line in config.get("head_start_ray_commands") or [] if "ray stop" in line), "ray stop")
+
+
+def environment_of(config: Mapping[str, Any]) -> str:
+    """What the head's start commands set before `ray start`: their exports, as `export PATH=…:$PATH; `. Pure."""
+    commands = config.get("head_start_ray_commands") or []
+    start = next((command for command in commands if "ray start" in command), "")
+    parts = [part.strip() for part in start.replace("&&", ";").split(";")]
+    return "".join(f"{part}; " for part in parts if part.startswith("export "))
+
+
+def start_line(config: Mapping[str, Any], minutes: int) -> str:
+    """The command that starts the watch on the head, and ends an earlier one. Pure."""
+    watch = f"nohup python -m {MODULE} --minutes {minutes} --cluster {shlex.quote(config['cluster_name'])}"
+    return f"{environment_of(config)}{watch} >~/.rayscribe-idle-stop.log 2>&1 </dev/null &"
+
+
+def stop_commands(config: Mapping[str, Any]) -> list[list[str]]:
     """The commands that stop Ray on own hosts, the head's last. Pure."""
-    stop = next((line for line in config.get("head_start_ray_commands") or [] if "ray stop" in line), "ray stop")
-    auth = config["auth"]
+    stop, auth = stop_line(config), config["auth"]
+    container = (config.get("docker") or {}).get("container_name")
     options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
     ssh = ["ssh", *options, "-o", "ConnectTimeout=20", "-i", str(KEY.expanduser())]
+    on_worker = shlex.join(login_shell(f"docker stop {container}" if container else stop))
     hosts = config["provider"].get("worker_ips") or []
-    return [*([*ssh, f"{auth['ssh_user']}@{host}", shlex.join(shell_for(stop))] for host in hosts), login_shell(stop)]
+    return [*([*ssh, f"{auth['ssh_user']}@{host}", on_worker] for host in hosts), login_shell(stop)]
 
 
 def login_shell(command: str) -> list[str]:
@@ -118,14 +177,10 @@ def login_shell(command: str) -> list[str]:
     return ["bash", "--login", "-c", "-i", f"source ~/.bashrc; {command}"]
 
 
-def shell_for(stop: str) -> list[str]:
-    """The shell that stops Ray on a host, as `ray up` runs its commands; an idle stop that waits there ends too."""
-    watch = f"if [ -f {PID_FILE} ]; then kill $(cat {PID_FILE}); rm -f {PID_FILE}; fi"
-    return login_shell(f"({stop}); code=$?; {watch}; exit $code")
-
-
-def _ray() -> list[str]:
-    return [sys.executable, "-P", "-m", "ray.scripts.scripts"]
+def shell_for_head(config: Mapping[str, Any]) -> list[str]:
+    """The shell that stops Ray on the head, as `ray up` runs its commands; an idle stop that watches there ends too."""
+    watch = f"{environment_of(config)}python -m {MODULE} --minutes 0 --cluster {shlex.quote(config['cluster_name'])}"
+    return login_shell(f"({stop_line(config)}); code=$?; ({watch}); exit $code")
 
 
 def _run(command: Sequence[str]) -> None:
@@ -137,22 +192,29 @@ def _run(command: Sequence[str]) -> None:
         raise ClusterError(f"{' '.join(command)[:200]} failed ({done.returncode}): {done.stderr[-500:]}")
 
 
-def replace_former(path: Path) -> None:
-    """Ends the one that an earlier start of this head has left, which counts other minutes."""
-    with contextlib.suppress(OSError, ValueError, psutil.Error):
-        former = psutil.Process(int(path.read_text(encoding="utf-8")))
-        if "jobs.clusters.idle_stop" in former.cmdline():
-            former.terminate()
-    path.write_text(str(os.getpid()), encoding="utf-8")
+def end_former(option: str, value: str) -> None:
+    """Ends what watches the same cluster on this host, of this user, by its command line."""
+    for process in psutil.process_iter():
+        # Those that have ended meanwhile.
+        with contextlib.suppress(psutil.Error):
+            if process.pid == os.getpid() or process.uids().real != os.getuid():
+                continue
+            command = process.cmdline()
+            if command[1:3] == ["-m", MODULE] and (option, value) in itertools.pairwise(command):
+                process.terminate()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Watches until the cluster has ended."""
     parser = argparse.ArgumentParser(prog="python -m jobs.clusters.idle_stop", description=__doc__)
-    parser.add_argument("--minutes", type=float, required=True, help="minutes without jobs")
+    parser.add_argument("--minutes", type=float, required=True, help="minutes without jobs; 0: end what watches")
+    parser.add_argument("--cluster", default="", help="name of the cluster of `ray up` whose head this is")
     parser.add_argument("--address", default="http://127.0.0.1:8265", help="URL of the dashboard")
     parser.add_argument("--folder", type=Path, help="temporary folder of a Ray of this machine alone")
     given = parser.parse_args(arguments)
+    end_former(*(("--cluster", given.cluster) if given.folder is None else ("--folder", str(given.folder))))
+    if given.minutes == 0:
+        return 0
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     # Only now: it reads the environment.
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
@@ -163,8 +225,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             stop_ray(given.folder)
 
-    if given.folder is None:
-        replace_former(Path(PID_FILE).expanduser())
     watch(lambda: len(RayJobs(given.address).working_jobs()), end, limit_s=given.minutes * 60)
     return 0
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from jobs.addresses import cluster_address
-from jobs.clusters.idle_stop import shell_for
+from jobs.clusters.idle_stop import login_shell, shell_for_head, start_line, stop_line
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record, write_private
 from jobs.clusters.remembered.logged_command import run_logged
@@ -45,18 +45,9 @@ def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | N
     config: dict[str, Any] = copy.deepcopy(dict(content))
     config["file_mounts"] = {**(config.get("file_mounts") or {}), TOKEN_ON_NODES: str(token)}
     if idle_stop_minutes is not None:
-        watch = f"nohup python -m jobs.clusters.idle_stop --minutes {idle_stop_minutes}"
-        commands = [*(config.get("head_start_ray_commands") or [])]
-        background = f"{_environment_of(commands)}{watch} >~/.rayscribe-idle-stop.log 2>&1 </dev/null &"
-        config["head_start_ray_commands"] = [*commands, background]
+        commands = config.get("head_start_ray_commands") or []
+        config["head_start_ray_commands"] = [*commands, start_line(config, idle_stop_minutes)]
     return config
-
-
-def _environment_of(commands: list[str]) -> str:
-    """What a start command sets before `ray start`: its exports, as `export PATH=…:$PATH; `."""
-    start = next((command for command in commands if "ray start" in command), "")
-    parts = [part.strip() for part in start.replace("&&", ";").split(";")]
-    return "".join(f"{part}; " for part in parts if part.startswith("export "))
 
 
 def name_of(content: Mapping[str, Any]) -> str:
@@ -153,14 +144,14 @@ def down(record: ClusterRecord, *, say: Say) -> None:
 def _stop_hosts(record: ClusterRecord, content: Mapping[str, Any]) -> Iterator[str | None]:
     """Stops Ray on each host, workers first, since the head starts them again; yields those where that failed."""
     provider = content["provider"]
-    stop = next((line for line in content.get("head_start_ray_commands") or [] if "ray stop" in line), "ray stop")
-    for host in (*(provider.get("worker_ips") or []), provider["head_ip"]):
-        yield _stop_host(record, content, host, stop)
+    for host in provider.get("worker_ips") or []:
+        yield _stop_host(record, content, host, login_shell(stop_line(content)))
+    yield _stop_host(record, content, provider["head_ip"], shell_for_head(content))
 
 
-def _stop_host(record: ClusterRecord, content: Mapping[str, Any], host: str, stop: str) -> str | None:
+def _stop_host(record: ClusterRecord, content: Mapping[str, Any], host: str, shell: list[str]) -> str | None:
     target = _ssh_target(content["auth"], host)
-    command = [*ssh_command(target, record.known_hosts_path), shlex.join(shell_for(stop))]
+    command = [*ssh_command(target, record.known_hosts_path), shlex.join(shell)]
     if record.ssh is not None and host != content["provider"]["head_ip"]:
         # As the head reaches it; from here it may be out of reach.
         through = shlex.join([*ssh_command(record.ssh, record.known_hosts_path), "-W", "%h:%p"])

@@ -1,10 +1,16 @@
 """When a cluster without jobs ends itself."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from jobs.clusters.idle_stop import watch
+from jobs.clusters import idle_stop
+from jobs.clusters.idle_stop import counted, end_former, shell_for_head, stop_commands, terminate_machines, watch
 from jobs.errors import ClusterError
 
 LIMIT_S = 600.0
@@ -14,18 +20,20 @@ class Cluster:
     """A cluster whose jobs, by minute, are given; the last number stays. It counts the minutes that it lives."""
 
     def __init__(self, *working: int | None):
-        self.working, self.minute, self.failures = working, 0, 0
+        self.working, self.minute = working, 0
+        self.failures: list[Exception] = []
 
     def count(self) -> int:
         jobs = self.working[min(self.minute, len(self.working) - 1)]
         if jobs is None:
             raise ClusterError("no response")
+        if jobs < 0:
+            raise ValueError("no JSON")
         return jobs
 
     def end(self) -> None:
         if self.failures:
-            self.failures -= 1
-            raise ClusterError("the cloud says no")
+            raise self.failures.pop()
 
     def run(self) -> int:
         """Gives the minute in which it ended."""
@@ -42,11 +50,14 @@ class Cluster:
     ("working", "minute"),
     [
         ((0,), 10),
-        ((0, 0, 0, 1, 0), 13),
-        ((2, 1, 1, 1, 0), 13),
-        # Nobody can submit to a dashboard that does not respond.
-        ((1, None, None, 0), 10),
-        ((1, *[None] * 8, 1, 0), 19),
+        ((0, 0, 0, 1, 0), 14),
+        ((2, 1, 1, 1, 0), 14),
+        # While a dashboard does not respond, trainings go on: the time does not count.
+        ((1, None, None, 0), 13),
+        ((0, 0, 0, *[None] * 60, 0), 71),
+        ((1, *[None] * 60, 1, 0), 72),
+        # Nor does an error that nobody has thought of end the watch.
+        ((1, -1, -1, 0), 13),
     ],
 )
 def test_it_ends_ten_minutes_after_its_last_job(working: tuple[int | None, ...], minute: int) -> None:
@@ -55,5 +66,93 @@ def test_it_ends_ten_minutes_after_its_last_job(working: tuple[int | None, ...],
 
 def test_an_end_that_fails_is_tried_again() -> None:
     cluster = Cluster(0)
-    cluster.failures = 2
+    cluster.failures = [ClusterError("the cloud says no"), OSError("too many open files")]
     assert cluster.run() == 12
+
+
+def test_an_end_that_has_ended_the_dashboard_is_tried_again() -> None:
+    cluster = Cluster(*[0] * 11, None)
+    cluster.failures = [ClusterError("a worker is still there")] * 3
+    assert cluster.run() == 13
+
+
+def test_a_job_that_came_after_an_end_that_failed_is_waited_for() -> None:
+    cluster = Cluster(*[0] * 11, 1, 1, None, 0)
+    cluster.failures = [ClusterError("the cloud says no")]
+    assert cluster.run() == 24
+
+
+class Machines:
+    """A cloud, as Ray's autoscaler sees one; what is taken away goes at the second request."""
+
+    asked: list[list[str]] = []  # noqa: RUF012
+    kinds = {"w1": "worker", "head": "head", "w2": "worker"}  # noqa: RUF012
+
+    def __init__(self, config: dict[str, Any], name: str):
+        self.left = dict(self.kinds)
+
+    def non_terminated_nodes(self, tags: dict[str, str]) -> list[str]:
+        return [name for name, kind in self.left.items() if kind == tags["ray-node-type"]]
+
+    def terminate_nodes(self, nodes: list[str]) -> None:
+        if nodes in self.asked or nodes == ["head"]:
+            self.left = {name: kind for name, kind in self.left.items() if name not in nodes}
+        self.asked.append(nodes)
+
+
+def test_on_a_cloud_the_head_takes_its_own_machine_away_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_stop, "TERMINATE_POLL_S", 0.0)
+    provider = {"type": "external", "module": f"{__name__}.Machines"}
+    terminate_machines({"cluster_name": "cloud", "provider": provider, "docker": {"container_name": "ray"}})
+    assert Machines.asked == [["w1", "w2"], ["w1", "w2"], ["head"]]
+
+
+def test_own_hosts_with_containers_stop_theirs_and_never_the_one_in_which_this_runs() -> None:
+    provider = {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2"]}
+    config = {"provider": provider, "auth": {"ssh_user": "ana"}, "docker": {"container_name": "speech"}}
+    worker, head = stop_commands(config)
+    assert "docker stop speech" in worker[-1]
+    assert "docker" not in head[-1] and "ray stop" in head[-1]
+
+
+def test_only_the_watch_of_the_same_cluster_is_ended() -> None:
+    one, other = (f"{name}-{os.getpid()}" for name in ("one", "other"))
+    command = [
+        sys.executable,
+        "-m",
+        idle_stop.MODULE,
+        "--minutes",
+        "600",
+        "--address",
+        "http://127.0.0.1:9",
+        "--cluster",
+    ]
+    bystander = [sys.executable, "-c", "input()", "-m", idle_stop.MODULE, "--cluster", one]
+    watches = [
+        subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for line in ([*command, one], [*command, other], bystander)
+    ]
+    try:
+        for watching in watches[:2]:
+            # It looks, and has thereby ended those before it.
+            assert watching.stdout is not None and b"the jobs are not known" in watching.stdout.readline()
+        end_former("--cluster", one)
+        assert watches[0].wait(60) == -signal.SIGTERM
+        assert [item.poll() for item in watches[1:]] == [None, None]
+    finally:
+        for item in watches:
+            item.kill()
+            item.communicate()
+
+
+def test_what_stops_the_head_ends_its_watch_and_no_other_host_s() -> None:
+    config = {"cluster_name": "hosts", "head_start_ray_commands": ["ray stop", "export A=b; ray start --head"]}
+    assert shell_for_head(config)[-1] == (
+        "source ~/.bashrc; (ray stop); code=$?; "
+        "(export A=b; python -m jobs.clusters.idle_stop --minutes 0 --cluster hosts); exit $code"
+    )
+
+
+@pytest.mark.parametrize(("number", "text"), [(1, "1 minute"), (30, "30 minutes"), (0.5, "0.5 minutes")])
+def test_one_minute_is_not_minutes(number: float, text: str) -> None:
+    assert counted(number, "minute") == text

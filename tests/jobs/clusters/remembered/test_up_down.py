@@ -57,7 +57,9 @@ def test_each_node_gets_the_token_of_this_machine_beside_the_user_s_files() -> N
 def test_an_idle_stop_runs_on_the_head_with_what_its_ray_was_started_with() -> None:
     *before, watch = prepared(CONTENT, Path("/t"), 30)["head_start_ray_commands"]
     assert before == CONTENT["head_start_ray_commands"]
-    assert watch.startswith("export RAY_AUTH_MODE=token; nohup python -m jobs.clusters.idle_stop --minutes 30 ")
+    assert watch.startswith(
+        "export RAY_AUTH_MODE=token; nohup python -m jobs.clusters.idle_stop --minutes 30 --cluster hosts "
+    )
     assert watch.endswith("&")
 
 
