@@ -28,6 +28,8 @@ PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
 COORDINATOR_TIMEOUT_S = 10.0
 ANSWER_S = 10.0
+# Of `start_timeout_s`; the elastic one is a little longer than Ray Train takes to plan anew. Ray's default is 60.
+FIXED_START_S, ELASTIC_START_S = "600", "25"
 # Where a job has a part of the machine: logical CPUs of a Ray that is started here.
 CPUS = "RAYSCRIBE_CPUS"
 
@@ -56,10 +58,7 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
     # Seconds between two questions of its controller to the workers, each of which takes one report from each: 2 by
     # default, which a run with ten checkpoints would wait ten times when it resumes.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-    if config.scaling.is_elastic:
-        # How long Ray Train waits for the nodes that it has planned with, which may be gone: a little longer than it
-        # takes to plan anew.
-        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "25")
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", start_timeout_s(config))
     with contextlib.ExitStack() as stack:
         try:
             if address:
@@ -76,6 +75,15 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
             ) from error
         stack.callback(ray.shutdown)
         yield
+
+
+def start_timeout_s(config: TrainConfig) -> str:
+    """How long Ray Train waits for room for the workers at a time.
+
+    A fixed number waits as often as there may be failures, and a node that an autoscaler adds takes minutes to come. An
+    elastic one waits for nodes that it has planned with, which may be gone, and plans anew as often as it takes.
+    """
+    return ELASTIC_START_S if config.scaling.is_elastic else FIXED_START_S
 
 
 def _own_ray(config: TrainConfig) -> contextlib.AbstractContextManager[LocalRay]:
@@ -278,7 +286,7 @@ def lost_nodes(before: set[str], *, wait_s: float) -> int:
         wait_s: The longest wait. A node that falls silent is taken for dead after five checks, 3 s apart, each with
             10 s to answer (health_check_failure_threshold, _period_ms and _timeout_ms of Ray).
     """
-    end = time.monotonic() + wait_s
+    end = time.monotonic() + (wait_s if before else 0.0)
     while not (gone := before - living_nodes()) and time.monotonic() < end:
         time.sleep(POLL_S)
     return len(gone)

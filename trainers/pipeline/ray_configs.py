@@ -10,8 +10,6 @@ from trainers.distributed.meeting import COLLECTIVE_TIMEOUT
 from trainers.training.on_ray.process_group import NodeAddressTorchConfig
 
 NEVER_S = 1e9
-# A group of an elastic size may be planned with a node that is gone by then; Ray counts that as an error of its own.
-STALE_PLANS = 1000
 
 
 def scaling_config(config: TrainConfig) -> ScalingConfig:
@@ -54,12 +52,11 @@ def checkpoint_config(config: TrainConfig) -> CheckpointConfig:
 def failure_config(config: TrainConfig) -> FailureConfig:
     """How often Ray starts a worker group again within an attempt: as often as `ray_engine.FailureWatch` lets it.
 
-    Errors of Ray's controller have a limit of their own, as when its folder cannot be written; Ray's default restarts
-    without end.
+    Errors of Ray's controller are waits for room that were too long, see `ray_connection.start_timeout_s`, and workers
+    that do not start. An elastic group may be planned with a node that is gone by then, which is a wait like others; so
+    Ray sets it no limit, and the watch limits the rest.
     """
-    limit = config.run.max_failures
-    if config.scaling.is_elastic and limit >= 0:
-        limit = max(limit, STALE_PLANS)
+    limit = -1 if config.scaling.is_elastic else config.run.max_failures
     # Type checkers see the class of Ray Train's first version, which has fewer fields.
     return FailureConfig(max_failures=-1, controller_failure_limit=limit)  # type: ignore[call-arg]
 

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from ray.exceptions import RayError
-from ray.train import RunConfig, TrainingFailedError, UserCallback, WorkerGroupError
+from ray.train import RunConfig, TrainingFailedError, WorkerGroupError
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
 
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
@@ -31,7 +33,13 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import LostNodeError, LostWorkerError, RegroupError, StoppedError
 from trainers.pipeline.ray_configs import run_config, scaling_config, torch_config
 from trainers.pipeline.regrouping import Regrouping
-from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, only_connection_errors, root_cause_of
+from trainers.pipeline.root_cause import (
+    TooManyFailuresError,
+    is_preemption,
+    is_wait_for_room,
+    only_connection_errors,
+    root_cause_of,
+)
 from trainers.pipeline.shared_storage import refuse_unshared_folders
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
@@ -49,6 +57,8 @@ Loop = Callable[[dict[str, Any]], Any]
 # The cluster may learn a little later than Ray Train that a worker's node went with it; where a worker fell silent,
 # only then.
 NODE_GOES_TOO_S, NODE_FALLS_SILENT_S = 5.0, 60.0
+# Nodes that an elastic run may lose before it comes to another checkpoint.
+MAX_LOSSES = 20
 
 
 class RayEngine:
@@ -118,14 +128,15 @@ class RayEngine:
                 run_config=ray_run,
                 torch_config=torch_config(order.config),
             )
+            fit = _Fit(trainer, coordinator, status, order.config)
             nodes = living_nodes()
             try:
-                result = _Fit(trainer, coordinator, status, order.config).wait()
+                result = fit.wait()
             except (TrainingFailedError, RayError) as error:
                 wait_s = NODE_FALLS_SILENT_S if only_connection_errors(error) else NODE_GOES_TOO_S
                 # The last output of workers of this node that died.
                 finish_logs(folder)
-                raise root_cause_of(error, lost_nodes=lost_nodes(nodes, wait_s=wait_s)) from error
+                raise root_cause_of(error, lost_nodes=lost_nodes(fit.nodes or nodes, wait_s=wait_s)) from error
             if result.return_value is not None:
                 raise StoppedError(result.return_value)
 
@@ -142,6 +153,11 @@ class _Fit:
         self._phase = ""
         self._group: tuple[str, ...] = ()
         self._regrouping = Regrouping(config.scaling, driver_node_id())
+
+    @property
+    def nodes(self) -> set[str]:
+        """Ids of the nodes of the worker group that began last."""
+        return set(self._group)
 
     def wait(self) -> Any:
         """Prints the workers' lines, and passes a request to stop on to them, until they end.
@@ -209,7 +225,7 @@ class _Fit:
             self._status.rest()
 
 
-class FailureWatch(UserCallback):
+class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
     """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
 
     def __init__(self, coordinator: Any, config: TrainConfig):
@@ -220,15 +236,46 @@ class FailureWatch(UserCallback):
             config: Says how many failures there may be; an elastic run loses nodes without counting them.
         """
         self._coordinator, self._max_failures, self._count = coordinator, config.run.max_failures, 0
-        self._is_elastic, self._nodes = config.scaling.is_elastic, living_nodes()
+        self._is_elastic, self._failed_starts, self._losses = config.scaling.is_elastic, 0, 0
+        self._nodes: set[str] = set()
+        self._decided = False
 
-    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Ends the run at once, by raising, or lets Ray Train restart the workers.
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        """A new group has its workers on these nodes."""
+        self._nodes = {worker.metadata.node_id for worker in worker_group.get_workers()}
+        self._decided = False
+
+    def after_report(self, training_report: Any, metrics: Any) -> None:
+        """The workers have come further than the group before, to another checkpoint."""
+        self._losses = 0
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        """Decides once per group: Ray polls those that a drained node has left until its deadline.
 
         Raises:
             RayscribeError: the error would recur, or a stop was requested.
             TooManyFailuresError: there were more than may be.
         """
+        if worker_group_status.errors and not self._decided:
+            self._decide(worker_group_status.errors)
+            self._decided = True
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        """Notes that a group is gone, and counts those that did not start; waits for room are not counted.
+
+        Raises:
+            ControllerError: an elastic group failed to start more often than may be. Ray counts for a fixed one.
+        """
+        if not isinstance(current_state, RestartingState | ReschedulingState) or current_state is previous_state:
+            return
+        self._coordinator.set_phase.remote(WAITING)
+        error = current_state.training_failed_error
+        if isinstance(current_state, ReschedulingState) and self._is_elastic and not is_wait_for_room(error):
+            self._failed_starts += 1
+            if 0 <= self._max_failures < self._failed_starts:
+                raise error
+
+    def _decide(self, worker_exceptions: dict[int, Exception]) -> None:
         combined = WorkerGroupError("", worker_exceptions)
         error = root_cause_of(combined)
         if self._is_elastic and isinstance(error, LostWorkerError):
@@ -237,16 +284,14 @@ class FailureWatch(UserCallback):
             raise error
         if stop_requested(self._coordinator):
             raise StoppedError(f"stopped without a new checkpoint, since the workers failed meanwhile: {error}")
-        counts = not (
-            is_preemption(combined)
-            or isinstance(error, RegroupError)
-            or (self._is_elastic and isinstance(error, LostNodeError))
-        )
+        is_left = isinstance(error, RegroupError)
+        is_loss = self._is_elastic and isinstance(error, LostNodeError) and not is_left
+        # They left with a checkpoint.
+        self._losses = 0 if is_left else self._losses + is_loss
+        counts = not (is_preemption(combined) or is_left or is_loss)
         self._count += counts
-        if 0 <= self._max_failures < self._count:
+        if self._max_failures >= 0 and (self._max_failures < self._count or self._losses > MAX_LOSSES):
             raise TooManyFailuresError(worker_exceptions)
         of_all = f"{self._count} of at most {self._max_failures}" if self._max_failures >= 0 else f"{self._count}"
         count = of_all if counts else "not counted"
         self._coordinator.add_line.remote(f"the workers restart from the last checkpoint ({count}): {error}")
-        self._coordinator.set_phase.remote(WAITING)
-        self._nodes = living_nodes()

@@ -99,6 +99,11 @@ def only_connection_errors(error: BaseException) -> bool:
     return all(is_connection_error(item) for item in root_errors(error))
 
 
+def is_wait_for_room(error: BaseException) -> bool:
+    """Whether there was no room for the workers in time."""
+    return any(name(item) in NO_ROOM_CLASSES for item in cause_chain(error))
+
+
 def cause_chain(error: BaseException) -> Iterator[BaseException]:
     """The error and all its direct and indirect causes, each once."""
     waiting, seen = [error], set()

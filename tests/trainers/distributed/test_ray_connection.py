@@ -6,7 +6,7 @@ import pytest
 
 from tests.trainers.synthetic import config
 from trainers.distributed import ray_connection
-from trainers.distributed.ray_connection import set_own_token
+from trainers.distributed.ray_connection import set_own_token, start_timeout_s
 from trainers.errors import ConfigError
 
 VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -59,3 +59,9 @@ def test_a_job_says_how_many_cpus_of_the_machine_are_its_own(monkeypatch: pytest
     monkeypatch.setenv("RAYSCRIBE_CPUS", "many")
     with pytest.raises(ConfigError, match=r"RAYSCRIBE_CPUS must be a number of CPUs from 1 \(got 'many'\)"):
         ray_connection._own_ray(two)
+
+
+def test_a_fixed_number_of_workers_waits_for_a_node_that_an_autoscaler_adds() -> None:
+    elastic = config({"scaling.num_workers": {"min": 1, "max": 2}, "training.global_batch_size": 8})
+    assert float(start_timeout_s(config({"scaling.num_workers": 2}))) >= 600
+    assert float(start_timeout_s(elastic)) < 60, "a plan may name nodes that are gone"

@@ -4,11 +4,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.train import ControllerError, WorkerGroupError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
+from ray.train.v2._internal.execution.controller.state import (
+    InitializingState,
+    ReschedulingState,
+    RestartingState,
+    RunningState,
+)
 
 from tests.trainers.synthetic import config
 from trainers.errors import ConfigError, LostNodeError, LostWorkerError, RegroupError, StoppedError
 from trainers.pipeline import ray_engine
-from trainers.pipeline.ray_engine import FailureWatch
+from trainers.pipeline.ray_engine import MAX_LOSSES, FailureWatch
 from trainers.pipeline.root_cause import TooManyFailuresError
 
 DIED = LostWorkerError("rank 1 died")
@@ -28,9 +36,25 @@ class FakeCoordinator:
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "living_nodes", lambda: {"a", "b"})
     monkeypatch.setattr(ray_engine, "lost_nodes", lambda before, wait_s: 0)
     monkeypatch.setattr(ray_engine, "stop_requested", lambda coordinator: False)
+
+
+def failed(errors: dict[int, Exception]) -> Any:
+    """A poll of the workers."""
+    return SimpleNamespace(errors=errors)
+
+
+def started(*nodes: str) -> Any:
+    """A worker group with a rank on each of these nodes."""
+    workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in nodes]
+    return SimpleNamespace(get_workers=lambda: workers)
+
+
+def fails(failures: FailureWatch, error: Exception) -> None:
+    """Another group starts and fails."""
+    failures.after_worker_group_start(started("a", "b"))
+    failures.after_worker_group_poll_status(failed({1: error}))
 
 
 def watch(max_failures: int, workers: Any = 2) -> tuple[FailureWatch, FakeCoordinator]:
@@ -42,19 +66,18 @@ def watch(max_failures: int, workers: Any = 2) -> tuple[FailureWatch, FakeCoordi
 def test_failures_are_counted_until_there_are_too_many() -> None:
     failures, coordinator = watch(2)
     for count in (1, 2):
-        failures.after_exception(None, {1: DIED})
+        fails(failures, DIED)
         assert (
             coordinator.lines[-1] == f"the workers restart from the last checkpoint ({count} of at most 2): rank 1 died"
         )
     with pytest.raises(TooManyFailuresError):
-        failures.after_exception(None, {1: DIED})
-    assert coordinator.phases == ["waiting"] * 2
+        fails(failures, DIED)
 
 
 def test_without_a_limit_they_are_only_told() -> None:
     failures, coordinator = watch(-1)
     for _ in range(9):
-        failures.after_exception(None, {1: DIED})
+        fails(failures, DIED)
     assert coordinator.lines[-1].startswith("the workers restart from the last checkpoint (9): ")
 
 
@@ -62,30 +85,74 @@ def test_without_a_limit_they_are_only_told() -> None:
 def test_an_elastic_run_does_not_count_its_nodes(error: Exception) -> None:
     failures, coordinator = watch(0, {"min": 1, "max": 4})
     for _ in range(9):
-        failures.after_exception(None, {0: error})
+        fails(failures, error)
     assert coordinator.lines[-1] == f"the workers restart from the last checkpoint (not counted): {error}"
 
 
 def test_a_worker_that_went_with_its_node_is_not_counted_either(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = type("DistNetworkError", (RuntimeError,), {})("Connection closed by peer")
-    monkeypatch.setattr(ray_engine, "lost_nodes", lambda before, wait_s: 1)
+    monkeypatch.setattr(ray_engine, "lost_nodes", lambda before, wait_s: len(before & {"b"}))
     failures, coordinator = watch(0, {"min": 1, "max": 4})
-    failures.after_exception(None, {0: connection})
+    failures.after_worker_group_start(started("a", "b"))
+    failures.after_worker_group_poll_status(failed({0: connection}))
     assert "(not counted): training: a node was lost" in coordinator.lines[-1]
     with pytest.raises(TooManyFailuresError):
-        watch(0)[0].after_exception(None, {0: connection})
+        watch(0)[0].after_worker_group_poll_status(failed({0: connection}))
+    # A node that has none of the workers explains nothing.
+    failures.after_worker_group_start(started("a", "a"))
+    with pytest.raises(TooManyFailuresError):
+        failures.after_worker_group_poll_status(failed({0: connection}))
+
+
+def test_nodes_that_are_lost_without_progress_end_an_elastic_run() -> None:
+    failures, _ = watch(0, {"min": 1, "max": 4})
+    for progress in (lambda: failures.after_report(None, None), lambda: fails(failures, LEFT), lambda: None):
+        for _ in range(MAX_LOSSES):
+            fails(failures, GONE)
+        progress()
+    with pytest.raises(TooManyFailuresError):
+        fails(failures, GONE)
+
+
+def test_a_group_is_decided_about_once_and_waits_when_it_is_gone() -> None:
+    failures, coordinator = watch(1)
+    failures.after_worker_group_start(started("a", "b"))
+    for _ in range(9):
+        failures.after_worker_group_poll_status(failed({1: DIED}))
+    assert len(coordinator.lines) == 1
+    assert coordinator.phases == [], "others of the group may still store a checkpoint"
+    failures.after_controller_state_update(RunningState(), RestartingState(WorkerGroupError("", {1: DIED})))
+    assert coordinator.phases == ["waiting"]
+
+
+@pytest.mark.parametrize(("workers", "starts"), [({"min": 1, "max": 4}, 2), (2, 9)])
+def test_an_elastic_group_that_does_not_start_has_a_limit_and_a_wait_for_room_has_none(
+    workers: Any, starts: int
+) -> None:
+    failures, _ = watch(2, workers)
+
+    def does_not_start(error: Exception) -> None:
+        failures.after_controller_state_update(InitializingState(), ReschedulingState(ControllerError(error)))
+
+    for _ in range(9):
+        does_not_start(WorkerGroupStartupTimeoutError(2))
+    for _ in range(starts):
+        does_not_start(WorkerGroupStartupFailedError("a worker failed to initialize"))
+    if failures._is_elastic:
+        with pytest.raises(ControllerError):
+            does_not_start(WorkerGroupStartupFailedError("a worker failed to initialize"))
 
 
 def test_a_fixed_number_counts_lost_nodes_and_not_those_that_it_left() -> None:
     failures, _ = watch(0)
-    failures.after_exception(None, {0: LEFT})
+    fails(failures, LEFT)
     with pytest.raises(TooManyFailuresError):
-        failures.after_exception(None, {0: GONE})
+        fails(failures, GONE)
 
 
 def test_what_would_fail_again_and_a_stop_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError):
-        watch(9)[0].after_exception(None, {0: ConfigError("x is 1"), 1: DIED})
+        watch(9)[0].after_worker_group_poll_status(failed({0: ConfigError("x is 1"), 1: DIED}))
     monkeypatch.setattr(ray_engine, "stop_requested", lambda coordinator: True)
     with pytest.raises(StoppedError, match="workers failed meanwhile: rank 1 died"):
-        watch(9)[0].after_exception(None, {1: DIED})
+        watch(9)[0].after_worker_group_poll_status(failed({1: DIED}))
