@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cluster_configs.rendering.cluster_spec import ClusterSpec
-from cluster_configs.rendering.render import RENDERERS, Target, render
 from cluster_configs.validation import schema_rules
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.file_reader import READING, UnreadableError, read_cluster_file
@@ -24,9 +22,6 @@ FAMILIES = (
     schema_rules, spec_rules, access_rules, secret_rules, version_rules, resource_rules, storage_rules,
     kubernetes_rules, batch_rules,
 )  # fmt: skip
-
-# The part of a spec that each target needs.
-PARTS = {Target.RAY_UP: "ray_up", Target.KUBERAY: "kubernetes", Target.SLURM: "slurm", Target.SGE: "sge"}
 
 
 def _nothing_more(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -70,18 +65,11 @@ def validate(content: bytes, installed: Installed) -> Report:
     broken = [(rule.name, violation) for rule in rules for violation in rule.check(file, installed)]
     checked = [rule.name for rule in rules]
     if file.kind == FileKind.SPEC and not broken:
-        for target, text in _rendered(ClusterSpec.model_validate(file.document.value)):
+        for target, text in spec_rules.rendered(file):
             report = validate(text.encode(), installed)
             checked += [name for name in report.checked if name not in checked]
             broken += [(name, _in_rendered(violation, target)) for name, violation in report.broken]
     return Report(file.kind, tuple(checked), tuple(broken))
-
-
-def _rendered(spec: ClusterSpec) -> Iterator[tuple[str, str]]:
-    """The file for each target that a spec has a part for."""
-    for target, kind in RENDERERS:
-        if getattr(spec, PARTS[target]) is not None:
-            yield f"{target} {kind or ''}".strip(), render(spec, target, kind)
 
 
 def _in_rendered(violation: Violation, target: str) -> Violation:

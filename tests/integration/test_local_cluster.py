@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,13 +30,13 @@ class User:
         known = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "RAYSCRIBE_"))}
         self.environment = {**known, "HOME": str(home)}
 
-    def run(self, *arguments: str, code: int = 0, **variables: str) -> str:
+    def run(self, *arguments: str, variables: Mapping[str, str] | None = None, code: int = 0) -> str:
         """Runs a command to its end; gives all that it shows."""
         command = [str(RAY), *arguments[1:]] if arguments[0] == "ray" else [*COMMAND, *arguments]
         done = subprocess.run(
             command,
             cwd=REPOSITORY,
-            env={**self.environment, **variables},
+            env={**self.environment, **(variables or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -97,7 +97,7 @@ def test_ray_s_own_commands_work_with_the_variables_that_are_shown(user: User) -
     variables = dict(item.split("=", 1) for line in exports for item in line)
     variables["RAY_AUTH_TOKEN_PATH"] = variables["RAY_AUTH_TOKEN_PATH"].replace("~", str(user.home))
     assert "hello from a job" in user.run(
-        "ray", "job", "submit", "--", "echo", "hello", "from", "a", "job", **variables
+        "ray", "job", "submit", "--", "echo", "hello", "from", "a", "job", variables=variables
     )
 
 
@@ -114,7 +114,9 @@ def test_a_preflight_and_a_dry_run_find_the_only_cluster(user: User) -> None:
 def test_a_cluster_with_a_working_job_is_not_ended_by_accident(user: User) -> None:
     dashboard = user.record.dashboard
     variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": user.token, "RAY_ADDRESS": str(dashboard)}
-    user.run("ray", "job", "submit", "--no-wait", "--submission-id", "sleeps", "--", "sleep", "600", **variables)
+    user.run(
+        "ray", "job", "submit", "--no-wait", "--submission-id", "sleeps", "--", "sleep", "600", variables=variables
+    )
     assert "jobs run on local (sleeps)" in user.run("cluster", "down", code=22)
     folder = user.record.folder
     assert folder is not None

@@ -77,12 +77,14 @@ def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[
                 yield Violation(counted.place, f"num-gpus: {counted.text}", fix)
 
 
-def _local_max_workers(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    provider, most = file.document.get("provider"), file.document.get("max_workers")
-    hosts = len([*provider.get("worker_ips").elements()])
-    if provider.get("type").text == "local" and most.number is not None and most.number < hosts + 1:
-        fix = f"give {hosts + 1}: Ray's provider local counts the head, and {hosts} workers would not all join"
-        yield Violation(most.place, most.text, fix)
+def _local_hosts_join(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    if file.document.get("provider", "type").text != "local":
+        return
+    fix = "export RAY_enable_autoscaler_v2=0 before it: the newer autoscaler counts the head as one of the workers"
+    for place, start in file.ray_starts():
+        newer = start.environment.get("RAY_enable_autoscaler_v2", "")
+        if start.head and newer.lower() not in ("0", "false"):
+            yield Violation(place, f"RAY_enable_autoscaler_v2={newer}" if newer else "", fix)
 
 
 def _pool_sizes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -116,7 +118,7 @@ RULES = (
     Rule("driver-not-on-spot", "the head is not a spot node", CLUSTERS, _driver_not_on_spot),
     Rule("cpus-for-data", "workers leave CPUs for Ray Data", CLUSTERS | BATCH, _cpus_for_data),
     Rule("accelerators-declared", "Ray and the pods know of their GPUs", CLUSTERS, _accelerators_declared),
-    Rule("local-max-workers", "every one of the hosts may join", RAY_UP, _local_max_workers),
+    Rule("local-hosts-join", "every one of the hosts may join", RAY_UP, _local_hosts_join),
     Rule("pool-sizes", "no pool is smaller at most than at least", CLUSTERS, _pool_sizes),
     Rule("head-node-type", "the head's node type is there", RAY_UP, _head_node_type),
     Rule("spot-labels", "spot nodes have labels", CLUSTERS, _spot_labels),

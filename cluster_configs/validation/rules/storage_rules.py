@@ -10,7 +10,7 @@ from trainers.config.storage_location import is_absolute, is_url, unsupported_ur
 
 # Folders that are a machine's own wherever they are.
 OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root", "/scratch/local", "/local")
-# `run.storage_path=…`, `--storage_path …`, in a command or as the value of a variable.
+# `run.storage_path=…`, `--storage_path …`.
 _STORAGE = re.compile(r"(?:run\.storage_path|--storage[_-]path)(?:=|\s+)['\"]?([^'\"\s]+)")
 _ONE_NODE_VOLUMES = ("emptyDir", "hostPath", "ephemeral")
 SHARED_FIX = "give an s3://bucket/… URL, or a folder that every node mounts at the same path"
@@ -18,17 +18,9 @@ SHARED_FIX = "give an s3://bucket/… URL, or a folder that every node mounts at
 
 def storage_paths(file: ClusterFile) -> Iterator[tuple[Place, str]]:
     """Every storage path that the file names."""
-    for script in file.scripts:
-        for number, line in enumerate(script.text.splitlines()):
-            if not line.lstrip().startswith("#"):
-                yield from ((script.at(number), _assigned(path, script.text)) for path in _STORAGE.findall(line))
-
-
-def _assigned(path: str, script: str) -> str:
-    """What `$NAME` stands for, where the script says so in a word of its own."""
-    name = path.strip("${}")
-    found = re.search(rf"(?:^|[\s;]){re.escape(name)}=['\"]?([^'\"\s;]+)", script) if path.startswith("$") else None
-    return found[1] if found else path
+    commands = ((place, " ".join(command.words)) for place, command in file.commands())
+    # A command line inside an argument would say it again.
+    yield from dict.fromkeys((place, path) for place, words in commands for path in _STORAGE.findall(words))
 
 
 def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violation]:

@@ -93,6 +93,26 @@ def test_a_broken_rule_is_found_by_its_line() -> None:
         ("# RAY_AUTH_MODE=token\nray start # export RAY_AUTH_MODE=token", None),
         ('ssh host "RAY_AUTH_MODE=token ray start --address=$HEAD:6379"', "token"),
         ("bash <<'END'\nexport RAY_AUTH_MODE=token\nray start\nEND\n", "token"),
+        ("export A=$(date) B=$((1 + (2))) C=${D:-(} RAY_AUTH_MODE=token; ray start", "token"),
+        ('export A="$(echo ")" "x)")" RAY_AUTH_MODE=token\nray start --num-cpus=$(nproc)', "token"),
+        ("set -a; RAY_AUTH_MODE=token; ray start", "token"),
+        ("set -euo pipefail; RAY_AUTH_MODE=token; ray start", None),
+        ("export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}; ray start", "token"),
+        ("export RAY_AUTH_MODE=token\nR=/opt/venv/bin/ray\n$R start", "token"),
+        ("export RAY_AUTH_MODE=token; python -m ray.scripts.scripts start", "token"),
+        ("RAY_AUTH_MODE=token ray --logging-level info start", "token"),
+        ("export RAY_AUTH_MODE=token; x=`ray start`", "token"),
+        ("cd x && export RAY_AUTH_MODE=token &&\n ray start", "token"),
+        ("false && export RAY_AUTH_MODE=token; ray start", None),
+        ("cd x || export RAY_AUTH_MODE=token && ray start", None),
+        ("(export RAY_AUTH_MODE=token); ray start", None),
+        ("(export RAY_AUTH_MODE=token; ray start)", "token"),
+        ("export RAY_AUTH_MODE=token | true; ray start", None),
+        ("export RAY_AUTH_MODE=token; env -u RAY_AUTH_MODE ray start", None),
+        ("declare RAY_AUTH_MODE=token; ray start", None),
+        ("if x; then export RAY_AUTH_MODE=token; fi; ray start", None),
+        ("if x; then export RAY_AUTH_MODE=token; ray start; fi", "token"),
+        ("case $x in a) export RAY_AUTH_MODE=token;; *) ray start;; esac", None),
     ],
 )
 def test_whether_a_start_surely_has_a_variable(text: str, mode: str | None) -> None:
@@ -110,8 +130,25 @@ def test_options_are_read_as_the_shell_passes_them() -> None:
 def test_words_lose_their_quotes_and_lines_are_counted() -> None:
     text = "cat <<A >out\nray start\nA\n# it's\necho 'a b'\"c\"\\ d >&2 | tee x"
     found = [(command.words, command.redirected, command.line) for command in commands_in(text)]
-    assert (("echo", "a bc d"), True, 4) in found
+    assert (("echo", "a bc d"), False, 4) in found
     assert (("tee", "x"), False, 4) in found
+
+
+@pytest.mark.parametrize(
+    ("text", "redirected"),
+    [
+        ("cat a > b", True), ("cat a &> b", True), ("cat a | wc", True), ("x=$(cat a)", True),
+        ("cat a > b | tee c", True), ("cat a", False), ("cat a 2> b", False), ("cat a >&2", False),
+        ("cat a | tee b", False), ("cat a || true", False),
+    ],
+)  # fmt: skip
+def test_whether_output_goes_elsewhere(text: str, redirected: bool) -> None:
+    assert [command.redirected for command in commands_in(text) if command.program == "cat"] == [redirected]
+
+
+@given(st.text(alphabet="a$(){}`'\"\\\n ;|&<>=#", max_size=60))
+def test_any_text_is_cut_into_words(text: str) -> None:
+    [*commands_in(text)]
 
 
 def test_merged_and_repeated_yaml_is_read() -> None:
