@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import boto3
@@ -139,6 +139,18 @@ class RayHosts:
         )
         assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
+
+
+def printed_exports(lines: Sequence[str], home: Path) -> dict[str, str]:
+    """The variables of the lines `export NAME=VALUE …` among those that a command has printed."""
+    found: dict[str, str] = {}
+    for line in lines:
+        words = line.split()
+        if words[:1] == ["export"]:
+            for word in words[1:]:
+                name, _, value = word.partition("=")
+                found[name] = value
+    return {name: value.replace("~", str(home)) for name, value in found.items()}
 
 
 @contextlib.contextmanager

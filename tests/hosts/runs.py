@@ -60,6 +60,12 @@ class HostRuns:
         self.workspace.close()
 
 
+def submitted(name: str, hosts: RayHosts) -> str:
+    """The entrypoint of a run that no service knows."""
+    sets = {"run.name": name, "run.storage_path": hosts.runs}
+    return " ".join(["python task.py --config", RECIPE, *(f"--set {key}={value}" for key, value in sets.items())])
+
+
 def journal_of(hosts: RayHosts, name: str) -> Journal:
     """Of a run."""
     return Journal(folder_of(hosts, name))

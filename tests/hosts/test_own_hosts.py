@@ -1,0 +1,55 @@
+"""Own hosts from nothing to a trained model, with the commands of the documentation."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.ray_hosts import CLUSTER, RayHosts, printed_exports
+from tests.hosts.runs import CALM, check_same, submitted, write_tree
+
+
+@pytest.fixture
+def tree(hosts: RayHosts, tmp_path: Path) -> Path:
+    return write_tree(hosts, tmp_path / "tree")
+
+
+@contextmanager
+def dashboard(hosts: RayHosts) -> Iterator[dict[str, str]]:
+    """The variables for Ray's own commands that `cluster dashboard` prints while it forwards the port."""
+    command = [str(hosts.rayscribe_path), "cluster", "dashboard", CLUSTER]
+    environment = {**os.environ, **hosts.environment(), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as forward:
+        assert forward.stdout is not None
+        try:
+            yield printed_exports([forward.stdout.readline() for _ in range(4)], hosts.folder)
+        finally:
+            forward.send_signal(signal.SIGINT)
+            assert forward.wait() == 0
+
+
+def test_up_again_changes_nothing(hosts: RayHosts) -> None:
+    before = {host.name: {process.pid for process in host.named("raylet")} for host in hosts.nodes}
+    hosts.up()
+    assert {host.name: {process.pid for process in host.named("raylet")} for host in hosts.nodes} == before
+    status = json.loads(hosts.rayscribe("cluster", "status", "--json"))
+    assert [(item["name"], item["state"], item["nodes"]) for item in status] == [(CLUSTER, "up", 3)]
+
+
+def test_plain_ray_job_submit_trains_as_rayscribe_submit_does(hosts: RayHosts, calm: str, tree: Path) -> None:
+    assert calm == CALM
+    entrypoint = submitted("plain-job", hosts)
+    with dashboard(hosts) as variables:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit"]
+        command += ["--working-dir", str(tree), "--", *shlex.split(entrypoint)]
+        environment = {**os.environ, **hosts.environment(), **variables}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    check_same(hosts, "plain-job", CALM)
