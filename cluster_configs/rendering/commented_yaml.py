@@ -1,6 +1,7 @@
 """YAML with comments, as a person would lay it out: short values on one line, long commands folded."""
 
 import json
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,11 +43,14 @@ def _mapping(content: Mapping[str, Any], path: str, comments: Mapping[str, str],
 
 def _entry(label: str, value: Any, path: str, comments: Mapping[str, str], indent: str) -> Iterator[str]:
     """A value behind `key:` or `-`."""
-    line = None if comments else _on_one_line(value)
-    if line is not None and len(f"{indent}{label} {line}") <= WIDTH:
+    undivided = not value or not isinstance(value, str | Mapping | Sequence)
+    line = _on_one_line(value) if undivided or not comments else None
+    if line is not None and (undivided or len(f"{indent}{label} {line}") <= WIDTH):
         yield f"{indent}{label} {line}"
     elif isinstance(value, str):
-        yield from _block(label, value, indent)
+        first, *rest = _block(value, indent)
+        yield f"{indent}{label}{first}"
+        yield from rest
     elif isinstance(value, Mapping):
         first, *rest = _mapping(value, path, comments, f"{indent}  ")
         if label == "-" and not first.lstrip().startswith("#"):
@@ -60,17 +64,22 @@ def _entry(label: str, value: Any, path: str, comments: Mapping[str, str], inden
             yield from _entry("-", item, path, {}, f"{indent}  ")
 
 
-def _block(label: str, text: str, indent: str) -> Iterator[str]:
-    """A string over several lines: as they are, or folded at spaces."""
-    if "\n" in text:
-        yield f"{indent}{label} |{'' if text.endswith(chr(10)) else '-'}"
-        yield from (f"{indent}  {line}".rstrip() for line in text.splitlines())
-    else:
-        yield f"{indent}{label} >-"
+def _block(text: str, indent: str) -> Iterator[str]:
+    """A string behind a label, over several lines where they give it back: as they are, or folded at spaces."""
+    lines = text.split("\n")
+    if not text or text[0] in " \n" or not all(line.isprintable() and line == line.rstrip() for line in lines):
+        yield f" {_quoted(text)}"
+    elif len(lines) > 1 and not text.endswith("\n\n"):
+        yield f" |{'' if text.endswith(chr(10)) else '-'}"
+        yield from (f"{indent}  {line}" if line else "" for line in lines[: -1 if text.endswith("\n") else None])
+    elif len(lines) == 1 and "  " not in text:
+        yield " >-"
         inner = f"{indent}  "
         yield from textwrap.wrap(
             text, WIDTH, initial_indent=inner, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False
         )
+    else:
+        yield f" {_quoted(text)}"
 
 
 def _on_one_line(value: Any) -> str | None:
@@ -95,6 +104,25 @@ def _on_one_line(value: Any) -> str | None:
 def _scalar(value: Any) -> str:
     if not isinstance(value, str):
         return yaml.safe_dump(value).removesuffix("...\n").strip()
-    if _PLAIN.match(value) and yaml.safe_load(f"[{value}]") == [value]:
+    if _is_plain(value):
         return value
-    return f"'{value}'" if '"' in value and "'" not in value else json.dumps(value, ensure_ascii=False)
+    return f"'{value}'" if '"' in value and "'" not in value and value.isprintable() else _quoted(value)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether YAML reads a text without quotes as the same string, in any place."""
+    if not (text.isprintable() and _PLAIN.match(text)):
+        return False
+    try:
+        node = yaml.compose(f"[{text}]", yaml.SafeLoader)
+    except yaml.YAMLError:
+        return False
+    assert isinstance(node, yaml.SequenceNode)
+    return [(item.value, item.tag) for item in node.value] == [(text, "tag:yaml.org,2002:str")]
+
+
+def _quoted(text: str) -> str:
+    if text.isprintable():
+        return json.dumps(text, ensure_ascii=False)
+    # Of what is not printed, JSON leaves more as it is than YAML reads.
+    return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
