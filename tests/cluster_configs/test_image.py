@@ -75,7 +75,7 @@ def test_each_hardware_gets_its_torch_and_the_pinned_rest(
     first, second = pip_calls(tmp_path, variables)
     common = ["-m", "pip", "install", "--no-cache-dir"]
     assert first == [*common, *options, "-c", "constraints.txt", torch]
-    assert second == [*common, "-c", "constraints.txt", ".[demo]" if "EXTRAS" in variables else "."]
+    assert second == [*common, "-c", "constraints.txt", ".[gcp,demo]" if "EXTRAS" in variables else ".[gcp]"]
     constraints = (tmp_path / "constraints.txt").read_text().splitlines()
     assert torch in constraints
     assert f"ray=={version('ray')}" in constraints
@@ -102,3 +102,9 @@ def test_ready_files_name_this_image_at_the_clients_version(path: Path) -> None:
         name, tag = split_image(image)
         assert name == "registry.example.org/rayscribe"
         assert tag in {f"{version('rayscribe')}-{hardware}" for hardware in ("cuda", "rocm", "cpu", "hpu")}
+
+
+def test_the_heads_container_reaches_the_workers() -> None:
+    # Ray's autoscaler runs in it, and starts workers over ssh and rsync (command_runner.py).
+    (install,) = (script.text for script in FILE.scripts if "apt-get install" in script.text)
+    assert {"openssh-client", "rsync"} <= {*install.split()}
