@@ -1,14 +1,33 @@
-"""What the scripts of both batch schedulers have in common: what runs, and the signal's time."""
+"""What the scripts of both batch schedulers have in common: variables, what runs, and the signal's time."""
 
 import shlex
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec
+from cluster_configs.rendering.node_commands import exports_of
 from trainers.errors import ConfigError
 
 
 def what_runs(spec: ClusterSpec, *, requeue: bool) -> str:
     """A line that names what runs, where its results go, and whether the job is queued again."""
     return f"recipe={shlex.quote(spec.recipe)} storage={shlex.quote(spec.storage)} requeue={'yes' if requeue else 'no'}"
+
+
+def exports_of_job(spec: ClusterSpec) -> list[str]:
+    """A shell line for each module, variable and secret of a spec.
+
+    Raises:
+        ConfigError: a secret is where no node of a batch scheduler finds it.
+    """
+    found = {}
+    for name, place in spec.secrets.items():
+        if place.file is not None:
+            found[name] = f"$(cat {shlex.quote(place.file)})"
+        elif place.env is None:
+            where = "only Kubernetes has Secrets" if place.kubernetes else "only `ray up` brings files to its nodes"
+            raise ConfigError(f"secrets.{name}: {where}: give env or file for this target")
+        elif place.env != name:
+            found[name] = f"${place.env}"
+    return exports_of(spec, found)
 
 
 def seconds(time: str) -> int:

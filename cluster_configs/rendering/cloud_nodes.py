@@ -36,7 +36,7 @@ def aws_node(part: AwsPart, instance: str, pool: PoolPart | None) -> dict[str, A
     profile = part.instance_profile if pool is None else part.worker_instance_profile
     config: dict[str, Any] = {
         "InstanceType": instance,
-        "ImageId": part.machine_image or "latest_dlami",
+        "ImageId": part.machine_image,
         "SecurityGroupIds": part.security_group_ids,
     }
     if part.subnet_ids:

@@ -109,18 +109,27 @@ class MailPart(Part):
 
 
 class SecretPart(Part):
-    """Where a secret is found; exactly one of the three. Never its value."""
+    """Where a secret is found; exactly one of the four. Never its value."""
 
-    env: VariableName | None = Field(None, description="Variable of the environment of the process that starts Ray.")
-    file: str | None = Field(None, description="Absolute path on each node; its text is the value.")
+    env: VariableName | None = Field(None, description="Batch schedulers: variable of the job's environment.")
+    file: str | None = Field(
+        None,
+        description="Batch schedulers and `ray up`: absolute path on each node, with `image` in the container; its "
+        "text is the value.",
+    )
+    client_file: str | None = Field(
+        None,
+        pattern=r"^~?/[^\s'\"$]+$",
+        description="`ray up`: path on the machine that starts the cluster, of mode 0600; it is brought to every node.",
+    )
     kubernetes: str | None = Field(
         None, pattern=DNS_LABEL, description="Kubernetes Secret that has it under the variable's name."
     )
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if [self.env, self.file, self.kubernetes].count(None) != 2:
-            raise ValueError("give exactly one of env, file and kubernetes")
+        if [self.env, self.file, self.client_file, self.kubernetes].count(None) != 3:
+            raise ValueError("give exactly one of env, file, client_file and kubernetes")
         if self.file is not None and not re.fullmatch(r"/[^\s'\"$]+", self.file):
             raise ValueError("file is an absolute path on each node, without spaces, quotes and $")
         return self
@@ -201,12 +210,29 @@ class ClusterSpec(Part):
     def _parts_fit(self) -> Self:
         if not is_absolute(self.storage):
             raise ValueError(f"storage must be an absolute folder or an s3:// URL (got {self.storage!r})")
+        if not self.storage.isprintable():
+            raise ValueError("storage holds a line break or another character that is not printed: leave it out")
         if isinstance(self.ray_up, LocalPart) and len(self.pools) != 1:
             raise ValueError("pools: own hosts are one pool, since Ray's provider local knows one kind of node")
-        if unknown := sorted({*(self.kubernetes.node_selectors if self.kubernetes else {})} - {*self.pools}):
-            raise ValueError(f"kubernetes.node_selectors.{unknown[0]}: no such pool; there are {', '.join(self.pools)}")
+        if isinstance(self.ray_up, LocalPart) and self.image is not None and self.ray_up.private_key is None:
+            raise ValueError(
+                "ray_up.private_key: missing; Ray copies it to the head, whose container has no other key to the "
+                "workers: give its path, e.g. ~/.ssh/id_ed25519"
+            )
+        if self.kubernetes is not None:
+            for field, by_pool in (
+                ("node_selectors", self.kubernetes.node_selectors),
+                ("tolerations", self.kubernetes.tolerations),
+            ):
+                if unknown := sorted({*by_pool} - {*self.pools}):
+                    raise ValueError(
+                        f"kubernetes.{field}.{unknown[0]}: no such pool; there are {', '.join(self.pools)}"
+                    )
         return self
 
 
 def _places(name: str) -> str:
-    return f"e.g. {name}: {{env: {name}}}, {{file: /run/secrets/{name.lower()}}} or {{kubernetes: my-secret}}"
+    return (
+        f"e.g. {name}: {{env: {name}}}, {{file: /run/secrets/{name.lower()}}}, {{client_file: ~/{name.lower()}}} or "
+        "{kubernetes: my-secret}"
+    )

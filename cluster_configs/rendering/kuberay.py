@@ -1,12 +1,22 @@
 """KubeRay's RayCluster and RayJob, with the service account and the network policy of their pods."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from cluster_configs.rendering.cluster_spec import ClusterSpec, PoolPart
+from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
-from cluster_configs.rendering.node_commands import METRICS_PORT, RAY_VERSION, STOP_VARIABLES
-from cluster_configs.rendering.pod_templates import HEAD, INSTANCE, SUBMITTER, pod_template, requests, service_account
+from cluster_configs.rendering.node_commands import AGENT, IN_BACKGROUND, METRICS_PORT, RAY_VERSION, STOP_VARIABLES
+from cluster_configs.rendering.pod_templates import (
+    HEAD,
+    INSTANCE,
+    SUBMITTER,
+    UNPRIVILEGED,
+    instance,
+    pod_template,
+    requests,
+    service_account,
+)
 from cluster_configs.rendering.target_parts import KubernetesPart
 
 DASHBOARD_PORT = 8265
@@ -35,7 +45,7 @@ def raycluster_file(spec: ClusterSpec) -> str:
     cluster = {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
-        "metadata": _metadata(spec, part),
+        "metadata": _metadata(spec, part, for_job=False),
         "spec": _cluster(spec, part, for_job=False),
     }
     use = f"kubectl apply -f raycluster.yaml\n  kubectl port-forward -n {part.namespace} svc/{spec.name}-head-svc 8265"
@@ -50,15 +60,18 @@ def rayjob_file(spec: ClusterSpec) -> str:
     """
     part = spec.kubernetes or KubernetesPart()
     deadline = {"activeDeadlineSeconds": part.active_deadline_s} if part.active_deadline_s else {}
-    submitter = pod_template(spec, part, SUBMITTER, container="ray-job-submitter", resources=requests(1, 1))
+    submitter = pod_template(
+        spec, part, SUBMITTER, for_job=True, container="ray-job-submitter", resources=requests(1, 1)
+    )
     submitter["spec"]["restartPolicy"] = "Never"
     job = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
-        "metadata": _metadata(spec, part),
+        "metadata": _metadata(spec, part, for_job=True),
         "spec": {
-            "entrypoint": f"python task.py --config {spec.recipe} --set run.name={spec.name} "
-            f"--set run.storage_path={spec.storage}",
+            # A shell reads it.
+            "entrypoint": f"python task.py --config {shlex.quote(spec.recipe)} --set run.name={spec.name} "
+            f"--set {shlex.quote(f'run.storage_path={spec.storage}')}",
             "backoffLimit": MAX_RETRIES,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": part.ttl_after_finished_s,
@@ -76,21 +89,22 @@ def _file(
 ) -> str:
     create = f"kubectl create secret generic -n {part.namespace} {_secret(spec, part)}"
     head = (
-        f"{what} Rendered by `rayscribe cluster render`; change the spec, and render it again. KubeRay 1.6 or later.\n"
+        f"{what} Rendered by `rayscribe cluster render`; change the spec, and render it again. KubeRay 1.6 or later, "
+        f"in the namespace {part.operator_namespace}.\n"
         "The token's Secret is made once, without showing it:\n"
         f"  openssl rand -hex 32 | tr -d '\\n' | {create} --from-file=auth_token=/dev/stdin\n"
         f"Then:\n  {use}\n"
     )
     documents = [
-        to_commented_yaml(_account(spec, part), {"automountServiceAccountToken": ABOUT_ACCOUNT}, head),
+        to_commented_yaml(_account(spec, part, for_job=for_job), {"automountServiceAccountToken": ABOUT_ACCOUNT}, head),
         to_commented_yaml(_policy(spec, part, for_job=for_job), {"spec/ingress": ABOUT_POLICY}),
         to_commented_yaml(resource, _comments(spec, part, for_job=for_job)),
     ]
     return "---\n".join(documents)
 
 
-def _metadata(spec: ClusterSpec, part: KubernetesPart) -> dict[str, Any]:
-    labels = {INSTANCE: spec.name, **({QUEUE_LABEL: part.queue} if part.queue else {})}
+def _metadata(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
+    labels = {INSTANCE: instance(spec, for_job=for_job), **({QUEUE_LABEL: part.queue} if part.queue else {})}
     return {"name": spec.name, "namespace": part.namespace, "labels": labels}
 
 
@@ -98,13 +112,14 @@ def _secret(spec: ClusterSpec, part: KubernetesPart) -> str:
     return part.token_secret or f"{spec.name}-token"
 
 
-def _account(spec: ClusterSpec, part: KubernetesPart) -> dict[str, Any]:
-    metadata = {"name": service_account(spec, part), "namespace": part.namespace}
+def _account(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
+    metadata = {"name": service_account(spec, part, for_job=for_job), "namespace": part.namespace}
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
 
 
 def _policy(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
-    own = {"matchLabels": {INSTANCE: spec.name}}
+    name = instance(spec, for_job=for_job)
+    own = {"matchLabels": {INSTANCE: name}}
     ingress: list[dict[str, Any]] = [{"from": [{"podSelector": own}]}]
     if for_job:
         operator = {
@@ -121,7 +136,7 @@ def _policy(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[s
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": spec.name, "namespace": part.namespace},
+        "metadata": {"name": name, "namespace": part.namespace},
         "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress},
     }
 
@@ -139,15 +154,17 @@ def _cluster(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[
     autoscaled = grows(spec, part, for_job=for_job)
     scaling: dict[str, Any] = {}
     if autoscaled:
+        options = {"version": "v2", "idleTimeoutSeconds": IDLE_S, "resources": requests(1, 1)}
         scaling = {
             "enableInTreeAutoscaling": True,
-            "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": IDLE_S, "resources": requests(1, 1)},
+            "autoscalerOptions": {**options, "securityContext": UNPRIVILEGED},
         }
     open_dashboard = for_job or part.clients
     head = pod_template(
         spec,
         part,
         HEAD,
+        for_job=for_job,
         container="ray-head",
         resources=requests(spec.head.cpus, spec.head.memory_gb),
         variables=STOP_VARIABLES,
@@ -169,20 +186,25 @@ def _cluster(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[
             "labels": {"pool": "head"},
             "template": head,
         },
-        "workerGroupSpecs": [_group(spec, part, name, pool, autoscaled) for name, pool in spec.pools.items()],
+        "workerGroupSpecs": [_group(spec, part, name, for_job=for_job, autoscaled=autoscaled) for name in spec.pools],
     }
 
 
-def _group(spec: ClusterSpec, part: KubernetesPart, name: str, pool: PoolPart, autoscaled: bool) -> Mapping[str, Any]:
+def _group(spec: ClusterSpec, part: KubernetesPart, name: str, *, for_job: bool, autoscaled: bool) -> Mapping[str, Any]:
+    pool = spec.pools[name]
     template = pod_template(
         spec,
         part,
         name,
+        for_job=for_job,
         container="ray-worker",
         resources=requests(pool.cpus, pool.memory_gb, pool),
         variables={"RAY_NODE_MARKET_TYPE": "spot"} if pool.spot else {},
         ports={"metrics": METRICS_PORT},
     )
+    if pool.spot:
+        start = {"exec": {"command": ["bash", "-c", f"{AGENT} {IN_BACKGROUND}"]}}
+        template["spec"]["containers"][0]["lifecycle"] = {"postStart": start}
     return {
         "groupName": name,
         "replicas": pool.min if autoscaled else pool.max,
@@ -196,6 +218,7 @@ def _group(spec: ClusterSpec, part: KubernetesPart, name: str, pool: PoolPart, a
 
 def _comments(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, str]:
     root = "spec/rayClusterSpec" if for_job else "spec"
+    spot = any(pool.spot for pool in spec.pools.values())
     size = (
         "Kueue admits the whole gang, so every pool has its max from the start."
         if part.queue
@@ -205,10 +228,15 @@ def _comments(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict
         "metadata/labels": "The queue is Kueue's." if part.queue else "No queue.",
         "spec/entrypoint": "The run has the cluster's name, so that a retry continues it. The recipe is in the image.",
         f"{root}/authOptions": "Ray asks every caller for the token.",
-        f"{root}/headGroupSpec": "The driver runs here, never on spot.",
+        f"{root}/headGroupSpec": "The driver runs here." + (" Its node is never one of a spot pool." if spot else ""),
         f"{root}/headGroupSpec/rayStartParams": ABOUT_DASHBOARD[bool(for_job or part.clients)],
         f"{root}/workerGroupSpecs": size,
     }
     if grows(spec, part, for_job=for_job):
         found[f"{root}/workerGroupSpecs"] = "Ray's autoscaler starts pods when jobs ask for them."
+    if spot:
+        found[f"{root}/workerGroupSpecs"] += (
+            " An agent drains a spot pool's node, where pods reach the cloud's metadata service; elsewhere they get "
+            "SIGTERM, and training goes on from the last checkpoint."
+        )
     return found

@@ -1,10 +1,10 @@
 """Shell commands that every node of a cluster runs, whatever starts it."""
 
 import shlex
+from collections.abc import Mapping
 from importlib.metadata import version
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec
-from trainers.errors import ConfigError
 
 RAY_VERSION, RAYSCRIBE_VERSION = version("ray"), version("rayscribe")
 # Ray Train's tab of the dashboard shows runs only with the second.
@@ -12,24 +12,20 @@ CLUSTER_VARIABLES = {"RAY_AUTH_MODE": "token", "RAY_TRAIN_ENABLE_STATE_TRACKING"
 # A job that is stopped gets SIGTERM, and Ray's default is to kill it after 3 s: too short for a last checkpoint.
 STOP_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "120"}
 METRICS_PORT = 8090
+# Drains a spot node when its cloud announces to take it away.
+AGENT = "nohup python -m trainers.distributed.preemption_agent"
+IN_BACKGROUND = "< /dev/null > /tmp/preemption_agent.log 2>&1 &"
 
 
-def exports_of(spec: ClusterSpec) -> list[str]:
+def exports_of(spec: ClusterSpec, secrets: Mapping[str, str]) -> list[str]:
     """A shell line for each module, variable and secret of a spec.
 
-    Raises:
-        ConfigError: a secret is a Kubernetes Secret, which other nodes do not have.
+    Args:
+        spec: The cluster.
+        secrets: What gives the value of each secret, in the words of the shell, e.g. `$NAME` or `$(cat /file)`.
     """
     lines = [f"module load {' '.join(spec.modules)}"] if spec.modules else []
-    lines += [f'export {name}="{value}"' for name, value in spec.exports.items()]
-    for name, place in spec.secrets.items():
-        if place.file is not None:
-            lines.append(f'export {name}="$(cat {shlex.quote(place.file)})"')
-        elif place.env is None:
-            raise ConfigError(f"secrets.{name}: only Kubernetes has Secrets: give env or file for this target")
-        elif place.env != name:
-            lines.append(f'export {name}="${place.env}"')
-    return lines
+    return lines + [f'export {name}="{value}"' for name, value in {**spec.exports, **secrets}.items()]
 
 
 def version_check() -> str:

@@ -34,9 +34,14 @@ def requests(cpus: int, memory_gb: int, pool: PoolPart | None = None) -> dict[st
     return {"limits": amounts, "requests": dict(amounts)}
 
 
-def service_account(spec: ClusterSpec, part: KubernetesPart) -> str:
+def instance(spec: ClusterSpec, *, for_job: bool) -> str:
+    """What is of one file alone, so that RayCluster and RayJob of one spec leave each other's as it is."""
+    return f"{spec.name}-{'rayjob' if for_job else 'raycluster'}"
+
+
+def service_account(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> str:
     """Name of the account that the pods run as."""
-    return part.service_account or spec.name
+    return part.service_account or instance(spec, for_job=for_job)
 
 
 def pod_template(
@@ -44,6 +49,7 @@ def pod_template(
     part: KubernetesPart,
     component: str,
     *,
+    for_job: bool,
     container: str,
     resources: dict[str, Any],
     variables: Mapping[str, str] | None = None,
@@ -55,6 +61,7 @@ def pod_template(
         spec: The cluster.
         part: What Kubernetes needs.
         component: HEAD, SUBMITTER or the name of a pool.
+        for_job: Whether it is a RayJob's, not a RayCluster's.
         container: Name of the container.
         resources: What it asks for.
         variables: Its environment, beside that of the spec.
@@ -69,7 +76,7 @@ def pod_template(
     main: dict[str, Any] = {"name": container, "image": spec.image, "securityContext": UNPRIVILEGED}
     main["resources"] = resources
     pod: dict[str, Any] = {
-        "serviceAccountName": service_account(spec, part),
+        "serviceAccountName": service_account(spec, part, for_job=for_job),
         "automountServiceAccountToken": False,
         "securityContext": NO_ROOT,
         "terminationGracePeriodSeconds": GRACE_S,
@@ -84,7 +91,8 @@ def pod_template(
         pod["volumes"] = volumes
     if part.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in part.image_pull_secrets]
-    return {"metadata": {"labels": {INSTANCE: spec.name, COMPONENT: component}}, "spec": pod}
+    labels = {INSTANCE: instance(spec, for_job=for_job), COMPONENT: component}
+    return {"metadata": {"labels": labels}, "spec": pod}
 
 
 def _environment(spec: ClusterSpec, variables: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -121,12 +129,21 @@ def _volumes(spec: ClusterSpec, part: KubernetesPart, memory: str) -> tuple[list
 
 def _placement(spec: ClusterSpec, part: KubernetesPart, component: str) -> dict[str, Any]:
     """Where a pod goes: what its pool selects; and on spot nodes only if its pool is."""
+    for name, other in spec.pools.items():
+        if other.spot and not part.node_selectors.get(name):
+            raise ConfigError(
+                f"kubernetes.node_selectors.{name}: missing; the pool is spot: name the labels of its nodes, e.g. "
+                f"{{{name}: {{cloud.google.com/gke-spot: 'true'}}}}, which all other pods avoid"
+            )
     found: dict[str, Any] = {}
     pool = spec.pools.get(component)
     if component in part.node_selectors:
         found["nodeSelector"] = part.node_selectors[component]
+    tolerations: list[dict[str, str]] = [*part.tolerations.get(component, [])]
     if pool is not None and pool.accelerators:
-        found["tolerations"] = [{"key": DEVICES[pool.hardware], "operator": "Exists", "effect": "NoSchedule"}]
+        tolerations.insert(0, {"key": DEVICES[pool.hardware], "operator": "Exists", "effect": "NoSchedule"})
+    if tolerations:
+        found["tolerations"] = tolerations
     spot = {
         (key, value)
         for name, selector in part.node_selectors.items()

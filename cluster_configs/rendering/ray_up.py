@@ -1,13 +1,18 @@
 """The file of `ray up`: own hosts over SSH, AWS EC2, Google Compute Engine."""
 
 import json
+import re
+import shlex
+from pathlib import PurePosixPath
 from typing import Any
 
 from cluster_configs.rendering.cloud_nodes import aws_node, aws_provider, gcp_node, gcp_provider
 from cluster_configs.rendering.cluster_spec import ClusterSpec, HeadPart, PoolPart
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
 from cluster_configs.rendering.node_commands import (
+    AGENT,
     CLUSTER_VARIABLES,
+    IN_BACKGROUND,
     METRICS_PORT,
     STOP_VARIABLES,
     assignments,
@@ -19,6 +24,8 @@ from trainers.errors import ConfigError
 
 HEAD = "head"
 VARIABLES_FILE = "~/.rayscribe.env"
+# On the nodes: what `client_file` of a secret brings there.
+SECRETS_FOLDER = "~/.rayscribe.secrets"
 # Between nodes; a worker node listens on the first five too, and on 52365 and 10002 to 19999, Ray's defaults.
 GCS_PORT = 6379
 NODE_PORTS = {
@@ -28,9 +35,9 @@ NODE_PORTS = {
     "runtime-env-agent-port": 8079,
     "metrics-export-port": METRICS_PORT,
 }
-IN_BACKGROUND = "< /dev/null > /tmp/preemption_agent.log 2>&1 &"
 # Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60).
 OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0"}
+MARKET_TYPE = "ray.io/market-type"
 # Ray's names of what it counts, by hardware.
 RESOURCE = {"cpu": "CPU", "cuda": "GPU", "rocm": "GPU", "hpu": "HPU"}
 # What `docker run` needs for a device; Ray itself adds --gpus where it finds NVIDIA's runtime.
@@ -63,9 +70,9 @@ def ray_up_file(spec: ClusterSpec) -> str:
         content["docker"] = _docker(spec, part)
     if isinstance(part, CloudPart):
         content |= {"head_node_type": HEAD, "available_node_types": _node_types(spec, part)}
-    content["file_mounts"] = {"~/.ray/auth_token": f"~/.rayscribe/clusters/{spec.name}.token"}
+    content["file_mounts"] = {"~/.ray/auth_token": f"~/.rayscribe/clusters/{spec.name}.token", **_brought(spec)}
     content |= {
-        "setup_commands": _setup(spec),
+        "setup_commands": _setup(spec, part),
         "head_setup_commands": [],
         "worker_setup_commands": [],
         "head_start_ray_commands": ["ray stop", _start_head(spec, part)],
@@ -88,6 +95,8 @@ def _auth(part: RayUpPart) -> dict[str, Any]:
 
 
 def _docker(spec: ClusterSpec, part: RayUpPart) -> dict[str, Any]:
+    if spec.storage.startswith("/"):
+        _demand_mount(spec, part, spec.storage, "storage")
     hardware = sorted({pool.hardware for pool in spec.pools.values()})
     options = [option for name in hardware for option in DEVICE_OPTIONS[name]]
     return {
@@ -130,15 +139,50 @@ def _resources(pool: PoolPart) -> dict[str, int]:
 
 
 def _labels(name: str, pool: PoolPart | None) -> dict[str, str]:
-    spot = {"ray.io/market-type": "spot" if pool.spot else "on-demand"} if pool else {}
+    spot = {MARKET_TYPE: "spot" if pool.spot else "on-demand"} if pool else {}
     return {"pool": name, **spot, **(pool.labels if pool else {})}
 
 
-def _setup(spec: ClusterSpec) -> list[str]:
-    lines = exports_of(spec)
+def _brought(spec: ClusterSpec) -> dict[str, str]:
+    """Files of this machine that hold secrets, by their places on the nodes."""
+    files = {name: place.client_file for name, place in spec.secrets.items()}
+    return {f"{SECRETS_FOLDER}/{name}": path for name, path in files.items() if path is not None}
+
+
+def _secrets(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
+    """What gives the value of each secret on a node, in the words of the shell."""
+    found = {}
+    for name, place in spec.secrets.items():
+        if place.client_file is not None:
+            found[name] = f"$(cat {SECRETS_FOLDER}/{name})"
+        elif place.file is not None:
+            _demand_mount(spec, part, place.file, f"secrets.{name}.file")
+            found[name] = f"$(cat {shlex.quote(place.file)})"
+        else:
+            raise ConfigError(
+                f"secrets.{name}: `ray up` brings no variables and no Secrets to its nodes: give client_file, a file "
+                "of this machine that it brings there, or file, one that each node has"
+            )
+    return found
+
+
+def _demand_mount(spec: ClusterSpec, part: RayUpPart, path: str, field: str) -> None:
+    """Refuses a path that no option of `docker run` mounts in the container, where there is one."""
+    words = " ".join(part.run_options).split()
+    targets = [re.sub(r".*(?:target|dst|destination)=([^,]+).*|[^:]*:([^:]+).*", r"\1\2", word) for word in words]
+    if spec.image is not None and not any(PurePosixPath(path).is_relative_to(target) for target in targets):
+        folder = PurePosixPath(path).parent
+        raise ConfigError(
+            f"{field}: {path} is not in the container of `image`: mount its folder by ray_up.run_options, e.g. "
+            f'["-v {folder}:{folder}"]'
+        )
+
+
+def _setup(spec: ClusterSpec, part: RayUpPart) -> list[str]:
+    lines = exports_of(spec, _secrets(spec, part))
     commands = []
     if lines:
-        quoted = " ".join(f"'{line}'" for line in lines)
+        quoted = " ".join(shlex.quote(line) for line in lines)
         commands = [
             f"printf '%s\\n' {quoted} > {VARIABLES_FILE}",
             f"grep -qs rayscribe.env ~/.bashrc || echo '. {VARIABLES_FILE}' >> ~/.bashrc",
@@ -175,9 +219,9 @@ def _start_worker(spec: ClusterSpec, part: RayUpPart) -> str:
     if not any(pool.spot for pool in spec.pools.values()):
         return start
     provider = f" --provider {part.provider}" if isinstance(part, AwsPart | GcpPart) else ""
-    agent = f"nohup python -m trainers.distributed.preemption_agent{provider} {IN_BACKGROUND}"
-    # Ray passes a node's labels in this variable; one command serves all pools.
-    return f'{start}; case "$RAY_OVERRIDE_LABELS" in *market-type*spot*) {agent} esac'
+    agent = f"{AGENT}{provider} {IN_BACKGROUND}"
+    # Ray passes a node's labels in this variable, as JSON without spaces; one command serves all pools.
+    return f"""{start} && case "$RAY_OVERRIDE_LABELS" in *'"{MARKET_TYPE}":"spot"'*) {agent} esac"""
 
 
 def _joined(labels: dict[str, str]) -> str:
@@ -200,7 +244,8 @@ def _head(spec: ClusterSpec, part: RayUpPart) -> str:
     return (
         f"{what} Rendered by `rayscribe cluster render`; change the spec, and render it again.\n"
         f"  rayscribe cluster up {file}\n"
-        f"  rayscribe submit {spec.recipe} --cluster {spec.name} --set run.storage_path={spec.storage}\n"
+        f"  rayscribe submit {shlex.quote(spec.recipe)} --cluster {spec.name} "
+        f"--set {shlex.quote(f'run.storage_path={spec.storage}')}\n"
     )
 
 
@@ -208,7 +253,8 @@ def _comments(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
     found = {
         "idle_timeout_minutes": "Worker nodes without work go after this time; `rayscribe cluster up --idle-stop` ends "
         "the head, too.",
-        "file_mounts": "Ray's token, which `rayscribe cluster up` makes once. Every node demands it of every caller.",
+        "file_mounts": "Ray's token, which `rayscribe cluster up` makes once. Every node demands it of every caller."
+        + (" The others hold secrets." if _brought(spec) else ""),
         "setup_commands": "On every node, before Ray starts. The last fails where versions differ from the client's.",
         "head_start_ray_commands": "The dashboard listens on loopback: `rayscribe cluster dashboard` forwards its "
         "port. A stopped job has the time to store a checkpoint.",

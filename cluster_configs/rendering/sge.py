@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from cluster_configs.rendering.batch_script import refuse_early_signal, seconds, what_runs
+from cluster_configs.rendering.batch_script import exports_of_job, refuse_early_signal, seconds, what_runs
 from cluster_configs.rendering.cluster_spec import ClusterSpec, PoolPart
-from cluster_configs.rendering.node_commands import exports_of
 from cluster_configs.rendering.target_parts import SgePart
 from trainers.errors import ConfigError
 
@@ -19,6 +18,9 @@ HEAD = """\
 # With qsub -v RUN=NAME it continues the run NAME of an earlier job."""
 SIGNALS = """\
 # SIGUSR1 at the soft limit, SIGUSR2 the queue's `notify` time before the end."""
+MODULES = """\
+# Only login shells define `module`, and few sites start jobs in one.
+type module > /dev/null 2>&1 || . /etc/profile"""
 BODY = """\
 # Stays the same when the job is queued again, so that the run continues.
 run=${RUN:-$JOB_NAME-$JOB_ID}
@@ -64,7 +66,8 @@ def sge_script(spec: ClusterSpec) -> str:
     Raises:
         ConfigError: the spec lacks what Grid Engine needs.
     """
-    lines = [HEAD, *_options(spec), "set -eo pipefail", *exports_of(spec), *spec.setup, "set -u"]
+    modules = [MODULES] if spec.modules else []
+    lines = [HEAD, *_options(spec), *modules, "set -eo pipefail", *exports_of_job(spec), *spec.setup, "set -u"]
     assert spec.sge is not None
     return "\n".join([*lines, what_runs(spec, requeue=spec.sge.requeue), BODY])
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from cluster_configs.rendering.batch_script import refuse_early_signal, what_runs
+from cluster_configs.rendering.batch_script import exports_of_job, refuse_early_signal, what_runs
 from cluster_configs.rendering.cluster_spec import ClusterSpec
-from cluster_configs.rendering.node_commands import exports_of
 from trainers.errors import ConfigError
 
 MAIL = {"begin": "BEGIN", "end": "END", "fail": "FAIL", "requeue": "REQUEUE"}
@@ -72,7 +71,13 @@ trap 'ask_to_end "the job was told to end"' TERM
 nodes=$!
 while kill -0 "$nodes" 2> /dev/null; do wait "$nodes" || true; done
 wait "$nodes" && code=0 || code=$?
-[ ! -s "$folder/code" ] || code=$(cat "$folder/code")
+if [ -s "$folder/code" ]; then
+    code=$(cat "$folder/code")
+elif [ "$code" = 0 ]; then
+    # `ray symmetric-run` says 0 where its Ray does not start.
+    echo "Ray did not start: the recipe was not run" >&2
+    code=1
+fi
 trap - EXIT
 "${on_each_node[@]}" rm -rf "$folder"
 
@@ -93,7 +98,7 @@ def slurm_script(spec: ClusterSpec) -> str:
     Raises:
         ConfigError: the spec lacks what Slurm needs.
     """
-    own = "".join(f"    {line}\n" for line in ["set -eo pipefail", *exports_of(spec), *spec.setup])
+    own = "".join(f"    {line}\n" for line in ["set -eo pipefail", *exports_of_job(spec), *spec.setup])
     lines = [HEAD, *_options(spec), "set -euo pipefail"]
     assert spec.slurm is not None
     return "\n".join([*lines, what_runs(spec, requeue=spec.slurm.requeue), BODY.replace("@SETUP@", own)])

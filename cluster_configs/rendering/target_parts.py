@@ -33,7 +33,9 @@ class RayUpPart(Part):
 
     user: Word = Field("ubuntu", description="User that logs in over SSH, and that Ray runs as.")
     private_key: Word | None = Field(
-        None, description="Path of the SSH private key on this machine. null: what ssh finds; on AWS Ray makes one."
+        None,
+        description="Path of the SSH private key on this machine; on own hosts it is copied to the head, which logs in "
+        "to the workers with it. null: what ssh finds, here and on the head; on a cloud Ray makes one.",
     )
     run_options: list[str] = Field(
         [], description="Further options of `docker run` on every node, where `image` is set, e.g. --shm-size=8g."
@@ -66,9 +68,9 @@ class AwsPart(CloudPart):
     provider: Literal["aws"] = Field(description="aws: AWS EC2.")
     region: Word = Field(description="Region, e.g. us-west-2.")
     availability_zones: list[Word] = Field([], description="Zones to start nodes in, tried in order. []: any.")
-    machine_image: Word | None = Field(
-        None,
-        description="AMI with Docker and GPU drivers, e.g. ami-0abc…. null: Ray's deep learning AMI of the region.",
+    machine_image: Word = Field(
+        description="AMI of the region with Docker and, for CUDA, NVIDIA's driver 580 or later, e.g. ami-0abc…. Ray's "
+        "own choice, latest_dlami, has CUDA 11.2: too old for this PyTorch."
     )
     instance_profile: Word = Field(
         description="Name of the head's IAM instance profile: it starts and stops instances, and reads and writes "
@@ -96,8 +98,8 @@ class GcpPart(CloudPart):
     region: Word = Field(description="Region, e.g. us-central1.")
     availability_zone: Word = Field(description="Zone of all nodes, e.g. us-central1-a.")
     machine_image: Word = Field(
-        "projects/deeplearning-platform-release/global/images/family/common-cu128-ubuntu-2204-nvidia-570",
-        description="Boot image with Docker and GPU drivers.",
+        "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580",
+        description="Boot image with Docker and, for CUDA, NVIDIA's driver 580 or later.",
     )
     service_account: Word = Field(
         description="E-mail of the head's service account: it starts and stops instances, and takes the place of the "
@@ -123,7 +125,9 @@ class KubernetesPart(Part):
         "queue, and the pools grow from `min` to `max`.",
     )
     service_account: DnsLabel | None = Field(
-        None, description="Service account of the pods, made by the file, without any rights. null: the cluster's name."
+        None,
+        description="Service account of the pods, made by the file, without any rights. null: the cluster's name and "
+        "-raycluster or -rayjob.",
     )
     token_secret: DnsLabel | None = Field(
         None, description="Secret with Ray's token under the key auth_token. null: the cluster's name and -token."
@@ -136,7 +140,13 @@ class KubernetesPart(Part):
     image_pull_secrets: list[DnsLabel] = Field([], description="Secrets that pull the image.")
     node_selectors: dict[str, dict[str, str]] = Field(
         default_factory=dict,
-        description="Labels of the nodes of a pool, by pool, e.g. {spot: {cloud.google.com/gke-spot: 'true'}}.",
+        description="Labels of the nodes of a pool, by pool, e.g. {spot: {cloud.google.com/gke-spot: 'true'}}. Spot "
+        "pools need them: all other pods avoid these nodes.",
+    )
+    tolerations: dict[str, list[dict[str, str]]] = Field(
+        default_factory=dict,
+        description="Taints of nodes that a pool's pods tolerate, beside that of its device, by pool, e.g. {spot: "
+        "[{key: cloud.google.com/gke-spot, operator: Equal, value: 'true', effect: NoSchedule}]}.",
     )
     clients: dict[str, str] = Field(
         default_factory=dict,

@@ -78,7 +78,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _is_literal(value: str) -> bool:
     """Whether a text is a value, not a reference to one (`$NAME`, `$(command)`), a path, a switch or a place holder."""
-    return not is_switch(value) and not value.startswith(("$", "/", "~/", "<", "`", "@"))
+    return not is_switch(value) and not value.lstrip('"').startswith(("$", "/", "~/", "<", "`", "@"))
 
 
 RULES = (Rule("no-secret-in-clear", "no command, variable or field holds a secret", EVERY_KIND, _no_secret_in_clear),)

@@ -1,5 +1,9 @@
 """Batch scripts: options of the scheduler, and what a spec may not say."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from cluster_configs.rendering.render import Target, render
@@ -61,8 +65,57 @@ def test_a_script_runs_task_py_with_a_token_of_its_own_and_one_cpu_for_data(targ
         (Target.SLURM, "slurm.time_limit=0:05:00", r"slurm.signal_s \(300 s\) is not less than slurm.time_limit"),
         (Target.SGE, "sge.signal_s=90000", r"sge.signal_s \(90000 s\) is not less than sge.time_limit \(24:00:00\)"),
         (Target.SGE, "secrets={HF_TOKEN: {kubernetes: hub}}", "secrets.HF_TOKEN: only Kubernetes has Secrets"),
+        (Target.SLURM, "secrets={HF_TOKEN: {client_file: /a/b}}", "secrets.HF_TOKEN: only `ray up` brings files"),
     ],
 )
 def test_what_a_scheduler_cannot_do_is_refused(target: Target, change: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         script(target, change)
+
+
+def programs(folder: Path, **texts: str) -> str:
+    """A PATH on which programs of these names come first."""
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("ray", "code"),
+    [
+        ("echo 'Failed to start Ray'; exit 0", 1),
+        ("exit 4", 4),
+        ('while [ "$1" != -- ]; do shift; done; shift; "$@"', 7),
+    ],
+    ids=["not-started", "failed", "started"],
+)
+def test_a_slurm_job_whose_ray_did_not_start_has_failed(ray: str, code: int, tmp_path: Path) -> None:
+    # With one node `ray symmetric-run` ends with 0 where `ray start` fails.
+    srun = 'while [[ "$1" == --* ]]; do shift; done; exec "$@"'
+    path = programs(tmp_path, srun=srun, ray=f"echo ray\n{ray}", python="exit 7")
+    changes = ("modules=[]", "exports={}", "secrets={}", f'setup=["export PATH={tmp_path}:$PATH"]')
+    environment = {"PATH": path, "SLURM_JOB_NAME": "a", "SLURM_JOB_ID": tmp_path.name, "SLURM_JOB_NUM_NODES": "1"}
+    ended = subprocess.run(
+        ["bash", "-c", script(Target.SLURM, *changes)],
+        env={**environment, "SLURM_CPUS_ON_NODE": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert ("Ray did not start" in ended.stderr) == (code == 1)
+
+
+@pytest.mark.parametrize("defined", [True, False])
+def test_modules_are_loaded_in_a_shell_that_is_no_login_shell(defined: bool, tmp_path: Path) -> None:
+    loads = f"module() {{ echo $* >> {tmp_path}/loaded; }}"
+    (tmp_path / "profile").write_text(f"false\necho $UNSET\n{loads}\n")
+    text = script(Target.SGE, "exports={}", "secrets={}").replace("/etc/profile", str(tmp_path / "profile"))
+    text = text[: text.index("set -u")]
+    if defined:
+        text = f"{loads}\n{text}"
+        (tmp_path / "profile").unlink()
+    subprocess.run(["bash", "-c", text], env={"PATH": os.environ["PATH"]}, timeout=60, check=True)
+    assert (tmp_path / "loaded").read_text() == "load cuda/12.8\n"

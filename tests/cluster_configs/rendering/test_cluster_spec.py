@@ -54,9 +54,15 @@ def test_the_provider_decides_which_fields_there_are() -> None:
         ("storage=runs", "storage must be an absolute folder or an s3:// URL (got 'runs')"),
         ("storage=gs://bucket/runs", "gs:// is not supported"),
         ("setup=['echo a', \"echo a\\n b\"]", "setup.1: has a line break"),
-        ("secrets.HF_TOKEN={env: A, file: /b}", "secrets.HF_TOKEN: give exactly one of env, file and kubernetes"),
+        (
+            "secrets.HF_TOKEN={env: A, file: /b}",
+            "secrets.HF_TOKEN: give exactly one of env, file, client_file and kubernetes",
+        ),
         ("exports.RAY_AUTH_MODE=none", "exports.RAY_AUTH_MODE is set by the rendered file"),
         ("name=Speech", "name: "),
+        ('storage="/shared\\nruns"', "storage holds a line break"),
+        ("secrets.HF_TOKEN={client_file: hub}", "secrets.HF_TOKEN.client_file: "),
+        ("kubernetes.tolerations={spot: []}", "kubernetes.tolerations.spot: no such pool; there are hosts"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_fix(override: str, says: str) -> None:
@@ -70,6 +76,17 @@ def test_a_secret_is_refused_and_not_repeated(override: str) -> None:
     message = message_for(override)
     assert "secret" in message
     assert TOKEN not in message
+
+
+def test_a_container_on_the_head_of_own_hosts_needs_the_key_to_the_workers() -> None:
+    message = message_for("image=a/b:1", "ray_up.private_key=null")
+    assert "ray_up.private_key: missing; Ray copies it to the head" in message
+
+
+def test_aws_needs_an_image_whose_driver_is_new_enough() -> None:
+    # Ray's own choice, latest_dlami, has CUDA 11.2 (ray/autoscaler/_private/aws/config.py).
+    part = {"provider": "aws", "region": "us-west-2", "instance_profile": "a", "security_group_ids": ["sg-1"]}
+    assert "ray_up.machine_image: missing" in message_for(content={**LOCAL, "ray_up": part})
 
 
 def test_every_problem_is_named_at_once() -> None:

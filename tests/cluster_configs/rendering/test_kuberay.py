@@ -4,6 +4,7 @@ The definitions say which fields there are, their types, enumerations and requir
 covered: KubeRay's own validation, admission by Kueue, and whether the pods start.
 """
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,15 +85,41 @@ def test_the_dashboard_listens_on_loopback_where_nobody_else_needs_it() -> None:
 
 @pytest.mark.parametrize("kind", [*Kind])
 def test_pods_have_no_rights(kind: Kind) -> None:
-    found = documents(kind)
+    found = documents(kind, "kubernetes.queue=null")
     assert found["ServiceAccount"]["automountServiceAccountToken"] is False
     assert {*found} == {"ServiceAccount", "NetworkPolicy", "RayCluster" if kind == Kind.RAYCLUSTER else "RayJob"}
+    unprivileged = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     for pod in (pod["spec"] for pod in pods_of(found)):
-        assert pod["serviceAccountName"] == "speech"
-        assert pod["automountServiceAccountToken"] is False
+        assert pod["serviceAccountName"] == found["ServiceAccount"]["metadata"]["name"]
+        # Of the head's, for the autoscaler.
+        assert pod["automountServiceAccountToken"] is (
+            pod["containers"][0]["name"] == "ray-head" and kind == "raycluster"
+        )
         assert pod["securityContext"]["runAsNonRoot"] is True
         (container,) = pod["containers"]
-        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert container["securityContext"] == unprivileged
+    # KubeRay adds the autoscaler to the head's pod as a container of its own.
+    options = cluster_of(found).get("autoscalerOptions")
+    assert (options is None) == (kind == Kind.RAYJOB)
+    assert options is None or options["securityContext"] == unprivileged
+
+
+def test_the_files_of_one_spec_leave_each_others_account_and_policy() -> None:
+    names = [
+        {(name, found[name]["metadata"]["name"]) for name in ("ServiceAccount", "NetworkPolicy")}
+        for found in (documents(kind) for kind in Kind)
+    ]
+    assert not names[0] & names[1]
+    selected = [documents(kind)["NetworkPolicy"]["spec"]["podSelector"] for kind in Kind]
+    assert selected[0] != selected[1]
+
+
+def test_the_shell_that_reads_the_entrypoint_gets_the_words_that_were_meant() -> None:
+    storage, recipe = "s3://runs/a b;id", "recipes/(a).yaml"
+    job = documents(Kind.RAYJOB, f"storage={storage}", f"recipe={recipe}")["RayJob"]
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words[3:5] == [recipe, "--set"]
+    assert words[-1] == f"run.storage_path={storage}"
 
 
 def test_kueue_gets_the_whole_gang_and_without_it_the_pools_grow() -> None:
@@ -120,10 +147,15 @@ def test_devices_have_the_names_of_their_hardware() -> None:
 def test_only_spot_pools_run_on_spot_nodes() -> None:
     spot = "pools.spot={hardware: cuda, accelerators: 4, cpus: 44, memory_gb: 170, spot: true}"
     selector = "kubernetes.node_selectors={spot: {cloud.google.com/gke-spot: 'true'}}"
-    cluster = cluster_of(documents(Kind.RAYCLUSTER, spot, selector))
+    taint = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+    cluster = cluster_of(documents(Kind.RAYCLUSTER, spot, selector, f"kubernetes.tolerations={{spot: [{taint}]}}"))
     groups = groups_of(cluster)
     assert groups["spot"]["template"]["spec"]["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
     assert "affinity" not in groups["spot"]["template"]["spec"]
+    assert groups["spot"]["template"]["spec"]["tolerations"][1:] == [taint]
+    (container,) = groups["spot"]["template"]["spec"]["containers"]
+    assert "preemption_agent" in container["lifecycle"]["postStart"]["exec"]["command"][-1]
+    assert "lifecycle" not in groups["train"]["template"]["spec"]["containers"][0]
     refused = [{"key": "cloud.google.com/gke-spot", "operator": "NotIn", "values": ["true"]}]
     for template in (cluster["headGroupSpec"]["template"], groups["train"]["template"]):
         affinity = template["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -144,6 +176,7 @@ def test_a_folder_is_a_volume_that_all_pods_share() -> None:
         ("storage=/shared/runs", "storage: /shared/runs is a folder, which pods do not share"),
         ("kubernetes.storage_claim=runs", "kubernetes.storage_claim: storage is s3://"),
         ("image=null", "image: missing"),
+        ("pools.train.spot=true", "kubernetes.node_selectors.train: missing; the pool is spot"),
         ("secrets.A={env: A}", "secrets.A: pods have Secrets"),
         ("exports.PATH=/opt/bin:$PATH", "exports.PATH: /opt/bin:$PATH: pods replace no variables"),
     ],

@@ -1,16 +1,20 @@
 """The ready files are what their specs render to, and valid for the program that reads them."""
 
 import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ray.autoscaler._private.command_runner import _with_environment_variables
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from cluster_configs.rendering.render import RENDERERS, Kind, Target, render
 from cluster_configs.rendering.spec_loader import load_cluster_spec
 from tests.test_architecture import ROOT
+from trainers.errors import ConfigError
 
 FOLDER = ROOT / "cluster_configs"
 # Ready file: its spec, target and kind.
@@ -66,7 +70,7 @@ def test_a_file_reads_well(name: str) -> None:
 @pytest.mark.parametrize("name", RAY_UP)
 def test_every_node_starts_ray_with_the_token_and_the_dashboard_on_loopback(name: str) -> None:
     config = yaml.safe_load((FOLDER / name).read_text())
-    assert [*config["file_mounts"]] == ["~/.ray/auth_token"]
+    assert config["file_mounts"]["~/.ray/auth_token"] == f"~/.rayscribe/clusters/{config['cluster_name']}.token"
     for role in ("head", "worker"):
         start = config[f"{role}_start_ray_commands"][-1]
         assert start.startswith("export RAY_AUTH_MODE=token RAY_TRAIN_ENABLE_STATE_TRACKING=1")
@@ -109,7 +113,7 @@ def test_variables_modules_and_secrets_reach_every_command(tmp_path: Path) -> No
             "local.yaml",
             "modules=[cuda/12.8]",
             "exports={PATH: '/opt/x/bin:$PATH', HF_HOME: /shared/hf}",
-            "secrets={HF_TOKEN: {file: /run/secrets/hf}, WANDB_API_KEY: {env: SITE_KEY}}",
+            "secrets={HF_TOKEN: {file: /run/secrets/hf}, WANDB_API_KEY: {client_file: ~/keys/wandb}}",
             "setup=[pip install --no-deps -e /shared/rayscribe]",
         )
     )
@@ -118,9 +122,82 @@ def test_variables_modules_and_secrets_reach_every_command(tmp_path: Path) -> No
         "module load cuda/12.8",
         'export PATH="/opt/x/bin:$PATH"',
         'export HF_TOKEN="$(cat /run/secrets/hf)"',
-        'export WANDB_API_KEY="$SITE_KEY"',
+        'export WANDB_API_KEY="$(cat ~/.rayscribe.secrets/WANDB_API_KEY)"',
     ):
         assert f"'{line}'" in write
+    assert config["file_mounts"]["~/.rayscribe.secrets/WANDB_API_KEY"] == "~/keys/wandb"
     assert "~/.bashrc" in hook
     assert own == "pip install --no-deps -e /shared/rayscribe"
     assert check.startswith("python -c")
+
+
+@pytest.mark.parametrize("file", ["/run/x;id>intruder;#", "/run/`id>intruder`"])
+def test_the_path_of_a_secret_is_no_command(file: str, tmp_path: Path) -> None:
+    write, *_ = yaml.safe_load(rendered("local.yaml", f"secrets={{A: {{file: '{file}'}}}}"))["setup_commands"]
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    for command in (write, ". ~/.rayscribe.env"):
+        subprocess.run(["bash", "-c", command], cwd=tmp_path, env=home, check=True)
+    assert [path.name for path in tmp_path.iterdir()] == [".rayscribe.env"]
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "says"),
+    [
+        ("local.yaml", "secrets={A: {env: A}}", "secrets.A: `ray up` brings no variables"),
+        ("local.yaml", "secrets={A: {kubernetes: a}}", "secrets.A: `ray up` brings no variables"),
+        ("aws.yaml", "secrets={A: {file: /run/secrets/a}}", "secrets.A.file: /run/secrets/a is not in the container"),
+        ("gaudi.yaml", "ray_up.run_options=[]", "storage: /shared/rayscribe is not in the container"),
+    ],
+)
+def test_what_no_node_would_find_is_refused(name: str, override: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        rendered(name, override)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["-v /run/secrets:/run/secrets:ro", "--mount=type=bind,source=/a,target=/run"])
+def test_a_container_may_mount_the_file_of_a_secret(option: str) -> None:
+    secret = "secrets={A: {file: /run/secrets/a}}"
+    assert "$(cat /run/secrets/a)" in rendered("aws.yaml", secret, f"ray_up.run_options=['{option}']")
+
+
+def test_the_head_of_own_hosts_has_the_key_to_the_workers() -> None:
+    # Ray copies it there where the file names it (commands.py: ray_bootstrap_key.pem), else nothing.
+    for name in ("local.yaml", "gaudi.yaml"):
+        assert yaml.safe_load((FOLDER / name).read_text())["auth"]["ssh_private_key"] == "~/.ssh/id_ed25519"
+
+
+def test_machine_images_have_a_driver_for_the_cuda_of_the_images_torch() -> None:
+    # CUDA 13, of PyPI's torch, asks for 580. Of an AMI's number nothing can be said.
+    file = (FOLDER / "gcp.yaml").read_text()
+    assert {int(number) for number in re.findall(r"-nvidia-(\d+)", file)} == {580}
+    assert "latest_dlami" not in (FOLDER / "aws.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["aws.yaml", "gcp.yaml"])
+@pytest.mark.parametrize(
+    ("ray_starts", "labels", "agents"),
+    [
+        (True, {"pool": "spot", "ray.io/market-type": "spot"}, 1),
+        (True, {"pool": "spot", "ray.io/market-type": "on-demand"}, 0),
+        (True, {"pool": "x", "ray.io/market-type": "on-demand", "a": "spot"}, 0),
+        (False, {"pool": "spot", "ray.io/market-type": "spot"}, 0),
+    ],
+    ids=["spot", "pool-named-spot", "label-spot", "ray-fails"],
+)
+def test_only_spot_nodes_get_an_agent_and_a_failed_start_is_seen(
+    name: str, ray_starts: bool, labels: dict[str, str], agents: int, tmp_path: Path
+) -> None:
+    start = yaml.safe_load((FOLDER / name).read_text())["worker_start_ray_commands"][-1]
+    for program, code in {"ray": 0 if ray_starts else 3, "ulimit": 0}.items():
+        (tmp_path / program).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / program).chmod(0o755)
+    # What follows `&` would be lost to the test: it is run in the foreground.
+    foreground = re.sub(r"nohup .*& esac", f"echo agent >> {tmp_path}/agents;; esac", start)
+    assert foreground != start
+    command = _with_environment_variables(foreground, {"RAY_OVERRIDE_LABELS": labels})
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ended = subprocess.run(["bash", "-c", f"ulimit() {{ :; }}; {command}"], env=environment, check=False)
+    assert (ended.returncode == 0) == ray_starts
+    found = tmp_path / "agents"
+    assert (len(found.read_text().splitlines()) if found.exists() else 0) == agents
