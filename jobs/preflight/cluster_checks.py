@@ -134,10 +134,11 @@ def check_data_cpus(context: Context) -> Iterator[Finding]:
     scaling = context.spec.config.scaling
     each, most = scaling.worker_resources["CPU"], capacity.can_grow_to.get("CPU", 0.0)
     taken = each * scaling.max_workers
+    field = "scaling.num_workers.max" if scaling.is_elastic else "scaling.num_workers"
     if _only_data_does_not_fit(context.spec, capacity):
         yield problem(
-            f"scaling.num_workers {scaling.max_workers} × {each:g} CPU = {taken:g} of the cluster's {most:g} CPU "
-            f"leaves less than {CPUS_FOR_DATA:g} for Ray Data, which would wait forever: set scaling.num_workers to "
+            f"{field} {scaling.max_workers} × {each:g} CPU = {taken:g} of the cluster's {most:g} CPU "
+            f"leaves less than {CPUS_FOR_DATA:g} for Ray Data, which would wait forever: set {field} to "
             f"at most {int((most - CPUS_FOR_DATA) // each)}, or scaling.resources_per_worker.CPU lower"
         )
     elif taken > most:

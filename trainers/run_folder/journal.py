@@ -263,6 +263,9 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
         experiment=entry["experiment"],
         # The processor of another experiment has other sizes.
         processor=state.processor if known else None,
+        # Another experiment begins with its own number of workers.
+        workers=state.workers if known else None,
+        resizes=state.resizes if known else (),
     )
 
 

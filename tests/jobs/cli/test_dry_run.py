@@ -38,6 +38,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "uv": ({"runtime_env": {**RUNTIME_ENV, "pip": None, "uv": ["jiwer==4.0.0"]}}, []),
     "script": ({"runtime_env": {**RUNTIME_ENV, "install": "script"}}, []),
+    "elastic": (
+        {},
+        ["--set", "scaling.num_workers={min: 1, max: 4}", "--set", "training.global_batch_size=16"],
+    ),
     "resumed": ({}, ["--set", "run.resume=from:s3://bucket/runs/old/checkpoints/checkpoint-40-a1-abc"]),
 }
 

@@ -161,6 +161,13 @@ class TestResources:
             ) in finding.text
         assert gang.level == {7: "ok", 8: "skipped", 9: "error"}[workers], "each error is reported once"
 
+    def test_the_most_workers_of_an_elastic_recipe_leave_no_cpu_for_ray_data(self, tmp_path: Path) -> None:
+        changes = {"scaling.num_workers": {"min": 2, "max": 8}, "training.global_batch_size": 16}
+        with dashboard_at() as dashboard:
+            finding = single_finding(DATA_CPUS, context_of(tmp_path, changes, address=dashboard.url))
+        assert "scaling.num_workers.max 8 × 1 CPU = 8" in finding.text
+        assert "set scaling.num_workers.max to at most 7" in finding.text
+
 
 def test_without_a_recipe_only_the_cluster_is_looked_at() -> None:
     with dashboard_at() as dashboard:

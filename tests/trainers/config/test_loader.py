@@ -170,6 +170,14 @@ class TestFaults:
             ({"run.max_failures": -2}, "run.max_failures"),
             ({"scaling.num_workers": 10**400}, "scaling.num_workers"),
             ({"scaling.num_workers": "many"}, "scaling.num_workers: Input should be a valid integer"),
+            (
+                {**ELASTIC, "scaling.placement_strategy": "STRICT_SPREAD"},
+                "placement_strategy STRICT_SPREAD cannot be kept with num_workers 2 to 4",
+            ),
+            (
+                {**ELASTIC, "scaling.placement_strategy": "STRICT_PACK"},
+                "set placement_strategy: PACK, or num_workers: 4",
+            ),
             ({"scaling.num_workers": {"min": 2}}, "scaling.num_workers.max: missing"),
             ({"scaling.num_workers": {"min": 0, "max": 2}}, "scaling.num_workers.min: Input should be greater than 0"),
             ({"scaling.num_workers": {"min": 3, "max": 2}}, "scaling.num_workers: min 3 is more than max 2: exchange"),

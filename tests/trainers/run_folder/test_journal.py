@@ -239,3 +239,18 @@ def test_a_driver_is_fenced_by_the_next_one_however_it_began(folder: RunFolder) 
             stale.append(lambda state: {"kind": "prepared", "attempt": 0, "processor": None})
         assert stale.attempt < newer.attempt
     assert Journal(folder).read().prepared is None
+
+
+def test_another_experiment_in_the_folder_begins_with_its_own_number_of_workers() -> None:
+    def opened(attempt: int, experiment: str) -> dict[str, Any]:
+        shared = {"driver": f"driver-{attempt}", "takes_over": True, "sealed": {}, "experiment": {"id": experiment}}
+        return {"kind": "opened", "number": attempt, "attempt": attempt, **shared}
+
+    group = {"kind": "opened", "number": 2, "attempt": 1, "group": "g", "workers": 3, "sealed": {}}
+    resized = {"kind": "resized", "number": 3, "attempt": 1, "step": 20, "from": 3, "to": 2}
+    state = State()
+    for entry in (opened(1, "one"), group, resized):
+        state = fold(state, entry)
+    same, other = fold(state, opened(2, "one")), fold(state, opened(2, "two"))
+    assert (same.workers, same.resizes) == (2, (Resize(20, 3, 2, 1),))
+    assert (other.workers, other.resizes) == (None, ())

@@ -74,6 +74,17 @@ class ScalingPart(Part):
             raise ValueError("backend nccl needs GPUs, and use_gpu is false: set backend: gloo, or use_gpu: true")
         return self
 
+    @model_validator(mode="after")
+    def _placement_fits(self) -> Self:
+        if self.is_elastic and self.placement_strategy.startswith("STRICT_"):
+            soft = self.placement_strategy.removeprefix("STRICT_")
+            raise ValueError(
+                f"placement_strategy {self.placement_strategy} cannot be kept with num_workers {self.num_workers}: Ray "
+                "counts how many workers the nodes have room for wherever they are, and would wait for a placement "
+                f"that there may not be; set placement_strategy: {soft}, or num_workers: {self.max_workers}"
+            )
+        return self
+
     @property
     def is_elastic(self) -> bool:
         """Whether the number of workers may change while they train."""
