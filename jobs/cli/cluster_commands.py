@@ -16,7 +16,7 @@ from cluster_configs.rendering.spec_loader import load_cluster_spec
 from jobs.cli import cluster_files
 from jobs.cli.connect import JsonOption
 from jobs.cli.output import as_json
-from jobs.errors import ClusterError, ConflictError
+from jobs.errors import ClusterError, ConflictError, JobLostError
 from trainers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ LOCAL_NAME = "local"
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Name of the cluster. Default: the only one that is known.")
 ]
+RestartOption = Annotated[
+    bool, typer.Option("--restart", help="Start Ray anew on a head on which it runs; its jobs are lost.")
+]
 
 
 def say(line: str) -> None:
@@ -38,7 +41,7 @@ def say(line: str) -> None:
 
 
 @cluster.command("up")
-def up(
+def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="File of `ray up`, or a spec, which is rendered for it.")
     ] = None,
@@ -63,6 +66,7 @@ def up(
     timeout: Annotated[
         int, typer.Option(metavar="SECONDS", min=1, help="Longest wait for `ray up`, and then for its nodes.")
     ] = 1200,
+    restart: RestartOption = False,
 ) -> None:
     """Start a cluster, and remember how it is reached.
 
@@ -72,8 +76,8 @@ def up(
 
     Example: rayscribe cluster up my.yaml --idle-stop 60
     """
-    if local == (file is not None):
-        raise ConfigError("name a file of `ray up` or a spec, or use --local for a Ray of this machine")
+    if local == (file is not None) or (local and restart):
+        raise ConfigError("name a file of `ray up` or a spec, or use --local alone for a Ray of this machine")
     if local:
         _up_local(name, num_cpus, dashboard_port, idle_stop)
         return
@@ -82,7 +86,9 @@ def up(
 
     content = _content_of(file, overrides)
     _warn_of_rules(file)
-    record = up_down.up(content, idle_stop_minutes=idle_stop, timeout_s=timeout, say=say, now_s=time.time())
+    record = up_down.up(
+        content, idle_stop_minutes=idle_stop, timeout_s=timeout, say=say, now_s=time.time(), restart=restart
+    )
     typer.echo(f"{record.name} is up; submit to it: rayscribe submit RECIPE --cluster {record.name}")
     typer.echo(f"its dashboard, and Ray's own commands: rayscribe cluster dashboard {record.name}")
 
@@ -117,10 +123,14 @@ def _warn_of_rules(file: Path) -> None:
 
 def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_stop: int | None) -> None:
     from jobs.clusters.remembered import local_cluster  # noqa: PLC0415
+    from jobs.clusters.remembered.cluster_lock import at_work_on  # noqa: PLC0415
 
-    record, started = local_cluster.up(
-        name, num_cpus=num_cpus, dashboard_port=dashboard_port, idle_stop_minutes=idle_stop, now_s=time.time()
-    )
+    with at_work_on(name):
+        record, started = local_cluster.up(
+            name, num_cpus=num_cpus, dashboard_port=dashboard_port, idle_stop_minutes=idle_stop, now_s=time.time()
+        )
+    if record.idle_stop_minutes is not None and idle_stop is None:
+        say(f"it ends after {record.idle_stop_minutes} min without jobs, as before; --idle-stop changes that")
     typer.echo(f"{record.name} is up{'' if started else ' already'}: {record.dashboard}")
     typer.echo(f"submit to it: rayscribe submit RECIPE --cluster {record.name} (without, if it is the only cluster)")
     _print_exports(record, record.dashboard or "")
@@ -137,18 +147,25 @@ def down(
     Example: rayscribe cluster down speech
     """
     from jobs.clusters.remembered import local_cluster, up_down  # noqa: PLC0415
+    from jobs.clusters.remembered.cluster_lock import at_work_on  # noqa: PLC0415
 
-    record = _record(name)
-    _before_down(record, force=force, with_logs=not no_logs)
-    if record.kind == "local":
-        local_cluster.down(record)
-    else:
-        up_down.down(record, say=say)
+    name = _record(name).name
+    with at_work_on(name):
+        record = _record(name)
+        _before_down(record, force=force, with_logs=not no_logs)
+        if record.kind == "local":
+            local_cluster.down(record)
+        else:
+            up_down.down(record, say=say, force=force)
     typer.echo(f"{record.name} is down")
 
 
 def _before_down(record: "ClusterRecord", *, force: bool, with_logs: bool) -> None:
-    """Refuses while jobs run, and archives the logs; a cluster that does not respond is ended all the same."""
+    """Refuses while jobs run or may, and archives the logs.
+
+    Raises:
+        ConflictError: jobs run, or the cluster was up, may still be, and does not say whether any do.
+    """
     from jobs.addresses import cluster_address  # noqa: PLC0415
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
     from jobs.clusters.remembered.node_logs import archive_logs  # noqa: PLC0415
@@ -156,17 +173,27 @@ def _before_down(record: "ClusterRecord", *, force: bool, with_logs: bool) -> No
 
     try:
         working = RayJobs(cluster_address(record.name)).working_jobs()
-        if working and not force:
-            raise ConflictError(
-                f"jobs run on {record.name} ({', '.join(working[:3])}): stop them (rayscribe stop RUN), "
-                "or end them with it: --force"
-            )
-        if with_logs:
-            folder = record.files / time.strftime("logs-%Y%m%d-%H%M%S", time.gmtime())
-            copied = archive_logs(reach(cluster_address(record.name)), folder, say)
-            typer.echo(f"{copied} log files of its nodes: {folder}")
     except ClusterError as error:
+        if not (force or record.state == "starting" or isinstance(error, JobLostError)):
+            raise ConflictError(
+                f"it is not known whether jobs run on {record.name}: {error}\nrepeat the command when it responds, "
+                "or end it with the jobs that it may have: --force"
+            ) from error
         say(f"{error}\nit is ended without its jobs being known{' and its logs archived' if with_logs else ''}")
+        return
+    if working and not force:
+        raise ConflictError(
+            f"jobs run on {record.name} ({', '.join(working[:3])}): stop them (rayscribe stop RUN), "
+            "or end them with it: --force"
+        )
+    if with_logs:
+        folder = record.files / time.strftime("logs-%Y%m%d-%H%M%S", time.gmtime())
+        try:
+            copied = archive_logs(reach(cluster_address(record.name)), folder, say)
+        except ClusterError as error:
+            say(f"{error}\nit is ended without its logs archived")
+        else:
+            typer.echo(f"{copied} log files of its nodes: {folder}")
 
 
 @cluster.command("status")

@@ -21,7 +21,7 @@ import psutil
 import yaml
 
 from jobs.errors import ClusterError
-from trainers.distributed.local_ray import stop_ray
+from trainers.distributed.local_ray import ray_lives, stop_ray
 
 POLL_S = 15.0
 TERMINATE_POLL_S = 5.0
@@ -225,7 +225,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             stop_ray(given.folder)
 
-    watch(lambda: len(RayJobs(given.address).working_jobs()), end, limit_s=given.minutes * 60)
+    def count() -> int:
+        if given.folder is not None and not ray_lives(given.folder):
+            return 0
+        return len(RayJobs(given.address).working_jobs())
+
+    watch(count, end, limit_s=given.minutes * 60)
     return 0
 
 

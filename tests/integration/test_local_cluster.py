@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -109,6 +110,21 @@ def test_a_preflight_and_a_dry_run_find_the_only_cluster(user: User) -> None:
     assert "no cluster is named other on this machine (known: local)" in user.run(
         "submit", recipe, "--cluster", "other", "--dry-run", code=21
     )
+
+
+def test_an_idle_stop_may_be_added_to_a_cluster_that_runs_and_changed(user: User) -> None:
+    folder = user.record.folder
+    assert folder is not None
+    for minutes in ("600", "500"):
+        user.run("cluster", "up", "--local", "--idle-stop", minutes)
+    end = time.monotonic() + 60.0
+    watches: list[str] = []
+    while watches != ["500"] and time.monotonic() < end:
+        lines = [process.cmdline() for process in processes_of(folder)]
+        watches = [line[line.index("--minutes") + 1] for line in lines if "jobs.clusters.idle_stop" in line]
+        time.sleep(0.1)
+    assert watches == ["500"]
+    assert "it ends after 500 min without jobs, as before" in user.run("cluster", "up", "--local")
 
 
 def test_a_cluster_with_a_working_job_is_not_ended_by_accident(user: User) -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ GCS_ADDRESS = "--gcs-address="
 AGENT_PORT = re.compile(r"--listen-port=(\d+)")
 # All processes of a Ray inherit its temporary folder in this variable; it tells them from another Ray's.
 MARK = "RAY_TMPDIR"
+GCS_PROCESS = "gcs_server"
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def start_ray(
     environment: Mapping[str, str],
     outlives_us: bool = False,
     dashboard_port: int | None = None,
+    announce: Callable[[Path], None] = lambda folder: None,
 ) -> LocalRay:
     """Starts a head on loopback.
 
@@ -108,6 +110,7 @@ def start_ray(
         environment: Of all its processes; its token among it.
         outlives_us: Whether it goes on when this process has ended; otherwise it ends with it, however that ends.
         dashboard_port: Port of the dashboard. None: any.
+        announce: Called with its temporary folder before its first process starts.
 
     Raises:
         ResourceError: it did not start; names the port that is taken and by what, or has the last lines of its log.
@@ -120,6 +123,7 @@ def start_ray(
             ports["dashboard-port"] = dashboard_port
         folder = Path(tempfile.mkdtemp(prefix="rs-", dir=_parent_folder()))
         try:
+            announce(folder)
             process = _launch(folder, ports, num_cpus, environment, outlives_us=outlives_us)
             if _comes_up(process, ports):
                 dashboard = f"http://{LOOPBACK}:{ports['dashboard-port']}"
@@ -214,6 +218,15 @@ def processes_of(folder: Path) -> list[psutil.Process]:
                 found[process.pid] = process
     found.pop(os.getpid(), None)
     return list(found.values())
+
+
+def ray_lives(folder: Path) -> bool:
+    """Whether the Ray with this temporary folder takes drivers: its control store lives, not only a process it left."""
+    for process in processes_of(folder):
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith(GCS_PROCESS):
+                return True
+    return False
 
 
 def _started_s(process: psutil.Process) -> float:

@@ -4,7 +4,7 @@ NAME.json          how it is reached; 0600
 NAME.token         its token, made once; 0600, never printed
 NAME.yaml          what `ray up` was given
 NAME.known_hosts   the key of its head, trusted when it was first seen
-NAME/              logs of starting and ending it, and its nodes' logs
+NAME/              logs of starting and ending it, its nodes' logs, and the lock of the command that is at work on it
 """
 
 import os
@@ -57,6 +57,7 @@ class ClusterRecord(BaseModel):
         provider: Of `ray up`, e.g. local or aws.
         ssh: How the head is reached; None until it is known.
         dashboard_port: Port of the dashboard on the head's loopback.
+        idle_stop_minutes: Minutes without jobs after which it ends itself; None: it stays.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -71,6 +72,7 @@ class ClusterRecord(BaseModel):
     provider: str | None = None
     ssh: SshTarget | None = None
     dashboard_port: int = DASHBOARD_PORT
+    idle_stop_minutes: int | None = None
 
     @property
     def files(self) -> Path:

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from jobs.addresses import cluster_address
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_record import ClusterRecord, check_name, ensure_token, find_record
 from jobs.errors import ConflictError
-from trainers.distributed.local_ray import MARK, LocalRay, processes_of, start_ray
+from trainers.distributed.local_ray import MARK, LocalRay, ray_lives, start_ray
 
 # Two workers and the CPU of Ray Data fit, as the recipes ask for; on fewer cores they share them.
 LEAST_CPUS = 4
@@ -37,27 +38,55 @@ def up(
     if before is not None and before.kind != "local":
         raise ConflictError(f"{name} is a cluster of `ray up`: choose another --name, or end it first")
     if before is not None and before.folder is not None:
-        if runs(before):
-            return before, False
+        if before.state == "up" and runs(before):
+            return _with_idle_stop(before, idle_stop_minutes), False
         _ray_of(before).stop()
-    token = ensure_token(name)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    environment |= {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
+    record = _start(ClusterRecord(name=name, kind="local", created_s=now_s), num_cpus, dashboard_port)
+    return _with_idle_stop(record, idle_stop_minutes), True
+
+
+def _start(record: ClusterRecord, num_cpus: int | None, dashboard_port: int | None) -> ClusterRecord:
+    """Starts its Ray, and waits until it takes jobs; nothing is left of one that does not."""
     cpus = num_cpus if num_cpus is not None else max(LEAST_CPUS, os.cpu_count() or 1)
-    ray = start_ray(num_cpus=cpus, environment=environment, outlives_us=True, dashboard_port=dashboard_port)
-    addresses = {"dashboard": ray.dashboard, "address": ray.address, "folder": ray.folder}
-    record = ClusterRecord(name=name, kind="local", created_s=now_s, state="up", **addresses)
-    record.write()
+
+    def remember(folder: Path) -> None:
+        # Before its first process, so that whatever is left can be found and ended.
+        record.model_copy(update={"folder": folder}).write()
+
     try:
+        ray = start_ray(
+            num_cpus=cpus,
+            environment=_environment(record.name),
+            outlives_us=True,
+            dashboard_port=dashboard_port,
+            announce=remember,
+        )
+        addresses = {"dashboard": ray.dashboard, "address": ray.address, "folder": ray.folder, "state": "up"}
+        record = record.model_copy(update=addresses)
+        record.write()
         ray.wait_for_agent()
-        RayJobs.when_ready(cluster_address(name))
-        if idle_stop_minutes is not None:
-            _start_idle_stop(record, environment, idle_stop_minutes)
+        RayJobs.when_ready(cluster_address(record.name))
     except BaseException:
-        down(record)
+        if record.folder is not None:
+            _ray_of(record).stop()
+        record.forget()
         raise
-    return record, True
+    return record
+
+
+def _environment(name: str) -> dict[str, str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(ensure_token(name))}
+    return environment | {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
+
+
+def _with_idle_stop(record: ClusterRecord, minutes: int | None) -> ClusterRecord:
+    """Starts the watch in the place of an earlier one; without minutes, what holds stays."""
+    if minutes is not None:
+        _start_idle_stop(record, _environment(record.name), minutes)
+        record = record.model_copy(update={"idle_stop_minutes": minutes})
+        record.write()
+    return record
 
 
 def _start_idle_stop(record: ClusterRecord, environment: dict[str, str], minutes: int) -> None:
@@ -77,8 +106,8 @@ def _start_idle_stop(record: ClusterRecord, environment: dict[str, str], minutes
 
 
 def runs(record: ClusterRecord) -> bool:
-    """Whether its processes live."""
-    return record.folder is not None and bool(processes_of(record.folder))
+    """Whether its Ray lives."""
+    return record.folder is not None and ray_lives(record.folder)
 
 
 def down(record: ClusterRecord) -> None:

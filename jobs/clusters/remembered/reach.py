@@ -13,7 +13,7 @@ from jobs.addresses import cluster_name, is_loopback_url
 from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record, record_at
 from jobs.clusters.remembered.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, JobLostError
-from trainers.distributed.local_ray import processes_of
+from trainers.distributed.local_ray import ray_lives
 
 _LOCK = threading.Lock()
 _TUNNELS: dict[str, Tunnel] = {}
@@ -54,7 +54,7 @@ def reach(address: str) -> Reach:
     record = find_record(name)
     if record is None:
         raise JobLostError(f"{address}: this machine knows no cluster of that name; start it: rayscribe cluster up")
-    if record.folder is not None and not processes_of(record.folder):
+    if record.folder is not None and not ray_lives(record.folder):
         raise JobLostError(f"{address} has ended; start it again: rayscribe cluster up --local --name {name}")
     if record.dashboard is not None:
         return Reach(record.dashboard, token_headers_of(record), on_this_machine=True)

@@ -5,6 +5,7 @@ import copy
 import io
 import logging
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from typing import Any
 import yaml
 
 from jobs.addresses import cluster_address
-from jobs.clusters.idle_stop import login_shell, shell_for_head, start_line, stop_line
+from jobs.clusters.idle_stop import counted, login_shell, shell_for_head, start_line, stop_line
 from jobs.clusters.ray_jobs import RayJobs
+from jobs.clusters.remembered.cluster_lock import at_work_on
 from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record, write_private
 from jobs.clusters.remembered.logged_command import run_logged
 from jobs.clusters.remembered.ssh_tunnel import ssh_command
@@ -32,6 +34,11 @@ POLL_S = 2.0
 DOWN_TIMEOUT_S, STOP_TIMEOUT_S = 900.0, 90.0
 # The worker nodes of an own host's cluster.
 HEAD_ALONE = 1
+DEFAULT_GCS_PORT = 6379
+
+
+class NoHeadError(ClusterError):
+    """The cluster has no head: it was not started, or its machine was taken away."""
 
 
 def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | None = None) -> dict[str, Any]:
@@ -63,45 +70,120 @@ def name_of(content: Mapping[str, Any]) -> str:
 
 
 def up(
-    content: Mapping[str, Any], *, idle_stop_minutes: int | None, timeout_s: float, say: Say, now_s: float
+    content: Mapping[str, Any],
+    *,
+    idle_stop_minutes: int | None,
+    timeout_s: float,
+    say: Say,
+    now_s: float,
+    restart: bool = False,
 ) -> ClusterRecord:
     """Starts a cluster, or continues a start that failed; one that is up is brought to what the file says.
 
     Args:
         content: A file of `ray up`.
-        idle_stop_minutes: See `prepared`.
+        idle_stop_minutes: Minutes without jobs after which the head ends the cluster. None: as it was started.
         timeout_s: Limit of `ray up`, and then of waiting for its nodes. Seconds.
         say: Shows a line of progress.
         now_s: The time.
+        restart: Whether Ray is started anew on a head on which it runs, and its jobs are lost.
 
     Raises:
-        ClusterError: it did not come up; with the lines that say why.
-        ConflictError: a Ray of this machine has the name.
+        ClusterError: it did not come up, with the lines that say why; or its head cannot be asked whether Ray runs.
+        ConflictError: a Ray of this machine has the name, or another command is at work on it.
     """
     name = name_of(content)
-    before = find_record(name)
-    if before is not None and before.kind == "local":
-        raise ConflictError(f"a Ray of this machine has the name {name}: end it first (rayscribe cluster down {name})")
-    record = before or ClusterRecord(name=name, kind="ray-up", created_s=now_s, provider=content["provider"]["type"])
-    text = yaml.safe_dump(prepared(content, ensure_token(name), idle_stop_minutes), sort_keys=False)
+    with at_work_on(name):
+        before = find_record(name)
+        if before is not None and before.kind == "local":
+            raise ConflictError(
+                f"a Ray of this machine has the name {name}: end it first (rayscribe cluster down {name})"
+            )
+        record = before or ClusterRecord(
+            name=name, kind="ray-up", created_s=now_s, provider=content["provider"]["type"]
+        )
+        runs = not restart and head_runs(record)
+        minutes = idle_stop_minutes if idle_stop_minutes is not None else record.idle_stop_minutes
+        record = record.model_copy(update={"idle_stop_minutes": minutes})
+        record = _bring_up(record, content, runs=runs, timeout_s=timeout_s, say=say)
+        if runs and minutes is not None:
+            # Ray's start commands, in which it is otherwise, were not run.
+            command = ["exec", str(record.config_path), start_line(content, minutes), "--no-config-cache"]
+            _ray(record, command, "idle-stop.log", timeout_s=STOP_TIMEOUT_S, say=say, doing="starting its idle stop")
+        if minutes is not None and idle_stop_minutes is None:
+            say(f"it ends after {counted(minutes, 'minute')} without jobs, as before; --idle-stop changes that")
+        _wait_for_nodes(record, min_workers(content), timeout_s=timeout_s, say=say)
+        record = record.model_copy(update={"state": "up"})
+        record.write()
+        return record
+
+
+def _bring_up(
+    record: ClusterRecord, content: Mapping[str, Any], *, runs: bool, timeout_s: float, say: Say
+) -> ClusterRecord:
+    """Calls `ray up`, unless the cluster runs as the file says; gives the cluster with its head."""
+    text = yaml.safe_dump(prepared(content, ensure_token(record.name), record.idle_stop_minutes), sort_keys=False)
     unchanged = record.config_path.exists() and record.config_path.read_text(encoding="utf-8") == text
-    runs = record.state == "up" and responds(record)
     # Remembered before anything is started, so that `down` finds what a failed start leaves.
     write_private(record.config_path, text)
     record.write()
-    if not (runs and unchanged):
-        if not runs:
-            record.known_hosts_path.unlink(missing_ok=True)
-        arguments = ["up", str(record.config_path), "--yes", "--no-config-cache", "--disable-usage-stats"]
-        # Otherwise Ray is started anew, and jobs are lost.
-        arguments += ["--no-restart"] if runs else []
-        _ray(record, arguments, "up.log", timeout_s=timeout_s, say=say, doing=f"starting {name}")
-        record = record.model_copy(update={"ssh": _head_of(record)})
-        record.write()
-    _wait_for_nodes(record, min_workers(content), timeout_s=timeout_s, say=say)
-    record = record.model_copy(update={"state": "up"})
+    if runs and unchanged:
+        return record
+    arguments = ["up", str(record.config_path), "--yes", "--no-config-cache", "--disable-usage-stats"]
+    # Otherwise Ray is started anew, and jobs are lost.
+    arguments += ["--no-restart"] if runs else []
+    _ray(record, arguments, "up.log", timeout_s=timeout_s, say=say, doing=f"starting {record.name}")
+    head = _head_of(record)
+    if record.ssh is not None and record.ssh.host != head.host:
+        record.known_hosts_path.unlink(missing_ok=True)
+    record = record.model_copy(update={"ssh": head})
     record.write()
     return record
+
+
+def head_runs(record: ClusterRecord) -> bool:
+    """Whether Ray runs on the cluster's head, so that a new start would end its jobs.
+
+    Raises:
+        ClusterError: the head is there, and cannot be asked.
+    """
+    if record.ssh is None:
+        return False  # nobody could have submitted a job
+    if responds(record):
+        return True
+    try:
+        head = _head_of(record)
+    except NoHeadError:
+        # The next one has another key.
+        record.known_hosts_path.unlink(missing_ok=True)
+        return False
+    if head.host != record.ssh.host:
+        record.known_hosts_path.unlink(missing_ok=True)
+    content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
+    command = [*ssh_command(head, record.known_hosts_path), listens_line(gcs_port(content))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STOP_TIMEOUT_S, check=False)
+        code, message = done.returncode, done.stderr.strip()
+    except subprocess.TimeoutExpired:
+        code, message = -1, f"no answer in {STOP_TIMEOUT_S:.0f} s"
+    if code not in (0, 1):
+        raise ClusterError(
+            f"the head of {record.name}, {head.host}, cannot be asked whether Ray and jobs run there ({message}): "
+            "repeat the command when it responds, or use --restart, with which its jobs are lost"
+        )
+    return code == 0
+
+
+def gcs_port(content: Mapping[str, Any]) -> int:
+    """The port that drivers and nodes join, as the head's start command has it. Pure."""
+    commands = " ".join(content.get("head_start_ray_commands") or [])
+    found = re.search(r"\s--port[= ](\d+)", commands)
+    return int(found[1]) if found else DEFAULT_GCS_PORT
+
+
+def listens_line(port: int) -> str:
+    """A command that ends with 0 where something listens at a port of its host, and with 1 otherwise. Pure."""
+    return f"cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -qE ':{port:04X} [0-9A-F]+:0000 0A '"
 
 
 def attach_command(record: ClusterRecord, command: str | None) -> list[str]:
@@ -120,8 +202,13 @@ def responds(record: ClusterRecord) -> bool:
     return True
 
 
-def down(record: ClusterRecord, *, say: Say) -> None:
+def down(record: ClusterRecord, *, say: Say, force: bool = False) -> None:
     """Ends all nodes. On own hosts, where nobody takes the machines away, Ray is stopped on each.
+
+    Args:
+        record: The cluster.
+        say: Shows a line of progress.
+        force: Whether it is also forgotten where Ray could not be stopped on some hosts, as on one that is gone.
 
     Raises:
         ClusterError: something may still run; the cluster stays remembered, and the call may be repeated.
@@ -137,7 +224,10 @@ def down(record: ClusterRecord, *, say: Say) -> None:
     doing = f"ending {record.name}"
     _ray(record, ["down", str(record.config_path), "--yes"], "down.log", timeout_s=DOWN_TIMEOUT_S, say=say, doing=doing)
     if left:
-        raise ClusterError(f"Ray could not be stopped on {'; '.join(left)}: repeat `rayscribe cluster down`")
+        text = f"Ray could not be stopped on {'; '.join(left)}"
+        if not force:
+            raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force where they are gone")
+        say(f"{text}; the cluster is forgotten all the same")
     record.forget()
 
 
@@ -184,7 +274,8 @@ def _head_of(record: ClusterRecord) -> SshTarget:
     """How the head is reached: on a cloud, address and key are known once it was started.
 
     Raises:
-        ClusterError: there is no head.
+        NoHeadError: there is none.
+        ClusterError: it cannot be found out.
     """
     # Imported here: it takes seconds, and only a start needs it.
     from ray.autoscaler.sdk import bootstrap_config, get_head_node_ip  # noqa: PLC0415
@@ -197,7 +288,8 @@ def _head_of(record: ClusterRecord) -> SshTarget:
             config = bootstrap_config(yaml.safe_load(record.config_path.read_text(encoding="utf-8")))
             host = get_head_node_ip(path)
     except (Exception, SystemExit) as error:
-        raise ClusterError(f"the head of {record.name} is not known: {error}") from error
+        kind = NoHeadError if "not found" in str(error) else ClusterError
+        raise kind(f"the head of {record.name} is not known: {error}") from error
     return _ssh_target(config["auth"], host)
 
 

@@ -1,6 +1,7 @@
 """Ports, processes and parents of Rays of this machine."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -89,3 +90,22 @@ def test_training_on_a_dashboard_elsewhere_points_to_submit(address: str, monkey
         connected(config({})),
     ):
         pass
+
+
+def test_a_process_that_a_ray_has_left_is_no_ray(tmp_path: Path) -> None:
+    control_store = tmp_path / "gcs_server"
+    shutil.copy(shutil.which("sleep") or "", control_store)
+    environment = {**os.environ, local_ray.MARK: str(tmp_path)}
+    left = subprocess.Popen(["sleep", "600"], env=environment)
+    try:
+        assert not local_ray.ray_lives(tmp_path)
+        store = subprocess.Popen([control_store, "600"], env=environment)
+        try:
+            assert local_ray.ray_lives(tmp_path)
+        finally:
+            store.kill()
+            store.wait()
+        assert not local_ray.ray_lives(tmp_path)
+    finally:
+        left.kill()
+        left.wait()

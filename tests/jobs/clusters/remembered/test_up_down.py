@@ -1,17 +1,22 @@
 """What `ray up` is given, and what its output says to people."""
 
 import os
+import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from jobs.clusters.idle_stop import stop_commands
-from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record
+from jobs.clusters.remembered import up_down
+from jobs.clusters.remembered.cluster_lock import at_work_on
+from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record
 from jobs.clusters.remembered.logged_command import plain, run_logged, telling
-from jobs.clusters.remembered.up_down import TOKEN_ON_NODES, down, min_workers, name_of, prepared, up
+from jobs.clusters.remembered.up_down import TOKEN_ON_NODES, NoHeadError, down, min_workers, name_of, prepared, up
 from jobs.errors import ClusterError, ConflictError
 from trainers.errors import ConfigError
 
@@ -129,3 +134,132 @@ def test_lines_are_shown_without_colors_and_only_those_that_say_why() -> None:
 )
 def test_the_start_waits_for_the_workers_that_are_always_there(content: dict[str, Any], expected: int) -> None:
     assert min_workers(content) == expected
+
+
+HEAD = SshTarget(host="10.0.0.1", user="ana")
+
+
+class Calls(list[list[str]]):
+    """What was called of Ray's command line, for a cluster that was up before, and whose dashboard does not respond."""
+
+    def up(self, content: dict[str, Any], **options: Any) -> list[str]:
+        """Gives the lines that are shown."""
+        shown: list[str] = []
+        given = {"idle_stop_minutes": None, "timeout_s": 60.0, "say": shown.append, "now_s": 1.0, **options}
+        up(content, **given)
+        return shown
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """A head that this machine plays."""
+    made = Calls()
+    monkeypatch.setattr(up_down, "ssh_command", lambda *given: ["sh", "-c"])
+    monkeypatch.setattr(up_down, "responds", lambda record: False)
+    monkeypatch.setattr(up_down, "_head_of", lambda record: HEAD)
+    monkeypatch.setattr(up_down, "_wait_for_nodes", lambda *given, **options: None)
+    monkeypatch.setattr(up_down, "_ray", lambda record, arguments, *given, **options: made.append(arguments))
+    return made
+
+
+def remembered(port: int, **fields: Any) -> dict[str, Any]:
+    """A cluster whose first `up` has timed out while it waited for a node; gives its file."""
+    content = {**CONTENT, "head_start_ray_commands": [f"ray start --head --port={port} --dashboard-port=1"]}
+    record = ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, provider="local", ssh=HEAD, **fields)
+    record.write()
+    record.config_path.write_text(
+        yaml.safe_dump(prepared(content, ensure_token("hosts"), record.idle_stop_minutes), sort_keys=False)
+    )
+    record.known_hosts_path.write_text("10.0.0.1 its key")
+    return content
+
+
+def test_ray_is_not_restarted_under_jobs_because_a_dashboard_does_not_respond(calls: Calls) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        content = remembered(server.getsockname()[1])
+        calls.up({**content, "max_workers": 7})
+        calls.up({**content, "max_workers": 7}, restart=True)
+    first, second = calls
+    assert (first[0], first[-1]) == ("up", "--no-restart")
+    assert second[0] == "up" and "--no-restart" not in second
+    record = find_record("hosts")
+    assert record is not None and record.state == "up" and record.known_hosts_path.exists()
+
+
+def test_ray_is_started_where_the_head_has_none(calls: Calls) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    calls.up(remembered(port))
+    assert calls[0][0] == "up" and "--no-restart" not in calls[0]
+
+
+def test_a_head_that_cannot_be_asked_is_not_restarted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = remembered(6379)
+    monkeypatch.setattr(up_down, "ssh_command", lambda *given: ["sh", "-c", "echo No route to host >&2; exit 255"])
+    with pytest.raises(ClusterError, match=r"10\.0\.0\.1, cannot be asked .*\(No route to host\).*--restart"):
+        calls.up(content)
+    assert calls == []
+
+
+@pytest.mark.parametrize("host", ["10.0.0.9", None])
+def test_the_key_of_a_head_is_forgotten_with_its_machine(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, host: str | None
+) -> None:
+    def other(record: ClusterRecord) -> SshTarget:
+        if host is None and not calls:
+            raise NoHeadError("not found")
+        return HEAD.model_copy(update={"host": host or HEAD.host})
+
+    monkeypatch.setattr(up_down, "_head_of", other)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    calls.up(remembered(port))
+    record = find_record("hosts")
+    assert record is not None and not record.known_hosts_path.exists()
+
+
+def test_an_idle_stop_is_replaced_on_a_cluster_that_runs_and_what_holds_is_said(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = remembered(6379)
+    monkeypatch.setattr(up_down, "responds", lambda record: True)
+    calls.up(content)
+    assert calls == []
+    calls.up(content, idle_stop_minutes=1)
+    assert [call[0] for call in calls] == ["up", "exec"] and "--no-restart" in calls[0]
+    assert "jobs.clusters.idle_stop --minutes 1 --cluster hosts" in calls[1][2]
+    assert calls.up(content) == ["it ends after 1 minute without jobs, as before; --idle-stop changes that"]
+    assert [call[0] for call in calls[2:]] == ["exec"]
+
+
+def test_a_cluster_with_a_dead_host_is_forgotten_by_force_only(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered(6379)
+    record = find_record("hosts")
+    assert record is not None
+    monkeypatch.setattr(up_down, "_stop_hosts", lambda *given: iter(["10.0.0.2 (no answer in 90 s)", None]))
+    with pytest.raises(ClusterError, match=r"10\.0\.0\.2 .*repeat .*--force"):
+        down(record, say=print)
+    assert find_record("hosts") == record
+    shown: list[str] = []
+    down(record, say=shown.append, force=True)
+    assert find_record("hosts") is None and "10.0.0.2 (no answer" in shown[0]
+
+
+def test_two_commands_do_not_start_and_end_one_cluster_at_once() -> None:
+    with at_work_on("hosts"), pytest.raises(ConflictError, match="is at work on hosts"):
+        up(CONTENT, idle_stop_minutes=None, timeout_s=1.0, say=print, now_s=1.0)
+
+
+def test_a_start_that_is_asked_to_end_ends_what_it_has_started(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    command = ["sh", "-c", f"echo Launched; echo $$ >{tmp_path / 'pid'}; echo Launched 2; sleep 600"]
+
+    def say(line: str) -> None:
+        if line.endswith("2"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended, at_work_on("hosts"):
+        run_logged(command, tmp_path / "log", environment=os.environ, timeout_s=60.0, say=say, doing="starting")
+    assert ended.value.code == 143
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert signal.getsignal(signal.SIGTERM) == before

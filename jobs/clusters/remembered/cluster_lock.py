@@ -1,0 +1,56 @@
+"""One command at a time starts or ends a cluster, and one that is asked to end takes along what it has started."""
+
+import contextlib
+import fcntl
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from jobs.clusters.remembered.cluster_record import check_name, clusters_folder
+from jobs.errors import ConflictError
+
+# As shells report a command that a signal has ended.
+SIGNAL_EXIT = 128
+
+
+@contextlib.contextmanager
+def at_work_on(name: str) -> Iterator[None]:
+    """Holds a cluster while it is started or ended; SIGTERM and SIGHUP end the block by an exception.
+
+    Args:
+        name: Its name.
+
+    Raises:
+        ConflictError: another command of this user is at work on it.
+        ConfigError: the name cannot be that of a cluster.
+        SystemExit: a signal came.
+    """
+    folder = clusters_folder() / check_name(name)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / "lock").open("a", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConflictError(
+                f"another `rayscribe cluster up` or `down` is at work on {name}: wait until it ends, or stop it"
+            ) from None
+        with _signals_raise():
+            yield
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, _raise) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(SIGNAL_EXIT + number)
