@@ -1,4 +1,4 @@
-"""Own hosts from nothing to a trained model, with the commands of the documentation."""
+"""Own hosts from nothing to a trained model, with the commands of the documentation, and down again."""
 
 import json
 import os
@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from jobs.clusters.remembered.reach import close_tunnels
+from tests.hosts.network import wait_until
 from tests.hosts.ray_hosts import CLUSTER, RayHosts, printed_exports
 from tests.hosts.runs import CALM, check_same, submitted, write_tree
+
+SSH = {22}
 
 
 @pytest.fixture
@@ -53,3 +57,16 @@ def test_plain_ray_job_submit_trains_as_rayscribe_submit_does(hosts: RayHosts, c
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     check_same(hosts, "plain-job", CALM)
+
+
+def test_down_leaves_no_process_and_no_socket(hosts: RayHosts) -> None:
+    assert all(host.listening() > SSH for host in hosts.nodes)
+    # A service of tests before this one holds a connection from here; its `cat` is the head's.
+    close_tunnels()
+    wait_until(lambda: not any(process.name() == "cat" for process in hosts.head.processes()), "end of the tunnel")
+    hosts.down()
+    assert {host.name: [process.name() for process in host.processes()] for host in hosts.nodes} == {
+        host.name: [] for host in hosts.nodes
+    }
+    assert [host.listening() for host in hosts.nodes] == [SSH] * 3
+    assert hosts.rayscribe("cluster", "status", "--json").strip() == "[]"
