@@ -1,5 +1,7 @@
 """Tells what a file is by its content, and reads it."""
 
+from collections.abc import Iterable
+
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Violation
 from cluster_configs.validation.dockerfile import is_dockerfile, read_dockerfile
 from cluster_configs.validation.kubernetes_file import read_kubernetes
@@ -44,7 +46,8 @@ def read_cluster_file(content: bytes) -> ClusterFile:
     """
     text = _text_of(content)
     kind = batch_kind(text)
-    if kind is not None:
+    # Without #! it may be YAML with such a comment.
+    if kind is not None and (text.startswith("#!") or not _is_yaml(text)):
         return read_batch_script(text, kind)
     if is_dockerfile(text):
         return read_dockerfile(text)
@@ -54,6 +57,13 @@ def read_cluster_file(content: bytes) -> ClusterFile:
         fix = "fix the syntax: indent with spaces, quote what holds ': ' or ' #', and name each key once"
         raise UnreadableError(YAML, Violation(Place(line=error.line), str(error), fix)) from error
     return _of_documents(text, documents)
+
+
+def _is_yaml(text: str) -> bool:
+    try:
+        return any(any(document.items()) for document in parse_yaml(text))
+    except YamlError:
+        return False
 
 
 def _text_of(content: bytes) -> str:
@@ -74,7 +84,13 @@ def _unreadable(value: str, fix: str) -> UnreadableError:
     return UnreadableError(READABLE, Violation(Place(), value, fix))
 
 
+def _parts_of_list(document: Node) -> Iterable[Node]:
+    """The documents of a Kubernetes List; any other document is its own only part."""
+    return document.get("items").elements() if document.get("kind").text == "List" else [document]
+
+
 def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
+    documents = [part for document in documents for part in _parts_of_list(document)]
     if documents and all(document.get("apiVersion").present or document.get("kind").present for document in documents):
         return read_kubernetes(text, documents)
     keys = [key for document in documents for key, _ in document.items()]

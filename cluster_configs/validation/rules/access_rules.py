@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
-from cluster_configs.validation.dockerfile import instructions
+from cluster_configs.validation.dockerfile import last_user
 from cluster_configs.validation.kubernetes_file import containers_of, groups_of, pod_specs, ray_clusters
 from cluster_configs.validation.yaml_nodes import Node
 
@@ -77,7 +77,7 @@ def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[V
             yield Violation(node.place, node.text, "name your own network, e.g. 203.0.113.0/24")
     for _, node_type in file.document.get("available_node_types").items():
         config = node_type.get("node_config")
-        if not (config.get("SecurityGroupIds").value or config.get("NetworkInterfaces").value):
+        if not any(config.get(name).value for name in ("SecurityGroupIds", "NetworkInterfaces", "LaunchTemplate")):
             yield Violation(
                 config.place,
                 "no SecurityGroupIds",
@@ -90,7 +90,8 @@ def _imds_v2(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
         return
     for _, node_type in file.document.get("available_node_types").items():
         tokens = node_type.get("node_config", "MetadataOptions", "HttpTokens")
-        if tokens.text != "required":
+        of_template = node_type.get("node_config", "LaunchTemplate").present and not tokens.present
+        if tokens.text != "required" and not of_template:
             yield Violation(
                 tokens.place,
                 tokens.text,
@@ -113,26 +114,37 @@ def _inside_the_cluster(file: ClusterFile, installed: Installed) -> Iterator[Vio
 
 
 def _network_policy(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    if any(file.of_kind("NetworkPolicy")):
-        return
+    fix = "add one that lets in the cluster's own pods and KubeRay's operator; Ray listens on all addresses"
     for cluster in ray_clusters(file.documents):
-        if not cluster.get("networkPolicy").present:
-            yield Violation(
-                cluster.place,
-                "no NetworkPolicy",
-                "add one that lets in the cluster's own pods and KubeRay's operator; Ray listens on all addresses",
-            )
+        groups = (
+            [] if cluster.get("networkPolicy").present else [group for group in groups_of(cluster) if group.present]
+        )
+        policies = [policy for policy in file.of_kind("NetworkPolicy") if any(_guards(policy, one) for one in groups)]
+        bare = [group for group in groups if not any(_guards(policy, group) for policy in policies)]
+        yield from (Violation(group.place, "no NetworkPolicy for Ingress", fix) for group in bare[:1])
+        for rule in (rule for policy in policies for rule in policy.get("spec", "ingress").elements()):
+            if not rule.get("from").value:
+                yield Violation(rule.place, "a rule without from", "name who may call: without, everybody may")
+
+
+def _guards(policy: Node, group: Node) -> bool:
+    """Whether a policy says who reaches the pods of a group; selectors by expression are taken to."""
+    types = [node.text for node in policy.get("spec", "policyTypes").elements()]
+    labels = dict(group.get("template", "metadata", "labels").items())
+    selected = policy.get("spec", "podSelector", "matchLabels").items()
+    return (not types or "Ingress" in types) and all(
+        key.startswith("ray.io/") or (key in labels and labels[key].text == node.text) for key, node in selected
+    )
 
 
 def _no_root(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     if file.kind == FileKind.DOCKERFILE:
-        users = [found for found in instructions(file.text) if found.name == "USER"]
-        last = users[-1].rest.partition(":")[0] if users else "root"
-        if last in ("root", "0"):
-            place = users[-1].place if users else Node().place
-            yield Violation(place, f"USER {last}", "end with USER and a user of its own, e.g. USER ray")
+        user = last_user(file)
+        if user.text in ("root", "0"):
+            yield Violation(user.place, f"USER {user.text}", "end with USER and a user of its own, e.g. USER ray")
         return
-    for pod in (pod for document in file.documents for pod in pod_specs(document)):
+    of_ray = [document for document in file.documents if document.get("apiVersion").text.startswith("ray.io/")]
+    for pod in (pod for document in of_ray for pod in pod_specs(document)):
         contexts = [pod.get("securityContext"), *(container.get("securityContext") for container in containers_of(pod))]
         as_root = [node for context in contexts if (node := context.get("runAsUser")).number == 0]
         yield from (Violation(node.place, "0", "give a user other than 0, e.g. 1000") for node in as_root)

@@ -66,9 +66,15 @@ def _holds(folder: str, path: str) -> bool:
 
 
 def _claim_for_all(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    pods = (group.get("template", "spec") for cluster in ray_clusters(file.documents) for group in groups_of(cluster))
+    volumes = (volume for pod in pods for volume in pod.get("volumes").elements())
+    mounted = {volume.get("persistentVolumeClaim", "claimName").text for volume in volumes}
     for document in file.of_kind("PersistentVolumeClaim"):
         modes = document.get("spec", "accessModes")
-        if not {node.text for node in modes.elements()} & {"ReadWriteMany", "ReadOnlyMany"}:
+        if document.get("metadata", "name").text in mounted and not {node.text for node in modes.elements()} & {
+            "ReadWriteMany",
+            "ReadOnlyMany",
+        }:
             shown = ", ".join(node.text for node in modes.elements())
             yield Violation(modes.place, shown, "ask for ReadWriteMany: pods on several nodes use it")
 

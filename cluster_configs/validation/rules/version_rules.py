@@ -16,7 +16,20 @@ _FLOATING = frozenset({"latest", "nightly", "main", "master", "dev", "edge", "st
 _PIP_VALUES = frozenset(
     {"-c", "--constraint", "-r", "--requirement", "-e", "--editable", "-i", "--index-url", "--extra-index-url"}
     | {"-f", "--find-links", "-t", "--target", "--prefix", "--python", "--timeout", "--retries", "--cache-dir"}
+    | {
+        "--only-binary",
+        "--no-binary",
+        "--platform",
+        "--python-version",
+        "--implementation",
+        "--abi",
+        "--proxy",
+        "--root",
+    }
+    | {"--trusted-host", "--upgrade-strategy", "--index-strategy", "--progress-bar", "--config-settings", "--report"}
 )
+# What installs the others.
+_INSTALLERS = frozenset({"pip", "setuptools", "wheel", "uv"})
 ALL = CLUSTERS | BATCH | {FileKind.DOCKERFILE}
 
 
@@ -59,7 +72,7 @@ def _pinned_images(file: ClusterFile, installed: Installed) -> Iterator[Violatio
 def _pinned_packages(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     for place, command in file.commands():
         constrained = any(re.match(r"(-c|--constraint|--require-hashes)", word) for word in command.words)
-        loose = [word for word in _requirements(command) if not _is_exact(word)]
+        loose = [word for word in _requirements(command) if not _is_exact(word) and word not in _INSTALLERS]
         if loose and not constrained:
             yield Violation(
                 place,

@@ -1,0 +1,3 @@
+FROM python:3.11.14-slim-bookworm
+ARG U=root
+USER $U
