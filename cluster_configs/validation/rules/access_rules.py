@@ -1,6 +1,7 @@
 """Who gets in: the token, the dashboard, SSH, the metadata service, Kubernetes Services and policies, root."""
 
 import ipaddress
+import re
 from collections.abc import Iterator
 
 from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
@@ -10,7 +11,17 @@ from cluster_configs.validation.yaml_nodes import Node
 
 RAY_UP, KUBERNETES = frozenset({FileKind.RAY_UP}), frozenset({FileKind.KUBERNETES})
 START_COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")
+_READERS = ("cat", "head", "tail", "less", "more", "tac", "nl", "base64", "xxd", "od")
+# What stands for the token inside a text.
+_TOKEN_IN_TEXT = re.compile(r"\$\{?RAY_AUTH_TOKEN(?!_PATH)\b|(\$\(|`)[^)`]*auth_token")
 TOKEN_FILE = "~/.ray/auth_token"
+# A network that is larger is nobody's own.
+LEAST_PREFIX = 8
+# Options of docker run by which a container acts on its host.
+_ON_HOST = re.compile(
+    r"--privileged|docker\.sock|--cap-add[= ](ALL|(CAP_)?SYS_ADMIN)\b|--pid[= ]host|(-v|--volume)[= ]?/:"
+    r"|(-u|--user)[= ]?(root|0)\b", re.I,
+)  # fmt: skip
 OUTSIDE = ("NodePort", "LoadBalancer")
 FORWARD = "rayscribe cluster dashboard NAME, or ssh -L 8265:127.0.0.1:8265 HEAD, forwards its port"
 
@@ -31,6 +42,9 @@ def _token_authentication(file: ClusterFile, installed: Installed) -> Iterator[V
         mode = cluster.get("authOptions", "mode").text
         if mode != "token":
             yield Violation(cluster.get("authOptions", "mode").place, mode, "set authOptions: {mode: token}")
+    for variable in file.variables if file.kind == FileKind.KUBERNETES else ():
+        if variable.name == "RAY_AUTH_MODE" and variable.text.lower() != "token":
+            yield Violation(variable.place, f"RAY_AUTH_MODE={variable.text}", "take it out, or give token")
 
 
 def _token_on_every_node(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -47,8 +61,8 @@ def _token_not_printed(file: ClusterFile, installed: Installed) -> Iterator[Viol
     fix = "send its output to a file of mode 0600, or to a program's input: what a command prints is in logs"
     for place, command in file.commands():
         words = " ".join(command.words)
-        shows = command.program in ("cat", "echo", "printf", "head", "tail") and (
-            "auth_token" in words or "RAY_AUTH_TOKEN" in words.replace("RAY_AUTH_TOKEN_PATH", "")
+        shows = (command.program in _READERS and "auth_token" in words) or (
+            command.program in ("echo", "printf", *_READERS) and _TOKEN_IN_TEXT.search(words)
         )
         if (shows or words.startswith("ray get-auth-token")) and not command.redirected:
             yield Violation(place, words[:60], fix)
@@ -73,7 +87,7 @@ def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[V
     if provider.get("type").text != "aws":
         return
     for node in provider.get("security_group").walk():
-        if node.text in ("0.0.0.0/0", "::/0"):
+        if _is_the_world(node.text):
             yield Violation(node.place, node.text, "name your own network, e.g. 203.0.113.0/24")
     for _, node_type in file.document.get("available_node_types").items():
         config = node_type.get("node_config")
@@ -83,6 +97,13 @@ def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[V
                 "no SecurityGroupIds",
                 "name a security group of your own: Ray makes one that opens SSH to 0.0.0.0/0",
             )
+
+
+def _is_the_world(network: str) -> bool:
+    try:
+        return "/" in network and ipaddress.ip_network(network, strict=False).prefixlen < LEAST_PREFIX
+    except ValueError:
+        return False
 
 
 def _imds_v2(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -105,6 +126,8 @@ def _inside_the_cluster(file: ClusterFile, installed: Installed) -> Iterator[Vio
     heads = [cluster.get("headGroupSpec") for cluster in ray_clusters(file.documents)]
     types = [head.get(*keys) for head in heads for keys in (("serviceType",), ("headService", "spec", "type"))]
     types += [document.get("spec", "type") for document in file.of_kind("Service")]
+    for addresses in (document.get("spec", "externalIPs") for document in file.of_kind("Service")):
+        yield from (Violation(node.place, node.text, fix) for node in addresses.elements())
     yield from (Violation(node.place, node.text, fix) for node in types if node.text in OUTSIDE)
     for head in heads:
         if head.get("enableIngress").value is True:
@@ -160,6 +183,9 @@ def _no_privileges(file: ClusterFile, installed: Installed) -> Iterator[Violatio
         flags = [pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")]
         for container in containers_of(pod):
             flags += [container.get("securityContext", name) for name in ("privileged", "allowPrivilegeEscalation")]
+            added = container.get("securityContext", "capabilities", "add").elements()
+            flags += [node for node in added if node.text in ("ALL", "SYS_ADMIN", "CAP_SYS_ADMIN")]
+            flags += [port.get("hostPort") for port in container.get("ports").elements()]
         flags += [volume.get("hostPath") for volume in pod.get("volumes").elements()]
         for node in flags:
             if node.present and node.value is not False:
@@ -167,7 +193,7 @@ def _no_privileges(file: ClusterFile, installed: Installed) -> Iterator[Violatio
     for owner in [file.document, *(node for _, node in file.document.get("available_node_types").items())]:
         for name in ("run_options", "head_run_options", "worker_run_options"):
             for option in owner.get("docker", name).elements():
-                if "--privileged" in option.text or "docker.sock" in option.text:
+                if _ON_HOST.search(option.text):
                     yield Violation(
                         option.place, option.text, "name the devices and capabilities that are needed instead"
                     )
