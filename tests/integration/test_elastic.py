@@ -131,11 +131,11 @@ def test_a_lost_node_shrinks_an_elastic_group_and_a_returned_one_grows_it(
     cluster: tuple[Cluster, RayHead], run: RecordedRun
 ) -> None:
     nodes = [cluster[0].add_node(num_cpus=1, resources=SLOT) for _ in range(3)]
-    calm = replace(run, name="calm", sets=["training.max_steps=400"])
+    calm = replace(run, name="calm", sets=["training.max_steps=240"])
     calm.hurry()
     calm.start()
     calm.finish()
-    run.sets = ["training.max_steps=400", "scaling.num_workers={min: 1, max: 3}"]
+    run.sets = ["training.max_steps=240", "scaling.num_workers={min: 1, max: 3}"]
     run.start()
     run.wait_for(lambda: run.reached(25), "step 25")
     cluster[0].remove_node(nodes[1], allow_graceful=False)
@@ -152,9 +152,9 @@ def test_a_lost_node_shrinks_an_elastic_group_and_a_returned_one_grows_it(
     assert "there is room for 3 workers instead of 2: the workers store a checkpoint and start anew" in said
     assert f"resuming from checkpoint-{grown.step}-" in said
     sizes = {step: size for step, (size, _) in run.recorded().items()}
-    assert sizes == {step: 2 if 20 < step <= grown.step else 3 for step in range(1, 401)}
+    assert sizes == {step: 2 if 20 < step <= grown.step else 3 for step in range(1, 241)}
     ids = [read for _, read in run.recorded().values()]
     assert ids == [read for _, read in calm.recorded().values()]
     # 48 clips make 7 steps of 7, the last smaller.
-    for epoch in range(57):
+    for epoch in range(34):
         assert sorted(chain.from_iterable(ids[epoch * 7 : epoch * 7 + 7])) == list(range(48))

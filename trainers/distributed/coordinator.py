@@ -11,6 +11,17 @@ WAITING, WORKING, STOPPABLE = "waiting", "working", "stoppable"
 
 
 @dataclass(frozen=True)
+class EndRequest:
+    """A request to the workers to store a checkpoint and end.
+
+    Attributes:
+        regroup_reason: Why others go on. None: nobody does, training is to stop.
+    """
+
+    regroup_reason: str | None = None
+
+
+@dataclass(frozen=True)
 class WorkerUpdate:
     """What has changed since the driver's last poll.
 
@@ -18,11 +29,15 @@ class WorkerUpdate:
         lines: Lines to print.
         phase: Phase of the workers. None: none was set yet.
         nodes: Ray's id of each rank's node, of the worker group that began last.
+        group: Id of that worker group. None: none has begun since the coordinator started.
+        request: What was requested of the workers, which a coordinator that starts again does not know.
     """
 
     lines: list[str]
     phase: str | None
     nodes: tuple[str, ...] = ()
+    group: str | None = None
+    request: EndRequest | None = None
 
 
 class Coordinator:
@@ -33,6 +48,7 @@ class Coordinator:
         self._lines: list[str] = []
         self._phase: str | None = None
         self._nodes: tuple[str, ...] = ()
+        self._group: str | None = None
         self._stop_requested = False
         self._regroup_reason: str | None = None
 
@@ -44,14 +60,14 @@ class Coordinator:
         """Sets the phase of the workers."""
         self._phase = phase
 
-    def begin(self, nodes: tuple[str, ...]) -> None:
+    def begin(self, nodes: tuple[str, ...], group: str) -> None:
         """A new worker group works, on these nodes; what another was requested to leave for is done."""
-        self._phase, self._nodes, self._regroup_reason = WORKING, nodes, None
+        self._phase, self._nodes, self._group, self._regroup_reason = WORKING, nodes, group, None
 
     def poll(self) -> WorkerUpdate:
         """Returns the lines since the last poll, the phase, and where the workers are."""
         lines, self._lines = self._lines, []
-        return WorkerUpdate(lines, self._phase, self._nodes)
+        return WorkerUpdate(lines, self._phase, self._nodes, self._group, self.end_request())
 
     def request_stop(self) -> None:
         """Passes a request to stop on to the workers."""
@@ -61,14 +77,13 @@ class Coordinator:
         """Whether a stop was requested."""
         return self._stop_requested
 
-    def request_regroup(self, reason: str) -> None:
-        """Passes on to the workers that they are to store a checkpoint and leave for another worker group."""
-        self._regroup_reason = reason
+    def request_regroup(self, reason: str, group: str) -> None:
+        """Passes on to the workers that they are to store a checkpoint and leave, unless another group has begun."""
+        if self._group in (None, group):
+            self._regroup_reason = reason
 
-    def regroup_reason(self) -> str | None:
-        """Why the workers are to leave; None: they are not, or are to stop altogether."""
-        return None if self._stop_requested else self._regroup_reason
-
-    def end_requested(self) -> bool:
-        """Whether the workers are to stop or to leave."""
-        return self._stop_requested or self._regroup_reason is not None
+    def end_request(self) -> EndRequest | None:
+        """What was requested of the workers."""
+        if self._stop_requested:
+            return EndRequest()
+        return EndRequest(self._regroup_reason) if self._regroup_reason is not None else None

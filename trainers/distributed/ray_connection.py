@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.config.schema import TrainConfig
-from trainers.distributed.coordinator import Coordinator, WorkerUpdate
+from trainers.distributed.coordinator import Coordinator, EndRequest, WorkerUpdate
 from trainers.distributed.local_ray import LOOPBACK, LocalRay, gcs_address_at, is_own_host, local_ray
 from trainers.errors import ConfigError, ResourceError
 
@@ -234,19 +234,11 @@ def stop_requested(coordinator: Any) -> bool:
         return False
 
 
-def end_requested(coordinator: Any) -> bool:
-    """Whether the workers are to stop or to leave; False if the coordinator is gone."""
+def end_request(coordinator: Any) -> EndRequest | None:
+    """What was requested of the workers. None: nothing, or the coordinator does not say."""
     try:
-        return bool(ray.get(coordinator.end_requested.remote(), timeout=COORDINATOR_TIMEOUT_S))
-    except ray.exceptions.RayError:
-        return False
-
-
-def regroup_reason(coordinator: Any) -> str | None:
-    """Why the workers are to leave for another worker group; None: they are not, or the coordinator is gone."""
-    try:
-        reason: str | None = ray.get(coordinator.regroup_reason.remote(), timeout=COORDINATOR_TIMEOUT_S)
-        return reason
+        request: EndRequest | None = ray.get(coordinator.end_request.remote(), timeout=COORDINATOR_TIMEOUT_S)
+        return request
     except ray.exceptions.RayError:
         return None
 
@@ -269,6 +261,14 @@ def living_nodes() -> set[str]:
 def node_resources() -> dict[str, dict[str, float]]:
     """Logical resources of each living node, by its id."""
     return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+
+
+def free_resources() -> dict[str, dict[str, float]]:
+    """Logical resources of each living node that nobody has, by its id. Ray has no public call for it."""
+    from ray._private.state import state  # noqa: PLC0415
+
+    free: dict[str, dict[str, float]] = state.available_resources_per_node()
+    return free
 
 
 def draining_nodes() -> set[str]:

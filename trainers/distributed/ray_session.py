@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -13,9 +14,9 @@ import ray.train
 from ray.train import Checkpoint, CheckpointConsistencyMode, CheckpointUploadMode
 from ray.util import metrics
 
-from trainers.distributed.coordinator import STOPPABLE, WORKING
+from trainers.distributed.coordinator import STOPPABLE, WORKING, EndRequest
 from trainers.distributed.gauges import Gauge
-from trainers.distributed.ray_connection import end_requested, regroup_reason
+from trainers.distributed.ray_connection import end_request
 from trainers.distributed.session import Session
 
 # Ray exports a gauge that nobody sets again for two of its intervals of 10 s, and then drops it.
@@ -37,6 +38,7 @@ class RaySession(Session):
     run: str = ""
     attempt: int = 1
     nodes: tuple[str, ...] = ()
+    _requests: list[EndRequest] = field(default_factory=list)
     _gauges: dict[Gauge, metrics.Gauge] = field(default_factory=dict)
     _shown: dict[tuple[Gauge, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
 
@@ -101,7 +103,7 @@ class RaySession(Session):
         self.show_progress()
         threading.Thread(target=self._keep_shown, name="gauges", daemon=True).start()
         if self.is_main_process:
-            self.coordinator.begin.remote(self.nodes)
+            self.coordinator.begin.remote(self.nodes, uuid.uuid4().hex)
 
     @contextlib.contextmanager
     def stoppable(self) -> Iterator[None]:
@@ -114,11 +116,15 @@ class RaySession(Session):
 
     def stop_requested(self) -> bool:
         """Asks the coordinator, on the main process for all ranks."""
-        return self.is_main_process and end_requested(self.coordinator)
+        request = end_request(self.coordinator) if self.is_main_process else None
+        if request is not None:
+            self._requests.append(request)
+        return request is not None
 
     def regroup_reason(self) -> str | None:
-        """Asks the coordinator."""
-        return regroup_reason(self.coordinator)
+        """Of the last request, which stays one where the coordinator does not respond or has started again."""
+        self.stop_requested()
+        return self._requests[-1].regroup_reason if self._requests else None
 
     def _keep_shown(self) -> None:
         """Keeps what was shown last as long as this process lives, above all when the last progress was."""

@@ -16,15 +16,15 @@ from ray.train.v2._internal.execution.controller.state import ReschedulingState,
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
 from trainers.distributed.console import print_line
-from trainers.distributed.coordinator import STOPPABLE, WAITING
+from trainers.distributed.coordinator import STOPPABLE, WAITING, EndRequest
 from trainers.distributed.ray_connection import (
     POLL_S,
     check_capacity,
     draining_nodes,
     driver_node_id,
+    free_resources,
     living_nodes,
     lost_nodes,
-    node_resources,
     open_coordinator,
     poll_coordinator,
     stop_requested,
@@ -151,13 +151,16 @@ class _Fit:
         self._result: Any = None
         self._error: BaseException | None = None
         self._phase = ""
-        self._group: tuple[str, ...] = ()
+        self._group: str | None = None
+        self._nodes: tuple[str, ...] = ()
+        # The group that is to leave, and why.
+        self._leaves: tuple[str | None, str] | None = None
         self._regrouping = Regrouping(config.scaling, driver_node_id())
 
     @property
     def nodes(self) -> set[str]:
         """Ids of the nodes of the worker group that began last."""
-        return set(self._group)
+        return set(self._nodes)
 
     def wait(self) -> Any:
         """Prints the workers' lines, and passes a request to stop on to them, until they end.
@@ -174,13 +177,9 @@ class _Fit:
         thread.start()
         threading.Thread(target=self._watch_nodes, args=(thread,), name="nodes", daemon=True).start()
         self._enter(WAITING)
-        passed_on = False
         while thread.is_alive():
             thread.join(POLL_S)
             self._read()
-            if STOP_SIGNAL.received and not passed_on:
-                self._coordinator.request_stop.remote()
-                passed_on = True
             if STOP_SIGNAL.received and self._phase != STOPPABLE and thread.is_alive():
                 STOP_SIGNAL.end()
         if self._error is not None:
@@ -198,23 +197,34 @@ class _Fit:
         while fit.is_alive():
             fit.join(LOOK_S)
             # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
-            group = self._group if self._phase == STOPPABLE else ()
+            group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
             reason = None
             with contextlib.suppress(RayError, RuntimeError, OSError):
-                reason = self._regrouping.reason(group, node_resources(), draining_nodes(), time.monotonic())
+                reason = self._regrouping.reason(nodes, free_resources(), draining_nodes(), time.monotonic())
             if reason is not None:
                 print_line(f"{reason}: the workers store a checkpoint and start anew")
-                self._coordinator.request_regroup.remote(reason)
+                self._leaves = (group, reason)
 
     def _read(self) -> None:
         update = poll_coordinator(self._coordinator)
         if update is None:
             return
-        self._group = update.nodes
+        if update.group is not None:
+            self._group, self._nodes = update.group, update.nodes
+        self._request(update.request)
         for line in update.lines:
             print_line(line)
         if update.phase is not None and update.phase != self._phase:
             self._enter(update.phase)
+
+    def _request(self, known: EndRequest | None) -> None:
+        """Asks the workers to end until the coordinator knows of it: one that starts again has forgotten."""
+        if STOP_SIGNAL.received:
+            if known != EndRequest():
+                self._coordinator.request_stop.remote()
+        elif self._leaves is not None and self._leaves[0] == self._group and known is None:
+            group, reason = self._leaves
+            self._coordinator.request_regroup.remote(reason, group)
 
     def _enter(self, phase: str) -> None:
         self._phase = phase
@@ -225,7 +235,7 @@ class _Fit:
             self._status.rest()
 
 
-class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
+class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
     """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
 
     def __init__(self, coordinator: Any, config: TrainConfig):

@@ -11,8 +11,12 @@ from trainers.config.parts.scaling_part import ScalingPart
 # For how long there must be room: Ray Train counts the nodes anew every 20 s (TICK_INTERVAL_S of its
 # AutoscalingCoordinator), and would otherwise start as few workers as before.
 SETTLE_S = 25.0
+# The wait after a regroup until the next one for room; it doubles as long as the group does not grow.
+PAUSE_S, LONGEST_PAUSE_S = 300.0, 3600.0
 
 Resources = Mapping[str, float]
+# Nodes, and how many workers there is room for on each.
+Room = frozenset[tuple[str, int]]
 
 
 class Regrouping:
@@ -27,18 +31,19 @@ class Regrouping:
         """
         self._scaling, self._own_node = scaling, own_node
         self._leaving: set[str] = set()
-        self._room: frozenset[str] = frozenset()
+        self._room: Room = frozenset()
         self._since_s = 0.0
-        self._tried: set[frozenset[str]] = set()
+        self._tried: set[Room] = set()
+        self._size, self._asked_s, self._pause_s = 0, 0.0, 0.0
 
     def reason(
-        self, group: Sequence[str], nodes: Mapping[str, Resources], draining: Set[str], now_s: float
+        self, group: Sequence[str], free: Mapping[str, Resources], draining: Set[str], now_s: float
     ) -> str | None:
         """Why the group is to leave; None: it is not, or was asked already.
 
         Args:
             group: Id of each rank's node.
-            nodes: Resources of all living nodes, by id.
+            free: Resources of each living node that nobody has, by its id.
             draining: Ids of nodes that are about to be taken away.
             now_s: Seconds from any origin.
         """
@@ -50,22 +55,30 @@ class Regrouping:
             return f"the node {whose} is about to be taken away"
         if not group or not self._scaling.is_elastic:
             return None
-        return self._growth(len(group), {name: each for name, each in nodes.items() if name not in draining}, now_s)
+        return self._growth(group, {node: each for node, each in free.items() if node not in draining}, now_s)
 
-    def _growth(self, size: int, nodes: Mapping[str, Resources], now_s: float) -> str | None:
-        room = min(sum(map(self._workers_on, nodes.values())), self._scaling.max_workers)
-        if room <= size:
+    def _growth(self, group: Sequence[str], free: Mapping[str, Resources], now_s: float) -> str | None:
+        size = len(group)
+        if size > self._size:
+            self._pause_s = 0.0
+        counts = {node: group.count(node) + self._workers_on(each) for node, each in free.items()}
+        workers = min(sum(counts.values()), self._scaling.max_workers)
+        if workers <= size:
             self._room = frozenset()
             return None
-        if self._room != frozenset(nodes):
-            self._room, self._since_s = frozenset(nodes), now_s
-        # Where the same nodes did not take more workers before, something else holds them.
-        if now_s - self._since_s < SETTLE_S or self._room in self._tried:
+        # Others that come and go are of no interest.
+        room = frozenset((node, count) for node, count in counts.items() if count)
+        if self._room != room:
+            self._room, self._since_s = room, now_s
+        # Where the same room did not take more workers before, something holds it that Ray does not count.
+        if now_s - self._since_s < SETTLE_S or room in self._tried or now_s - self._asked_s < self._pause_s:
             return None
-        self._tried.add(self._room)
-        return f"there is room for {room} workers instead of {size}"
+        self._tried.add(room)
+        self._size, self._asked_s = size, now_s
+        self._pause_s = min(max(2 * self._pause_s, PAUSE_S), LONGEST_PAUSE_S)
+        return f"there is room for {workers} workers instead of {size}"
 
-    def _workers_on(self, node: Resources) -> int:
-        """As Ray Train's elastic policy counts."""
+    def _workers_on(self, free: Resources) -> int:
+        # What is free is a sum, and may be short by a rounding.
         each = self._scaling.worker_resources
-        return min(int(node.get(name, 0.0) // value) for name, value in each.items() if value > 0)
+        return min(int((free.get(name, 0.0) + 1e-6) // value) for name, value in each.items() if value > 0)

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from ray.util import metrics
 
+from trainers.distributed import ray_session
+from trainers.distributed.coordinator import Coordinator, EndRequest
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.ray_session import RaySession
 
@@ -31,3 +33,30 @@ def test_a_number_is_labeled_and_repeated_as_it_was_last(monkeypatch: pytest.Mon
     assert was_set == [("rayscribe_wer_ratio", wer, {**own, "split": "validation"}) for wer in (0.5, 0.25)]
     session.show_again()
     assert was_set[2:] == was_set[1:2]
+
+
+def test_a_regroup_stays_one_when_the_coordinator_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[EndRequest | None] = [None, EndRequest("a node goes"), None]
+    monkeypatch.setattr(ray_session, "end_request", lambda coordinator: said.pop(0))
+    session = RaySession(0, 2, 0)
+    assert [session.stop_requested() for _ in range(2)] == [False, True]
+    assert session.regroup_reason() == "a node goes"
+    said += [EndRequest()]
+    assert session.regroup_reason() is None, "a stop that came meanwhile is a stop"
+
+
+def test_a_request_to_leave_is_of_one_group_and_a_stop_of_all() -> None:
+    coordinator = Coordinator()
+    coordinator.begin(("a",), "first")
+    coordinator.request_regroup("a node goes", "first")
+    assert coordinator.poll().request == EndRequest("a node goes")
+    coordinator.begin(("a",), "second")
+    coordinator.request_regroup("a node goes", "first")
+    assert coordinator.end_request() is None
+    coordinator.request_stop()
+    coordinator.begin(("a",), "third")
+    assert coordinator.end_request() == EndRequest()
+    # One that has started again does not know which group works.
+    fresh = Coordinator()
+    fresh.request_regroup("a node goes", "third")
+    assert fresh.end_request() == EndRequest("a node goes")

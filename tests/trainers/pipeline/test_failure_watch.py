@@ -14,6 +14,8 @@ from ray.train.v2._internal.execution.controller.state import (
 )
 
 from tests.trainers.synthetic import config
+from trainers.distributed.coordinator import EndRequest, WorkerUpdate
+from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, LostNodeError, LostWorkerError, RegroupError, StoppedError
 from trainers.pipeline import ray_engine
 from trainers.pipeline.ray_engine import MAX_LOSSES, FailureWatch
@@ -30,6 +32,9 @@ class FakeCoordinator:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.phases: list[str] = []
+        self.requests: list[Any] = []
+        self.request_stop = SimpleNamespace(remote=lambda: self.requests.append("stop"))
+        self.request_regroup = SimpleNamespace(remote=lambda *request: self.requests.append(request))
         self.add_line = SimpleNamespace(remote=self.lines.append)
         self.set_phase = SimpleNamespace(remote=self.phases.append)
 
@@ -106,10 +111,13 @@ def test_a_worker_that_went_with_its_node_is_not_counted_either(monkeypatch: pyt
 
 def test_nodes_that_are_lost_without_progress_end_an_elastic_run() -> None:
     failures, _ = watch(0, {"min": 1, "max": 4})
-    for progress in (lambda: failures.after_report(None, None), lambda: fails(failures, LEFT), lambda: None):
+    for progress in ("checkpoint", "left with one", "none"):
         for _ in range(MAX_LOSSES):
             fails(failures, GONE)
-        progress()
+        if progress == "checkpoint":
+            failures.after_report(None, None)
+        elif progress == "left with one":
+            fails(failures, LEFT)
     with pytest.raises(TooManyFailuresError):
         fails(failures, GONE)
 
@@ -156,3 +164,29 @@ def test_what_would_fail_again_and_a_stop_end_the_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ray_engine, "stop_requested", lambda coordinator: True)
     with pytest.raises(StoppedError, match="workers failed meanwhile: rank 1 died"):
         watch(9)[0].after_worker_group_poll_status(failed({1: DIED}))
+
+
+def test_requests_are_sent_until_the_coordinator_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "driver_node_id", lambda: "head")
+    coordinator, status = FakeCoordinator(), SimpleNamespace(show=lambda *_, **__: None, rest=lambda: None)
+    fit: Any = ray_engine._Fit(None, coordinator, status, config({}))  # type: ignore[arg-type]
+    updates = [
+        WorkerUpdate([], "stoppable", ("a",), "first"),
+        WorkerUpdate([], "stoppable", ("a",), "first", EndRequest("a node goes")),
+        # It has started again.
+        WorkerUpdate([], None),
+        WorkerUpdate([], "working", ("a",), "second"),
+    ]
+    monkeypatch.setattr(ray_engine, "poll_coordinator", lambda _: updates.pop(0))
+    fit._read()
+    fit._leaves = ("first", "a node goes")
+    for _ in range(2):
+        fit._read()
+    assert (coordinator.requests, fit.nodes) == ([("a node goes", "first")], {"a"})
+    fit._read()
+    assert len(coordinator.requests) == 1, "the next group is not asked"
+    monkeypatch.setattr(STOP_SIGNAL, "_number", 15)
+    updates += [WorkerUpdate([], None), WorkerUpdate([], None, request=EndRequest()), WorkerUpdate([], None)]
+    for _ in range(3):
+        fit._read()
+    assert coordinator.requests[1:] == ["stop", "stop"]

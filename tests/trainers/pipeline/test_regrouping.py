@@ -1,3 +1,4 @@
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -6,7 +7,7 @@ from tests.trainers.synthetic import config
 from trainers.pipeline.regrouping import SETTLE_S, Regrouping
 
 NODE = {"CPU": 2.0, "memory": 1e9}
-HEAD = {"CPU": 1.0}
+HEAD, FULL = {"CPU": 1.0}, {"CPU": 0.0}
 
 
 def regrouping(changes: dict[str, Any] | None = None) -> Regrouping:
@@ -34,41 +35,66 @@ class TestDraining:
 
 
 class TestGrowth:
+    """`free` is what the workers have left; NODE has room for two more."""
+
     def test_room_that_stays_is_taken(self) -> None:
         watch = elastic(1, 6)
-        three = {"a": NODE, "b": NODE, "head": HEAD}
-        assert watch.reason(["a", "a"], {"a": NODE}, set(), 0) is None
-        assert watch.reason(["a", "a"], three, set(), 10) is None
-        assert watch.reason(["a", "a"], three, set(), 9.9 + SETTLE_S) is None
-        assert watch.reason(["a", "a"], three, set(), 10 + SETTLE_S) == "there is room for 5 workers instead of 2"
+        free = {"a": FULL, "b": NODE, "head": HEAD}
+        assert watch.reason(["a", "a"], {"a": FULL}, set(), 0) is None
+        assert watch.reason(["a", "a"], free, set(), 10) is None
+        assert watch.reason(["a", "a"], free, set(), 9.9 + SETTLE_S) is None
+        assert watch.reason(["a", "a"], free, set(), 10 + SETTLE_S) == "there is room for 5 workers instead of 2"
 
     def test_a_node_that_comes_and_goes_is_not_waited_for(self) -> None:
         watch = elastic(1, 6)
         for start in (0.0, 2 * SETTLE_S):
-            assert watch.reason(["a", "a"], {"a": NODE, "b": NODE}, set(), start) is None
-            assert watch.reason(["a", "a"], {"a": NODE}, set(), start + SETTLE_S) is None
+            assert watch.reason(["a", "a"], {"a": FULL, "b": NODE}, set(), start) is None
+            assert watch.reason(["a", "a"], {"a": FULL}, set(), start + SETTLE_S) is None
 
-    def test_nodes_without_room_in_truth_are_tried_once(self) -> None:
-        watch, nodes = elastic(1, 6), {"a": NODE, "b": NODE}
-        asked = [watch.reason(["a", "a"], nodes, set(), now) is not None for now in range(0, 200, 10)]
+    def test_what_others_have_is_no_room_whoever_joins_and_leaves(self) -> None:
+        watch = elastic(1, 6)
+        for now in range(0, 1000, 10):
+            others = {f"other-{now}": FULL, "b": FULL}
+            assert watch.reason(["a", "a"], {"a": FULL, **others}, set(), now) is None
+
+    def test_nodes_without_room_in_truth_are_tried_once_whoever_else_joins(self) -> None:
+        watch, free = elastic(1, 6), {"a": FULL, "b": NODE}
+        asked = [
+            watch.reason(["a", "a"], {**free, f"other-{now}": FULL}, set(), now) is not None
+            for now in range(0, 2000, 10)
+        ]
         assert sum(asked) == 1
-        assert watch.reason(["a", "a"], {**nodes, "c": NODE}, set(), 200) is None
-        assert watch.reason(["a", "a"], {**nodes, "c": NODE}, set(), 200 + SETTLE_S) is not None
+
+    def test_a_group_that_did_not_grow_is_left_alone_for_longer_and_longer(self) -> None:
+        watch, asked = elastic(1, 6), []
+        for now in range(0, 4000, 10):
+            # Other room every minute.
+            free = {"a": FULL, f"b-{now // 60}": NODE}
+            if watch.reason(["a", "a"], free, set(), now) is not None:
+                asked.append(now)
+        pauses = [later - sooner for sooner, later in pairwise(asked)]
+        assert len(pauses) == 3
+        assert all(least <= pause < least + 60 for least, pause in zip((300, 600, 1200), pauses, strict=True))
+        # One that did grow takes more room at once.
+        grown, free = ["a", "a", "b"], {"a": FULL, "b": {"CPU": 1.0}}
+        assert watch.reason(grown, free, set(), 4000) is None
+        assert watch.reason(grown, free, set(), 4000 + SETTLE_S) is not None
 
     def test_there_are_never_more_than_the_most(self) -> None:
-        nodes = {"a": NODE, "b": NODE}
         for watch in (elastic(1, 3), regrouping({"scaling.num_workers": 3})):
             for now in (0, SETTLE_S, 2 * SETTLE_S):
-                assert watch.reason(["a", "a", "b"], nodes, set(), now) is None
+                assert watch.reason(["a", "a", "b"], {"a": FULL, "b": NODE}, set(), now) is None
 
     def test_a_node_that_is_taken_away_has_no_room(self) -> None:
         watch = elastic(1, 6)
         for now in (0, SETTLE_S, 2 * SETTLE_S):
-            assert watch.reason(["a", "a"], {"a": NODE, "b": NODE}, {"b"}, now) is None
+            assert watch.reason(["a", "a"], {"a": FULL, "b": NODE}, {"b"}, now) is None
 
     @pytest.mark.parametrize(("each", "workers"), [({"CPU": 2}, 2), ({"memory": 3e8}, 4), ({"hpu": 1}, None)])
     def test_what_a_worker_takes_decides(self, each: dict[str, float], workers: int | None) -> None:
-        watch, nodes = elastic(1, 6, **{"scaling.resources_per_worker": each}), {"a": NODE, "b": NODE}
-        assert watch.reason(["a"], nodes, set(), 0) is None
-        reason = watch.reason(["a"], nodes, set(), SETTLE_S)
+        watch, free = elastic(1, 6, **{"scaling.resources_per_worker": each}), {"a": FULL, "b": NODE, "c": HEAD}
+        if "memory" in each:
+            free["c"] = {"CPU": 1.0, "memory": 3e8}
+        assert watch.reason(["a"], free, set(), 0) is None
+        reason = watch.reason(["a"], free, set(), SETTLE_S)
         assert reason == (None if workers is None else f"there is room for {workers} workers instead of 1")
