@@ -1,7 +1,7 @@
 """A port of this machine that is forwarded to the head's loopback, where its dashboard listens."""
 
-import contextlib
-import socket
+import os
+import select
 import subprocess
 import threading
 import time
@@ -12,7 +12,8 @@ from jobs.errors import ClusterError
 from trainers.distributed.local_ray import LOOPBACK, free_ports
 
 CONNECT_TIMEOUT_S = 20.0
-POLL_S = 0.05
+READY = "rayscribe-is-ready"
+READ_BYTES = 4096
 # A connection that is silent is given up after three questions without an answer, this far apart.
 ALIVE_INTERVAL_S = 15
 
@@ -88,16 +89,12 @@ class Tunnel:
         forward = f"{LOOPBACK}:{self.port}:{LOOPBACK}:{self._record.dashboard_port}"
         *command, host = ssh_command(self.ssh, self._record.known_hosts_path)
         # `cat` ends when its input does: the connection never outlives this process, however that ends.
-        command += ["-o", "ExitOnForwardFailure=yes", "-L", forward, host, "cat"]
+        command += ["-o", "ExitOnForwardFailure=yes", "-L", forward, host, f"echo {READY}; exec cat"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
-        end = time.monotonic() + 2 * CONNECT_TIMEOUT_S
-        while self._process.poll() is None and time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                socket.create_connection((LOOPBACK, self.port), timeout=CONNECT_TIMEOUT_S).close()
-                return
-            time.sleep(POLL_S)
+        if _says_ready(self._process, 2 * CONNECT_TIMEOUT_S):
+            return
         self._process.kill()
         message = self._process.communicate()[1].decode(errors="replace").strip() or "no answer"
         self._process = None
@@ -105,3 +102,18 @@ class Tunnel:
             f"the head of cluster {self._record.name}, {self.ssh.user}@{self.ssh.host}, does not accept an SSH "
             f"connection: {message.splitlines()[-1]}; check that it is up"
         )
+
+
+def _says_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
+    """Waits for the head's own word, which comes after ssh has bound the port: who else listens there gets no token."""
+    assert process.stdout is not None
+    said, end = b"", time.monotonic() + timeout_s
+    while READY.encode() not in said:
+        left_s = end - time.monotonic()
+        if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
+            return False
+        part = os.read(process.stdout.fileno(), READ_BYTES)
+        if not part:
+            return False
+        said += part
+    return True

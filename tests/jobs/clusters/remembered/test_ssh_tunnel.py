@@ -19,6 +19,8 @@ port = int(sys.argv[sys.argv.index("-L") + 1].split(":")[1])
 if "nobody@head" in sys.argv:
     sys.exit("nobody@head: Permission denied (publickey).")
 with socket.create_server(("127.0.0.1", port)):
+    print("Welcome to this host")
+    print(sys.argv[-1].removeprefix("echo ").partition(";")[0], flush=True)
     sys.stdin.read()
 """
 
@@ -63,6 +65,14 @@ def test_a_lost_connection_is_opened_again_at_the_same_port() -> None:
 def test_a_head_that_refuses_is_named_with_ssh_s_own_message() -> None:
     with pytest.raises(ClusterError, match=r"nobody@head, does not accept .*: .*Permission denied \(publickey\)"):
         Tunnel(record(user="nobody")).ensure()
+
+
+def test_a_token_is_not_sent_to_who_else_listens_at_the_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        tunnel = Tunnel(record(), port=other.getsockname()[1])
+        with pytest.raises(ClusterError, match=r"does not accept an SSH connection: .*Address already in use"):
+            tunnel.ensure()
+    assert not tunnel.alive
 
 
 def test_one_connection_serves_a_process_until_the_head_is_another() -> None:
