@@ -12,6 +12,8 @@ from tests.integration.training_trees import write_tones, write_training_tree
 LOGICAL_CPUS = 8
 # With many processes, or up to a limit that another's growth would reach.
 FILLING_MEMORY = ("test_fenced", "test_hurt_clusters")
+# Ray gives a node half a minute to register, which it needs where two of these start at once on two cores.
+OF_SEVERAL_NODES = ("test_elastic", "test_time_limits", "test_unauthenticated_calls")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -19,7 +21,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.integration)
     assert isinstance(item, pytest.Function)
     together = "ray_head" in item.fixturenames or item.path.stem in FILLING_MEMORY
-    item.add_marker(pytest.mark.xdist_group("ray" if together else item.path.stem))
+    group = "hosts" if item.path.stem in OF_SEVERAL_NODES else item.path.stem
+    item.add_marker(pytest.mark.xdist_group("ray" if together else group))
 
 
 @pytest.fixture(scope="session")

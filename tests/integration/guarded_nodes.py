@@ -25,7 +25,7 @@ OWN_FOLDERS = ("/tmp/ray", "/dev/shm")
 OUTPUT, INTRUDER = Path("/tmp/ray/output"), Path("/tmp/ray/intruder")
 DASHBOARD = "http://127.0.0.1:8265"
 # Two nodes start on two cores, and others may be at work there.
-TIMEOUT_S = 100
+TIMEOUT_S = 200
 RAY = str(Path(sys.executable).with_name("ray"))
 WITHOUT_TOKEN = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False)"
 SLEEPING_JOB = """

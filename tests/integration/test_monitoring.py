@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -94,7 +93,7 @@ def monitoring(ray_head: RayHead, tmp_path_factory: pytest.TempPathFactory) -> I
         try:
             yield Monitoring(f"http://127.0.0.1:{port}", harness, folder / "data" / "log")
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             assert process.wait(60) == 0
 
 
