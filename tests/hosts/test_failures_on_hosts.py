@@ -1,6 +1,5 @@
 """What happens to hosts during a training, and that it ends with the weights of an undisturbed one."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -51,11 +50,3 @@ def test_the_driver_is_killed(hosts: RayHosts, runs: HostRuns) -> None:
     runs.until_step("driver-killed", DURING)
     assert hosts.head.kill("task.py") > 0
     assert ended_well(hosts, runs, "driver-killed") == [Cause.DRIVER_KILLED, Cause.SUCCEEDED]
-
-
-def test_the_storage_is_not_reachable_for_half_a_minute(hosts: RayHosts, runs: HostRuns) -> None:
-    runs.submit("no-storage")
-    runs.until_step("no-storage", DURING)
-    with hosts.storage.unplugged():
-        time.sleep(30.0)
-    assert set(ended_well(hosts, runs, "no-storage")[:-1]) <= {Cause.STORAGE}
