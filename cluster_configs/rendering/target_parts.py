@@ -6,8 +6,6 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from trainers.config.parts.part import NotNegative, Part, Positive
 
-IPV4 = r"^(\d{1,3}\.){3}\d{1,3}$"
-CIDR = r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$"
 DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 SLURM_TIME = r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$"
 SGE_TIME = r"^\d+:\d{2}:\d{2}$"

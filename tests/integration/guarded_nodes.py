@@ -19,6 +19,7 @@ import psutil
 import yaml
 
 from tests.integration import open_calls
+from trainers.distributed.local_ray import without_ray_settings
 
 HEAD, WORKER = "10.77.0.1", "10.77.0.2"
 OWN_FOLDERS = ("/tmp/ray", "/dev/shm")
@@ -44,7 +45,7 @@ def main(cluster_file: Path, token_file: Path) -> dict[str, Any]:
     file = yaml.safe_load(cluster_file.read_text(encoding="utf-8"))
     token = token_file.read_text(encoding="utf-8")
     with_token = environment_of(token_file.parents[1])
-    stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/none"}
+    stranger = without_ray_settings() | {"HOME": "/none"}
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     worker = subprocess.Popen(["unshare", "--net", "--mount", "sleep", "infinity"])
     wait_for(lambda: namespace_of(worker.pid) != namespace_of(os.getpid()), "the worker's network")
@@ -89,7 +90,7 @@ def spawned(command: Sequence[str], name: str, environment: Mapping[str, str]) -
 
 def environment_of(home: Path) -> dict[str, str]:
     """Of a shell on a node: the token lies in its home, and nothing says so but the start commands."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    own = without_ray_settings()
     return {**own, "HOME": str(home), "PATH": f"{Path(RAY).parent}:{own['PATH']}", "RAY_TMPDIR": "/tmp"}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainers.distributed.local_ray import LocalRay, gcs_address_at, processes_of, start_ray
+from trainers.distributed.local_ray import LocalRay, gcs_address_at, processes_of, start_ray, without_ray_settings
 
 REPOSITORY = Path(__file__).parents[2]
 # The port of a dashboard's agent where none is given; a second Ray that takes it accepts no jobs.
@@ -62,9 +62,21 @@ def started_in(home: Path) -> str:
     Returns:
         The token that a worker of it has in its environment.
     """
+    return printed_by(TRAIN, HOME=str(home))
+
+
+def test_a_local_ray_writes_no_token_for_others_to_find(tmp_path: Path) -> None:
+    token = started_in(tmp_path)
+    # The Ray is closed to others all the same.
+    assert len(token) == 64
+    assert not (tmp_path / ".ray").exists()
+
+
+def printed_by(script: str, **added: str) -> str:
+    """What a Python process prints that knows no Ray but by the variables that are added."""
     done = subprocess.run(
-        [sys.executable, "-c", TRAIN],
-        env=environment(HOME=str(home)),
+        [sys.executable, "-c", script],
+        env=environment(**added),
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -75,30 +87,14 @@ def started_in(home: Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_local_ray_writes_no_token_for_others_to_find(tmp_path: Path) -> None:
-    token = started_in(tmp_path)
-    # The Ray is closed to others all the same.
-    assert len(token) == 64
-    assert not (tmp_path / ".ray").exists()
-
-
 def environment(**added: str) -> dict[str, str]:
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("RAY_")}, **added}
+    return {**without_ray_settings(), **added}
 
 
 def test_training_joins_the_ray_whose_dashboard_is_named(first: LocalRay) -> None:
     assert gcs_address_at(int(first.dashboard.rpartition(":")[2])) is not None
-    done = subprocess.run(
-        [sys.executable, "-c", JOIN],
-        env=environment(RAY_ADDRESS=first.dashboard, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 32),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "3.0"
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 32}
+    assert printed_by(JOIN, RAY_ADDRESS=first.dashboard, **token) == "3.0"
 
 
 def test_a_ray_starts_where_another_holds_the_default_port_of_agents(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ import psutil
 from trainers.errors import ResourceError
 
 LOOPBACK = "127.0.0.1"
-RAY_COMMAND = "ray.scripts.scripts"
 # Everything that listens beside the workers, which take any free port.
 PORTS = (
     "port",
@@ -145,10 +144,20 @@ def _parent_folder() -> str:
     return parent if len(os.fsencode(parent)) + len("/rs-12345678") <= MAX_FOLDER_BYTES else "/tmp"
 
 
+def ray_command(*arguments: str) -> list[str]:
+    """A command line of Ray's own, with the packages of this interpreter."""
+    return [sys.executable, "-P", "-m", "ray.scripts.scripts", *arguments]
+
+
+def without_ray_settings() -> dict[str, str]:
+    """This process's environment without Ray's variables: the settings of another cluster mean nothing to a new one."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
 def _launch(
     folder: Path, ports: Mapping[str, int], num_cpus: int | None, environment: Mapping[str, str], *, outlives_us: bool
 ) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-P", "-m", RAY_COMMAND, "start", "--head", "--block", "--disable-usage-stats"]
+    command = ray_command("start", "--head", "--block", "--disable-usage-stats")
     command += [f"--temp-dir={folder}", f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}"]
     command += ["--include-dashboard=true", *(f"--{name}={port}" for name, port in ports.items())]
     if num_cpus is not None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from jobs.addresses import cluster_address
+from jobs.clusters.idle_stop import counted
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_record import ClusterRecord
 from jobs.clusters.remembered.local_cluster import runs
@@ -47,7 +48,7 @@ def status_of(record: ClusterRecord) -> ClusterStatus:
         return ClusterStatus(record.name, record.kind, state, dashboard=record.dashboard, text=str(error))
     nodes = len(capacity.nodes)
     held = ", ".join(f"{value:g} {name}" for name, value in capacity.total.items() if name in ("CPU", "GPU", "HPU"))
-    text = f"{nodes} node{'' if nodes == 1 else 's'} · {held} · {jobs} working job{'' if jobs == 1 else 's'}"
+    text = f"{counted(nodes, 'node')} · {held} · {counted(jobs, 'working job')}"
     if record.dashboard is not None:
         text += f" · {record.dashboard}"
     return ClusterStatus(

@@ -9,7 +9,7 @@ from jobs.addresses import cluster_address
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_record import ClusterRecord, check_name, ensure_token, find_record
 from jobs.errors import ConflictError
-from trainers.distributed.local_ray import MARK, LocalRay, ray_lives, start_ray
+from trainers.distributed.local_ray import MARK, LocalRay, ray_lives, start_ray, without_ray_settings
 
 # Two workers and the CPU of Ray Data fit, as the recipes ask for; on fewer cores they share them.
 LEAST_CPUS = 4
@@ -75,9 +75,8 @@ def _start(record: ClusterRecord, num_cpus: int | None, dashboard_port: int | No
 
 
 def _environment(name: str) -> dict[str, str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(ensure_token(name))}
-    return environment | {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(ensure_token(name))}
+    return {**without_ray_settings(), **token, "RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 
 
 def _with_idle_stop(record: ClusterRecord, minutes: int | None) -> ClusterRecord:

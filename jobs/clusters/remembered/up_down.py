@@ -4,11 +4,9 @@ import contextlib
 import copy
 import io
 import logging
-import os
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +22,7 @@ from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, en
 from jobs.clusters.remembered.logged_command import run_logged
 from jobs.clusters.remembered.ssh_tunnel import ssh_command
 from jobs.errors import ClusterError, ConflictError
+from trainers.distributed.local_ray import ray_command, without_ray_settings
 from trainers.errors import ConfigError
 
 Say = Callable[[str], None]
@@ -188,9 +187,8 @@ def listens_line(port: int) -> str:
 
 def attach_command(record: ClusterRecord, command: str | None) -> list[str]:
     """The command line of a shell on the head, in its container where it has one, or of a command there."""
-    ray = [sys.executable, "-P", "-m", "ray.scripts.scripts"]
     path = str(record.config_path)
-    return [*ray, "attach", path] if command is None else [*ray, "exec", path, command]
+    return ray_command("attach", path) if command is None else ray_command("exec", path, command)
 
 
 def responds(record: ClusterRecord) -> bool:
@@ -257,13 +255,10 @@ def _stop_host(record: ClusterRecord, content: Mapping[str, Any], host: str, she
 
 
 def _ray(record: ClusterRecord, arguments: list[str], log: str, *, timeout_s: float, say: Say, doing: str) -> None:
-    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", *arguments]
-    # The settings of another cluster mean nothing here.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     run_logged(
-        [*command, "--log-style=record", "--log-color=false"],
+        ray_command(*arguments, "--log-style=record", "--log-color=false"),
         record.files / log,
-        environment=environment,
+        environment=without_ray_settings(),
         timeout_s=timeout_s,
         say=say,
         doing=doing,
