@@ -50,7 +50,8 @@ def main(cluster_file: Path, token_file: Path) -> dict[str, Any]:
     worker = subprocess.Popen(["unshare", "--net", "--mount", "sleep", "infinity"])
     wait_for(lambda: namespace_of(worker.pid) != namespace_of(os.getpid()), "the worker's network")
     connect(worker.pid)
-    inside = ["nsenter", f"--target={worker.pid}", "--net", "--mount"]
+    # Another mount namespace begins in the root folder.
+    inside = ["nsenter", f"--target={worker.pid}", "--net", "--mount", f"--wd={Path.cwd()}"]
     OUTPUT.mkdir()
     start(file["head_start_ray_commands"], with_token)
     start(file["worker_start_ray_commands"], {**with_token, "RAY_HEAD_IP": HEAD}, inside)
