@@ -9,6 +9,7 @@ from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.pipeline.root_cause import converting_memory_errors
 from trainers.run_folder.layout import RunFolder
+from trainers.storage.full_disk import naming_full_disk
 from trainers.training.rank import WorkOrder
 from trainers.training.scoring_worker import EvaluateOrder, evaluate_here
 from trainers.training.worker import work_here
@@ -69,10 +70,10 @@ class LocalEngine:
 
     def train(self, order: WorkOrder, folder: RunFolder) -> None:
         """Runs this process's rank."""
-        with converting_memory_errors():
+        with converting_memory_errors(), naming_full_disk():
             work_here(order)
 
     def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
         """Runs this process's rank."""
-        with converting_memory_errors():
+        with converting_memory_errors(), naming_full_disk():
             evaluate_here(order)

@@ -127,8 +127,9 @@ class WorkerLog:
             return
         self._closed.set()
         self._thread.join()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
         _finish(self._copy, self._folder)
 
     def _follow(self) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -270,7 +271,7 @@ def _explain(error: BaseException) -> Explanation | None:
         errno.EACCES: f"permission is denied to user id {os.getuid()}: give it read and write access",
         errno.EPERM: f"permission is denied to user id {os.getuid()}: give it read and write access",
         errno.EROFS: "mount the file system for writing or choose another storage path",
-        errno.ENOSPC: "free some space or choose another storage path",
+        errno.ENOSPC: f"free some space, as host {socket.gethostname()} sees it, or choose another storage path",
         errno.EDQUOT: "free some of the quota or choose another storage path",
         errno.ENOTDIR: "there is a file where a folder is needed: choose another storage path",
         errno.EOPNOTSUPP: "use a file system with hard links",

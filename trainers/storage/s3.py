@@ -21,6 +21,7 @@ from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, in_parallel, with_line
 from trainers.storage.retry import RetryPolicy
 from trainers.storage.s3_errors import error_code, explain_s3_error
+from trainers.storage.s3_filesystem import S3Filesystem
 
 T = TypeVar("T")
 
@@ -323,13 +324,13 @@ class S3Storage(Storage):
         endpoint = urlsplit(self.connection.endpoint_url or "")
 
         def make() -> fs.FileSystem:
-            return fs.S3FileSystem(
+            return S3Filesystem(
+                self.retry.attempts,
                 region=self.connection.region() or self._region_of_bucket(),
                 scheme=endpoint.scheme or "https",
                 endpoint_override=f"{endpoint.netloc}{endpoint.path}" or None,
                 connect_timeout=10.0,
                 request_timeout=60.0,
-                retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=self.retry.attempts),
                 tls_ca_file_path=os.environ.get("AWS_CA_BUNDLE"),
             )
 

@@ -4,6 +4,7 @@ from boto3.exceptions import Boto3Error, RetriesExceededError, S3UploadFailedErr
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 
+from trainers.storage.full_disk import FIX, NUMBERS, full_disk
 from trainers.storage.retry import Explanation
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html. The response to a HEAD request has no body,
@@ -115,9 +116,11 @@ def explain_s3_error(error: BaseException, *, bucket: str, endpoint: str) -> Exp
         error = error.__context__
     if isinstance(error, ClientError):
         return _explain_response(error, bucket, endpoint)
+    message = str(error).partition("\n")[0] or type(error).__name__
+    if isinstance(error, OSError) and error.errno in NUMBERS:
+        return Explanation(full_disk(message), FIX)
     for exceptions, cause, fix, transient in _CLIENT_ERRORS:
         if isinstance(error, exceptions):
-            message = str(error).partition("\n")[0] or type(error).__name__
             return Explanation(cause.format(message=message, endpoint=endpoint), fix, transient)
     return None
 

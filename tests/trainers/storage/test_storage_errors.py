@@ -207,6 +207,14 @@ class TestPyarrow:
         with filesystem.open_input_stream(f"{path}/to pyarrow") as stream:
             assert stream.read() == b"answer"
 
+    def test_ray_gets_a_filesystem_that_keeps_its_tries_in_other_processes(
+        self, shaky_storage: Storage, fault_proxy: FaultProxy
+    ) -> None:
+        path, filesystem = shaky_storage.for_pyarrow()
+        fault_proxy.fail_next(FAST_RETRY.attempts - 1, method="PUT")
+        pickle.loads(pickle.dumps(filesystem)).open_output_stream(f"{path}/x").close()
+        assert shaky_storage.read_bytes("x") == b""
+
     def test_what_only_boto3_may_read_is_read_by_it_from_then_on(
         self, shaky_storage: Storage, fault_proxy: FaultProxy
     ) -> None:

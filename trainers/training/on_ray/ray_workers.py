@@ -1,5 +1,6 @@
 """What Ray Train starts in each worker: its secrets, its session and its log around the work of a rank."""
 
+import contextlib
 import os
 import sys
 import traceback
@@ -11,6 +12,7 @@ from trainers.distributed.ray_session import RaySession
 from trainers.distributed.session import Session
 from trainers.errors import RayscribeError, StoppedError
 from trainers.run_folder.worker_logs import WorkerLog, finish_logs
+from trainers.storage.full_disk import naming_full_disk
 from trainers.training.scoring_worker import score_order
 from trainers.training.worker import work
 
@@ -44,13 +46,17 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
         finish_logs(folder)
     with WorkerLog(folder, attempt, rank=session.rank, group=session.group):
         try:
-            run(loop_config["order"], session)
+            with naming_full_disk():
+                run(loop_config["order"], session)
         except StoppedError as stopped:
             return str(stopped)
+        # What Ray keeps of stderr may be on a disk that is full.
         except RayscribeError as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             raise
         except Exception:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
             raise
     return None
