@@ -4,6 +4,7 @@ Needs no Ray itself, so that the core runs on a machine without it.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 # Phases of the workers: none has started yet, or all are being restarted; they work, and a request to stop ends them at
 # once; they train, and a request to stop waits for their last checkpoint.
@@ -51,6 +52,7 @@ class Coordinator:
         self._group: str | None = None
         self._stop_requested = False
         self._regroup_reason: str | None = None
+        self._controller: Any = None
 
     def add_line(self, line: str) -> None:
         """Adds a line that the driver is to print."""
@@ -68,6 +70,14 @@ class Coordinator:
         """Returns the lines since the last poll, the phase, and where the workers are."""
         lines, self._lines = self._lines, []
         return WorkerUpdate(lines, self._phase, self._nodes, self._group, self.end_request())
+
+    def set_controller(self, controller: Any) -> None:
+        """Keeps the handle of Ray Train's controller, which the driver has no other way to."""
+        self._controller = controller
+
+    def controller(self) -> Any:
+        """That handle; None: it has not started, or this coordinator has started again since."""
+        return self._controller
 
     def request_stop(self) -> None:
         """Passes a request to stop on to the workers."""

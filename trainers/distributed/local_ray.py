@@ -17,14 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from trainers.errors import ResourceError
+from trainers.errors import ResourceError, StoppedError
 
 LOOPBACK = "127.0.0.1"
 # Everything that listens beside the workers, which take any free port.
@@ -100,6 +100,7 @@ def start_ray(
     environment: Mapping[str, str],
     outlives_us: bool = False,
     dashboard_port: int | None = None,
+    usual_dashboard_port: int | None = None,
     announce: Callable[[Path], None] = lambda folder: None,
 ) -> LocalRay:
     """Starts a head on loopback.
@@ -109,6 +110,7 @@ def start_ray(
         environment: Of all its processes; its token among it.
         outlives_us: Whether it goes on when this process has ended; otherwise it ends with it, however that ends.
         dashboard_port: Port of the dashboard. None: any.
+        usual_dashboard_port: Its port where any will do, and this one is free.
         announce: Called with its temporary folder before its first process starts.
 
     Raises:
@@ -120,6 +122,8 @@ def start_ray(
         ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         if dashboard_port is not None:
             ports["dashboard-port"] = dashboard_port
+        elif usual_dashboard_port is not None and _is_free(usual_dashboard_port):
+            ports["dashboard-port"] = usual_dashboard_port
         folder = Path(tempfile.mkdtemp(prefix="rs-", dir=_parent_folder()))
         try:
             announce(folder)
@@ -165,8 +169,13 @@ def _launch(
     if not outlives_us:
         command = [sys.executable, "-P", __file__, str(os.getpid()), *command]
     binaries = Path(sys.executable).parent
+    unproxied = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    # A * means every host only where it is alone.
+    unproxied = unproxied if unproxied.strip() == "*" else ",".join(filter(None, (unproxied, LOOPBACK, "localhost")))
     variables = {
         **environment,
+        # What asks the dashboard from within, as Ray Train does whether a training goes on, asks no proxy of the user.
+        **dict.fromkeys(("no_proxy", "NO_PROXY"), unproxied),
         MARK: str(folder),
         # A job uses the same `python` as this process.
         "PATH": f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}",
@@ -231,11 +240,26 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 def ray_lives(folder: Path) -> bool:
     """Whether the Ray with this temporary folder takes drivers: its control store lives, not only a process it left."""
-    for process in processes_of(folder):
+    return has_control_store(processes_of(folder))
+
+
+def has_control_store(processes: Iterable[psutil.Process]) -> bool:
+    """Whether one of these processes is the control store of a Ray, without which no Ray runs jobs."""
+    for process in processes:
         with contextlib.suppress(psutil.Error):
             if process.name().startswith(GCS_PROCESS):
                 return True
     return False
+
+
+def gcs_addresses_of(processes: Iterable[psutil.Process]) -> set[str]:
+    """What drivers join, of the Rays whose processes these are."""
+    found: set[str] = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            words = " ".join(process.cmdline()).split()
+            found.update(word.removeprefix(GCS_ADDRESS) for word in words if word.startswith(GCS_ADDRESS))
+    return found
 
 
 def _started_s(process: psutil.Process) -> float:
@@ -349,19 +373,23 @@ def with_parent(parent: int, command: Sequence[str]) -> None:
 def local_ray(*, num_cpus: int, environment: Mapping[str, str]) -> Iterator[LocalRay]:
     """A Ray that ends with the block; its folder stays where the block fails, for its logs.
 
+    A stop on request is no failure.
+
     Raises:
         ResourceError: it did not start.
     """
     ray = start_ray(num_cpus=num_cpus, environment=environment)
+    failed = False
     try:
         yield ray
-    except Exception:
-        stop_ray(ray.folder)
+    except Exception as error:
+        failed = not isinstance(error, StoppedError)
         raise
-    except BaseException:
-        ray.stop()
-        raise
-    ray.stop()
+    finally:
+        if failed:
+            stop_ray(ray.folder)
+        else:
+            ray.stop()
 
 
 if __name__ == "__main__":

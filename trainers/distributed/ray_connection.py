@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -226,6 +226,17 @@ def poll_coordinator(coordinator: Any) -> WorkerUpdate | None:
         return None
 
 
+def kill_controller(coordinator: Any) -> bool:
+    """Kills Ray Train's controller, so that the thread that waits for it ends; False where that cannot be."""
+    try:
+        controller = ray.get(coordinator.controller.remote(), timeout=COORDINATOR_TIMEOUT_S)
+        if controller is not None:
+            ray.kill(controller)
+    except (ray.exceptions.RayError, RuntimeError, ValueError):
+        return False
+    return controller is not None
+
+
 def stop_requested(coordinator: Any) -> bool:
     """Whether a stop was requested; False if the coordinator is gone."""
     try:
@@ -269,6 +280,13 @@ def free_resources() -> dict[str, dict[str, float]]:
 
     free: dict[str, dict[str, float]] = state.available_resources_per_node()
     return free
+
+
+def lasting_resources(leaving: Set[str]) -> list[dict[str, float]]:
+    """All that each node has which is not among those that leave, and as one more what an autoscaler can add."""
+    nodes = [each for node, each in node_resources().items() if node not in leaving]
+    limits = _autoscaler_limits().items()
+    return [*nodes, {name: limit - sum(node.get(name, 0.0) for node in nodes) for name, limit in limits}]
 
 
 def draining_nodes() -> set[str]:

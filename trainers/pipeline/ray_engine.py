@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from ray import get_runtime_context
 from ray.exceptions import RayError
 from ray.train import RunConfig, TrainingFailedError, WorkerGroupError
 from ray.train.torch import TorchTrainer
@@ -23,6 +24,8 @@ from trainers.distributed.ray_connection import (
     draining_nodes,
     driver_node_id,
     free_resources,
+    kill_controller,
+    lasting_resources,
     living_nodes,
     lost_nodes,
     open_coordinator,
@@ -32,7 +35,7 @@ from trainers.distributed.ray_connection import (
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import LostNodeError, LostWorkerError, RegroupError, StoppedError
 from trainers.pipeline.ray_configs import run_config, scaling_config, torch_config
-from trainers.pipeline.regrouping import Regrouping
+from trainers.pipeline.regrouping import LostRoom, Regrouping
 from trainers.pipeline.root_cause import (
     TooManyFailuresError,
     is_preemption,
@@ -51,6 +54,8 @@ from trainers.training.scoring_worker import EvaluateOrder
 Made = TypeVar("Made")
 # Seconds between two looks at the cluster's nodes.
 LOOK_S = 1.0
+# For how long threads are waited for at the end; a head that does not respond may hold them.
+END_S = 10.0
 # Gives back what a run that was stopped says.
 Loop = Callable[[dict[str, Any]], Any]
 
@@ -102,7 +107,7 @@ class RayEngine:
             RayscribeError: what stopped the workers.
             Interruption: a stop was requested while there was nothing to wait for.
         """
-        self._run(self._train_loop, order, folder, order.attempt)
+        self._run(self._train_loop, order, folder, order.attempt, requeued=order.numbered)
 
     def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
         """Runs scoring workers to their end.
@@ -113,7 +118,7 @@ class RayEngine:
         """
         self._run(evaluate_per_worker, order, folder, None)
 
-    def _run(self, loop: Loop, order: Any, folder: RunFolder, attempt: int | None) -> None:
+    def _run(self, loop: Loop, order: Any, folder: RunFolder, attempt: int | None, *, requeued: bool = False) -> None:
         number = attempt or 1
         path, filesystem = folder.storage.sub(f"{ATTEMPTS}/{number}/{RAY}").for_pyarrow()
         name = folder.ray_run_name(number)
@@ -128,10 +133,13 @@ class RayEngine:
                 run_config=ray_run,
                 torch_config=torch_config(order.config),
             )
-            fit = _Fit(trainer, coordinator, status, order.config)
+            fit = _Fit(trainer, coordinator, status, order.config, requeued=requeued)
             nodes = living_nodes()
             try:
                 result = fit.wait()
+            except LostNodeError:
+                finish_logs(folder)
+                raise
             except (TrainingFailedError, RayError) as error:
                 wait_s = NODE_FALLS_SILENT_S if only_connection_errors(error) else NODE_GOES_TOO_S
                 # The last output of workers of this node that died.
@@ -144,7 +152,24 @@ class RayEngine:
 class _Fit:
     """`TorchTrainer.fit` in a thread, so that this thread can print lines and handle signals."""
 
-    def __init__(self, trainer: TorchTrainer, coordinator: Any, status: StatusWriter, config: TrainConfig):
+    def __init__(
+        self,
+        trainer: TorchTrainer,
+        coordinator: Any,
+        status: StatusWriter,
+        config: TrainConfig,
+        *,
+        requeued: bool = False,
+    ):
+        """Starts nothing.
+
+        Args:
+            trainer: Ray Train's.
+            coordinator: Handle of the coordinator.
+            status: Written while there are no workers.
+            config: The config.
+            requeued: Whether a queue starts the run again, once there is room.
+        """
         self._trainer, self._coordinator, self._status = trainer, coordinator, status
         each = ", ".join(f"{value:g} {name}" for name, value in config.scaling.worker_resources.items())
         self._need = f"{config.scaling.num_workers} workers × ({each})"
@@ -156,6 +181,10 @@ class _Fit:
         # The group that is to leave, and why.
         self._leaves: tuple[str | None, str] | None = None
         self._regrouping = Regrouping(config.scaling, driver_node_id())
+        # An elastic run waits: it may go on with fewer workers than the queue would wait for.
+        self._lost_room = LostRoom(config.scaling) if requeued and not config.scaling.is_elastic else None
+        self._is_room_gone = False
+        self._ended = threading.Event()
 
     @property
     def nodes(self) -> set[str]:
@@ -171,20 +200,34 @@ class _Fit:
         Raises:
             TrainingFailedError: the workers failed.
             RayError: Ray Train's controller failed.
+            LostNodeError: there is no room for the workers any more, and a queue to wait in.
             Interruption: a stop was requested while there was nothing to wait for.
         """
-        thread = threading.Thread(target=self._fit, name="fit", daemon=True)
-        thread.start()
-        threading.Thread(target=self._watch_nodes, args=(thread,), name="nodes", daemon=True).start()
+        fit = threading.Thread(target=self._fit, name="fit", daemon=True)
+        nodes = threading.Thread(target=self._watch_nodes, name="nodes", daemon=True)
+        fit.start()
+        nodes.start()
         self._enter(WAITING)
-        while thread.is_alive():
-            thread.join(POLL_S)
-            self._read()
-            if STOP_SIGNAL.received and self._phase != STOPPABLE and thread.is_alive():
-                STOP_SIGNAL.end()
+        try:
+            self._follow(fit)
+        finally:
+            # A thread that is inside of Ray while Ray is shut down crashes the process.
+            self._ended.set()
+            if not fit.is_alive() or kill_controller(self._coordinator):
+                fit.join(END_S)
+            nodes.join(END_S)
         if self._error is not None:
             raise self._error
         return self._result
+
+    def _follow(self, fit: threading.Thread) -> None:
+        while fit.is_alive():
+            fit.join(POLL_S)
+            self._read()
+            if STOP_SIGNAL.received and self._phase != STOPPABLE and fit.is_alive():
+                STOP_SIGNAL.end()
+            if self._is_room_gone and self._nodes and self._phase == WAITING and fit.is_alive():
+                raise LostNodeError(f"training: a node was lost, and with it the room for {self._need}")
 
     def _fit(self) -> None:
         try:
@@ -192,15 +235,18 @@ class _Fit:
         except BaseException as error:
             self._error = error
 
-    def _watch_nodes(self, fit: threading.Thread) -> None:
+    def _watch_nodes(self) -> None:
         """Has the workers leave where they should; in a thread, since a head that restarts does not respond."""
-        while fit.is_alive():
-            fit.join(LOOK_S)
+        while not self._ended.wait(LOOK_S):
             # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
             group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
-            reason = None
+            reason, is_room_gone = None, False
             with contextlib.suppress(RayError, RuntimeError, OSError):
-                reason = self._regrouping.reason(nodes, free_resources(), draining_nodes(), time.monotonic())
+                draining = draining_nodes()
+                reason = self._regrouping.reason(nodes, free_resources(), draining, time.monotonic())
+                if self._lost_room is not None:
+                    is_room_gone = self._lost_room.is_gone(lasting_resources(draining), time.monotonic())
+            self._is_room_gone = is_room_gone
             if reason is not None:
                 print_line(f"{reason}: the workers store a checkpoint and start anew")
                 self._leaves = (group, reason)
@@ -249,6 +295,10 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._is_elastic, self._failed_starts, self._losses = config.scaling.is_elastic, 0, 0
         self._nodes: set[str] = set()
         self._decided = False
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """The driver can end this controller."""
+        self._coordinator.set_controller.remote(get_runtime_context().current_actor)
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         """A new group has its workers on these nodes."""

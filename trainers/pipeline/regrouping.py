@@ -1,10 +1,11 @@
 """When a worker group is to leave for another: a node of it is taken away, or there is room for more workers. Pure.
 
 The group then stores a checkpoint, and Ray Train starts another one where there is room. It could change the size of an
-elastic group itself, but would end the workers without a checkpoint.
+elastic group itself, but would end the workers without a checkpoint. Where there is no room any more, and a queue that
+starts the run again when there is, the attempt ends instead of waiting.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from trainers.config.parts.scaling_part import ScalingPart
 
@@ -13,6 +14,8 @@ from trainers.config.parts.scaling_part import ScalingPart
 SETTLE_S = 25.0
 # The wait after a regroup until the next one for room; it doubles as long as the group does not grow.
 PAUSE_S, LONGEST_PAUSE_S = 300.0, 3600.0
+# For how long there must be no room: nodes join a head that has restarted one by one.
+GONE_S = 15.0
 
 Resources = Mapping[str, float]
 # Nodes, and how many workers there is room for on each.
@@ -61,7 +64,8 @@ class Regrouping:
         size = len(group)
         if size > self._size:
             self._pause_s = 0.0
-        counts = {node: group.count(node) + self._workers_on(each) for node, each in free.items()}
+        each = self._scaling.worker_resources
+        counts = {node: group.count(node) + workers_on(there, each) for node, there in free.items()}
         workers = min(sum(counts.values()), self._scaling.max_workers)
         if workers <= size:
             self._room = frozenset()
@@ -78,7 +82,35 @@ class Regrouping:
         self._pause_s = min(max(2 * self._pause_s, PAUSE_S), LONGEST_PAUSE_S)
         return f"there is room for {workers} workers instead of {size}"
 
-    def _workers_on(self, free: Resources) -> int:
-        # What is free is a sum, and may be short by a rounding.
+
+class LostRoom:
+    """Notices that a cluster no longer holds a fixed number of workers."""
+
+    def __init__(self, scaling: ScalingPart):
+        """There is room.
+
+        Args:
+            scaling: How many workers there are, and what each takes.
+        """
+        self._scaling = scaling
+        self._since_s: float | None = None
+
+    def is_gone(self, nodes: Iterable[Resources], now_s: float) -> bool:
+        """Whether there has been no room for a while.
+
+        Args:
+            nodes: All that each node has, and what an autoscaler can add as one more.
+            now_s: Seconds from any origin.
+        """
         each = self._scaling.worker_resources
-        return min(int((free.get(name, 0.0) + 1e-6) // value) for name, value in each.items() if value > 0)
+        if sum(workers_on(node, each) for node in nodes) >= self._scaling.min_workers:
+            self._since_s = None
+            return False
+        self._since_s = now_s if self._since_s is None else self._since_s
+        return now_s - self._since_s >= GONE_S
+
+
+def workers_on(node: Resources, each: Resources) -> int:
+    """How many workers fit into these resources."""
+    # What is free is a sum, and may be short by a rounding.
+    return max(0, min(int((node.get(name, 0.0) + 1e-6) // value) for name, value in each.items() if value > 0))

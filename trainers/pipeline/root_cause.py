@@ -7,7 +7,14 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from trainers.distributed.out_of_memory import ADVICE, CLASSES, is_out_of_memory
-from trainers.errors import LostNodeError, LostWorkerError, MemoryExhaustedError, ProgramError, RayscribeError
+from trainers.errors import (
+    LostNodeError,
+    LostWorkerError,
+    MemoryExhaustedError,
+    ProgramError,
+    RayscribeError,
+    StorageError,
+)
 
 # Attributes in which Ray's errors hold their causes.
 CAUSE_ATTRIBUTES = ("cause", "_base_exc", "controller_failure", "health_check_failure", "__cause__")
@@ -15,7 +22,13 @@ CAUSE_ATTRIBUTES = ("cause", "_base_exc", "controller_failure", "health_check_fa
 NODE_CLASSES = {"NodeDiedError", "PreemptionError", "LocalRayletDiedError"}
 # The end of ActorDiedError's text where the node went first.
 NODE_TEXTS = ("its node has died", "node was terminated")
-WORKER_CLASSES = {"ActorDiedError", "WorkerCrashedError", "WorkerHealthCheckTimeoutError"}
+# The last one where a worker died before it began; a pickle has lost its cause.
+WORKER_CLASSES = {
+    "ActorDiedError",
+    "WorkerCrashedError",
+    "WorkerHealthCheckTimeoutError",
+    "WorkerGroupStartupFailedError",
+}
 # Connection errors, which are all that is seen if a worker or a node is lost without a report: a failed call to it, and
 # the other ranks' broken connections to it, over gloo or NCCL.
 CONNECTION_CLASSES = {"ActorUnavailableError", "DistNetworkError", "DistBackendError"}
@@ -26,6 +39,8 @@ CONNECTION_TEXTS = (
     "NCCL communicator",
     "Timed out waiting",
 )
+# Of pyarrow's filesystems, through which Ray Train and Ray Data write: S3's and Google's.
+STORAGE_TEXTS = ("AWS Error ", "google::cloud::Status(")
 # Ray Train has waited in vain for room for the workers: after a lost node, for that.
 NO_ROOM_CLASSES = {"WorkerGroupStartupTimeoutError"}
 # Errors that do not pass by themselves; their subclasses have names of their own, and may.
@@ -82,8 +97,7 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     others = (item for item in root_errors(error) if not is_connection_error(item) and name(item) not in follows)
     other = next(others, None)
     if worker is None and other is not None:
-        kind = ProgramError if name(other) in PROGRAM_CLASSES else RayscribeError
-        return kind(f"{doing} failed: {name(other)}: {first_line(other)}")
+        return _named(other, doing)
     connection_errors = (item for item in found if name(item) in CONNECTION_CLASSES)
     gone = worker or next(connection_errors, None) or next(root_errors(error))
     if lost_nodes:
@@ -92,6 +106,14 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
         f"{doing}: the process of a worker died: {last_line(gone)} "
         f"If it was not killed on purpose, its node may have run out of memory: check its kernel log; {ADVICE}"
     )
+
+
+def _named(error: BaseException, doing: str) -> RayscribeError:
+    """The Rayscribe error for one of another class that no loss explains."""
+    if is_storage_error(error):
+        return StorageError(f"{doing}: the storage failed: {first_line(error)}; check the network and the service")
+    kind = ProgramError if name(error) in PROGRAM_CLASSES else RayscribeError
+    return kind(f"{doing} failed: {name(error)}: {first_line(error)}")
 
 
 def only_connection_errors(error: BaseException) -> bool:
@@ -124,6 +146,11 @@ def is_memory_error(error: BaseException) -> bool:
     """Whether memory ran out, of the node or of a GPU."""
     # The text of an error that has causes may quote them.
     return name(error) in CLASSES or (not _causes(error) and is_out_of_memory(error))
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether pyarrow reports that a bucket's service failed."""
+    return isinstance(error, OSError) and any(text in str(error) for text in STORAGE_TEXTS)
 
 
 def is_lost_node(error: BaseException) -> bool:

@@ -1,20 +1,23 @@
 """Ports, processes and parents of Rays of this machine."""
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from tests.trainers.synthetic import config
 from trainers.distributed import local_ray
 from trainers.distributed.local_ray import MARK, free_ports, gcs_address_at, holder_of, is_own_host, start_ray, stop_ray
 from trainers.distributed.ray_connection import connected
-from trainers.errors import ResourceError
+from trainers.errors import DataError, Interruption, ResourceError, StoppedError
 
 SLEEP = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
 
@@ -34,6 +37,67 @@ def test_free_ports_differ_and_nobody_listens_there() -> None:
     assert len(set(ports)) == 9
     for port in ports:
         socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_the_usual_port_of_a_dashboard_is_taken_where_it_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    def launch(folder: Path, ports: Mapping[str, int], *given: object, **options: object) -> None:
+        tried.append(ports["dashboard-port"])
+
+    monkeypatch.setattr(local_ray, "_launch", launch)
+    (usual,) = free_ports(1)
+    monkeypatch.setattr(local_ray, "_comes_up", lambda *given: True)
+    ray = start_ray(num_cpus=1, environment={}, usual_dashboard_port=usual)
+    assert ray.dashboard == f"http://127.0.0.1:{usual}"
+    ray.stop()
+    with socket.create_server(("127.0.0.1", usual)):
+        ray = start_ray(num_cpus=1, environment={}, usual_dashboard_port=usual)
+        assert ray.dashboard != f"http://127.0.0.1:{usual}"
+        ray.stop()
+    # Another program is faster, between our look and Ray's start.
+    other = socket.socket()
+    monkeypatch.setattr(local_ray, "_reason", lambda *given: f"{usual} is taken by somebody")
+
+    def comes_up(process: object, ports: Mapping[str, int]) -> bool:
+        if ports["dashboard-port"] != usual:
+            return True
+        other.bind(("127.0.0.1", usual))
+        other.listen()
+        return False
+
+    monkeypatch.setattr(local_ray, "_comes_up", comes_up)
+    tried.clear()
+    with other:
+        start_ray(num_cpus=1, environment={}, usual_dashboard_port=usual).stop()
+    assert tried[0] == usual != tried[1] and len(tried) == 2
+
+
+@pytest.mark.parametrize("given", ["no_proxy", "NO_PROXY", ""])
+def test_a_dashboard_is_asked_past_the_user_s_proxy_from_within(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, env, **options: started.append(env))
+    monkeypatch.setattr(local_ray, "_comes_up", lambda *given: True)
+    proxy = {"http_proxy": "http://proxy:3128", **({given: "corp.example"} if given else {})}
+    ray = start_ray(num_cpus=1, environment=proxy)
+    ray.stop()
+    (variables,) = started
+    with monkeypatch.context() as inside:
+        for name in ("no_proxy", "NO_PROXY", "http_proxy"):
+            inside.setenv(name, variables[name])
+        assert requests.utils.get_environ_proxies(ray.dashboard) == {}
+        assert requests.utils.get_environ_proxies("http://elsewhere")["http"] == "http://proxy:3128"
+        assert (requests.utils.get_environ_proxies("http://corp.example") == {}) == bool(given)
+
+
+def test_a_user_who_wants_no_proxy_at_all_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, env, **options: started.append(env))
+    monkeypatch.setattr(local_ray, "_comes_up", lambda *given: True)
+    start_ray(num_cpus=1, environment={"NO_PROXY": "*"}).stop()
+    assert started[0]["no_proxy"] == started[0]["NO_PROXY"] == "*"
 
 
 def test_all_and_only_the_processes_of_a_folder_are_ended(tmp_path: Path) -> None:
@@ -109,3 +173,18 @@ def test_a_process_that_a_ray_has_left_is_no_ray(tmp_path: Path) -> None:
     finally:
         left.kill()
         left.wait()
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"), [(None, False), (StoppedError("stored"), False), (Interruption(), False), (DataError("odd"), True)]
+)
+def test_the_folder_of_a_ray_stays_only_where_its_logs_may_say_why(
+    end: BaseException | None, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "rs-one"
+    folder.mkdir()
+    monkeypatch.setattr(local_ray, "start_ray", lambda **given: local_ray.LocalRay("", "", folder))
+    with contextlib.suppress(StoppedError, Interruption, DataError), local_ray.local_ray(num_cpus=1, environment={}):
+        if end is not None:
+            raise end
+    assert folder.exists() == kept

@@ -7,44 +7,17 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.trainers.pipeline.decisions_of_starts import URL, again, keys, started
 from tests.trainers.pipeline.second_starts import ALONE, FIELDS, FIRST, Outcome, SecondStart, second_start
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
-from trainers.data.preparation import PrepareOptions
 from trainers.errors import ConfigError, ResumeError
 from trainers.pipeline.attempt import AttemptRequest
-from trainers.pipeline.continuation import Continuation, decide
+from trainers.pipeline.continuation import decide
 from trainers.pipeline.engine import LocalEngine
-from trainers.pipeline.experiment import FILES, as_of_now
-from trainers.run_folder.journal import Checkpoint, State
+from trainers.pipeline.experiment import FILES
+from trainers.run_folder.journal import State
 from trainers.run_folder.layout import RunFolder
-from trainers.training.schedule import Length
-
-URL = "/data/runs/run"
-
-
-def keys(wanted: TrainConfig) -> dict[str, str]:
-    """Stands for the hashes of prepared sets: of the manifests, their columns, and what preparing does."""
-    data = wanted.data
-    made = (data.audio_column_name, data.text_column_name, PrepareOptions.of(data))
-    return {split: repr((getattr(data, split), *made)) for split in ("train", "validation", "test")}
-
-
-def started(first: TrainConfig, step: int = 4) -> State:
-    """The state of a run that has a checkpoint."""
-    begun = decide(URL, State(), None, first, keys(first))
-    checkpoint = Checkpoint(f"checkpoint-{step}-a1-x", step, 1, {"eval_wer": 9.0}, "2026-01-01", {})
-    return State(number=3, attempt=1, prepared=1, experiment=begun.experiment, checkpoints=(checkpoint,))
-
-
-def again(state: State, before: TrainConfig, now: TrainConfig) -> Continuation:
-    """The second start's decision."""
-    return decide(URL, state, before.model_dump(mode="json"), now, keys(now))
-
-
-def lengths(continuation: Continuation) -> list[tuple[float, str | None]]:
-    """Amount and kind of each length."""
-    return [(length.amount, length.extend) for length in continuation.lengths]
 
 
 class TestAnyChange:
@@ -100,19 +73,6 @@ def test_what_is_trained_and_on_what_is_part_of_the_experiment(before: dict[str,
     (name,) = {key for key in {**before, **now} if before.get(key) != now.get(key)}
     with pytest.raises(ResumeError, match=rf"holds another experiment(.|\n)*{name}: "):
         again(started(first), first, second)
-
-
-def test_a_run_of_a_version_without_adaptation_trained_all_weights() -> None:
-    first = config(FIRST)
-    state = started(first)
-    assert state.experiment is not None
-    known = state.experiment["experiment"]
-    older = {name: value for name, value in known.items() if not name.startswith("adapt.")}
-    assert len(older) < len(known)
-    before = replace(state, experiment={**state.experiment, "experiment": older})
-    assert again(before, first, first).exact
-    with pytest.raises(ResumeError, match=r"adapt\.method: 'full' → 'lora'"):
-        again(before, first, config({**FIRST, **LORA}))
 
 
 UNREAD = {"training.lr_scheduler_type": "constant", "training.warmup_steps": 2}
@@ -259,151 +219,6 @@ def _hashed(name: str) -> str:
         "training.max_batch_duration_s": "training.utterances_per_step",
         "training.max_steps": "max_steps",
     }.get(name, name)
-
-
-class TestLength:
-    def test_another_length_of_a_schedule_with_an_end_is_refused_with_the_choice(self) -> None:
-        first = config(FIRST)
-        for steps in (12, 6):
-            with pytest.raises(ResumeError, match=r"training\.extend=rescale .* restart .* constant") as caught:
-                again(started(first), first, config({**FIRST, "training.max_steps": steps}))
-            assert f"ends at training.max_steps 8, and max_steps {steps} is asked for" in str(caught.value)
-
-    def test_a_schedule_without_an_end_goes_on(self) -> None:
-        endless = {**FIRST, "training.lr_scheduler_type": "constant_with_warmup"}
-        first = config(endless)
-        for steps in (12, 6):
-            longer = again(started(first), first, config({**endless, "training.max_steps": steps}))
-            assert lengths(longer) == [(steps, None)]
-            assert longer.changes == (
-                f"the run ends at max_steps {steps}, not max_steps 8; "
-                "the learning rate (constant_with_warmup) does not depend on it",
-            )
-
-    def test_lengths_are_remembered_over_attempts(self) -> None:
-        first = config(FIRST)
-        more = config({**FIRST, "training.max_steps": 12, "training.extend": "restart"})
-        second = again(started(first), first, more)
-        assert lengths(second) == [(8, None), (12, "restart")]
-        state = replace(started(first), experiment=second.experiment)
-        retry = again(state, more, more)
-        assert (lengths(retry), retry.changes, retry.exact) == (lengths(second), (), True)
-        rescaled = config({**FIRST, "training.max_steps": 16, "training.extend": "rescale"})
-        assert lengths(again(state, more, rescaled)) == [(8, None), (16, "restart")]
-        shorter = config({**FIRST, "training.max_steps": 6, "training.extend": "rescale"})
-        assert lengths(again(state, more, shorter)) == [(6, None)], "the restart would begin after the end"
-        with pytest.raises(ResumeError, match=r"training\.extend restart adds steps"):
-            again(state, more, config({**FIRST, "training.max_steps": 10, "training.extend": "restart"}))
-
-    def test_a_constant_rate_of_nothing_is_refused(self) -> None:
-        first = config(FIRST)
-        with pytest.raises(ResumeError, match="the last rate of linear is 0"):
-            again(started(first), first, config({**FIRST, "training.max_steps": 12, "training.extend": "constant"}))
-        decays = {**FIRST, "training.lr_scheduler_type": "polynomial"}
-        longer = {**decays, "training.max_steps": 12, "training.extend": "constant"}
-        assert lengths(again(started(config(decays)), config(decays), config(longer))) == [(8, None), (12, "constant")]
-
-    def test_steps_do_not_become_epochs(self) -> None:
-        first = config(FIRST)
-        epochs = {**FIRST, "training.max_steps": None, "training.num_train_epochs": 3, "training.extend": "rescale"}
-        with pytest.raises(ResumeError, match="keep the one that the run began with"):
-            again(started(first), first, config(epochs))
-
-    def test_a_run_is_not_shorter_than_its_newest_checkpoint(self) -> None:
-        first = config(FIRST)
-        with pytest.raises(ResumeError, match=r"training\.max_steps is 3, but the run is at step 4"):
-            again(started(first), first, config({**FIRST, "training.max_steps": 3, "training.extend": "rescale"}))
-
-    def test_a_run_that_an_earlier_version_began_has_the_length_of_its_last_config(self) -> None:
-        first = config(FIRST)
-        state = started(first)
-        assert state.experiment is not None
-        earlier = {name: value for name, value in state.experiment.items() if name != "lengths"}
-        second = again(replace(state, experiment=earlier), first, first)
-        assert (lengths(second), second.changes) == ([(8, None)], ())
-        with pytest.raises(ResumeError, match=r"ends at training\.max_steps 8"):
-            again(replace(state, experiment=earlier), first, config({**FIRST, "training.max_steps": 12}))
-
-
-class TestBeganFrom:
-    def test_a_run_keeps_what_it_began_from(self) -> None:
-        origin = {**FIRST, "run.resume": "from:/data/a/checkpoints/checkpoint-4"}
-        first = config(origin)
-        state = started(first)
-        for resume in ("auto", origin["run.resume"]):
-            same = again(state, first, config({**FIRST, "run.resume": resume}))
-            assert same.began_from == "/data/a/checkpoints/checkpoint-4"
-            assert (same.changes, same.exact) == ((), True)
-        with pytest.raises(ResumeError, match=r"run\.resume: 'from:/data/a/.*' → 'from:/data/b"):
-            again(state, first, config({**FIRST, "run.resume": "from:/data/b/checkpoints/checkpoint-4"}))
-
-    def test_one_of_an_earlier_version_goes_on_with_its_own(self) -> None:
-        first = config({**FIRST, "run.resume": "from:/data/a/checkpoints/checkpoint-4"})
-        state = started(first)
-        assert state.experiment is not None
-        description = {name: item for name, item in state.experiment["experiment"].items() if name != "run.resume"}
-        earlier = replace(state, experiment={**state.experiment, "experiment": description})
-        assert again(earlier, first, first).experiment["id"] == state.experiment["id"]
-
-
-class TestResolvedFields:
-    def test_a_new_run_takes_the_defaults_of_now(self) -> None:
-        made = decide(URL, State(), None, config(FIRST), keys(config(FIRST))).config
-        assert made.data.normalizer == "basic"
-        assert made.checkpoint.checkpoint_score_attribute == "eval_wer"
-        assert made.training.shuffle_window_shards == 0
-
-    def test_a_language_without_spaces_is_ranked_by_cer(self) -> None:
-        thai = config({**FIRST, "model.language": "Thai"})
-        assert decide(URL, State(), None, thai, keys(thai)).config.checkpoint.score_attribute == "eval_cer"
-
-    def test_a_set_in_a_bucket_is_shuffled_within_windows(self) -> None:
-        remote = config({**FIRST, "data.cache_dir": "s3://bucket/prepared"})
-        window = decide(URL, State(), None, remote, keys(remote)).config.training.shuffle_window_shards
-        assert window is not None and window > 1
-
-    def test_a_run_of_an_earlier_version_keeps_its_own(self) -> None:
-        thai = {**FIRST, "model.language": "Thai", "data.cache_dir": "s3://bucket/prepared"}
-        explicit = {
-            "data.normalizer": "whisper_basic",
-            "checkpoint.checkpoint_score_attribute": "eval_wer",
-            "training.shuffle_window_shards": 0,
-        }
-        first = config({**thai, **explicit})
-        state = started(first)
-        assert state.experiment is not None
-        description = dict(state.experiment["experiment"])
-        del description["data.normalizer"], description["run.resume"]
-        description |= {"data.do_normalize_eval": True, "training.shuffle_window_shards": None}
-        description["training.gradient_checkpointing"] = False
-        description["training.training_args.torch_compile"] = True
-        earlier = replace(state, experiment={**state.experiment, "experiment": description})
-        assert as_of_now(description)["data.normalizer"] == state.experiment["experiment"]["data.normalizer"]
-        before = config(thai).model_dump(mode="json")
-        second = decide(URL, earlier, before, config(thai), keys(first))
-        assert second.changes == ()
-        assert second.config.data.normalizer == "whisper_basic"
-        assert second.config.checkpoint.checkpoint_score_attribute == "eval_wer"
-        assert second.config.training.shuffle_window_shards == 0
-
-
-def test_a_field_that_came_later_counts_at_its_default() -> None:
-    first = config(FIRST)
-    state = started(first)
-    assert state.experiment is not None
-    known = dict(state.experiment["experiment"])
-    del known["training.weight_decay"], known["model.mask_time_prob"]
-    earlier = replace(state, experiment={**state.experiment, "experiment": known})
-    assert again(earlier, first, first).experiment["id"] == state.experiment["id"]
-    with pytest.raises(ResumeError, match=r"training.weight_decay: 0.0 → 0.1"):
-        again(earlier, first, config({**FIRST, "training.weight_decay": 0.1}))
-
-
-def test_an_extension_that_changes_nothing_is_said() -> None:
-    first = config(FIRST)
-    second = again(started(first), first, config({**FIRST, "training.extend": "restart"}))
-    assert second.changes == ("training.extend: None → 'restart', which has no effect: the run's length is the same",)
-    assert second.lengths == [Length(8, None)]
 
 
 def test_a_run_goes_on_with_an_elastic_number_of_workers_and_the_same_global_batch() -> None:

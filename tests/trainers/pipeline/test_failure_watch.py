@@ -1,7 +1,8 @@
 """What Ray Train's controller lets the workers start again after, and what it counts."""
 
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ray.train import ControllerError, WorkerGroupError
@@ -14,10 +15,10 @@ from ray.train.v2._internal.execution.controller.state import (
 )
 
 from tests.trainers.synthetic import config
-from trainers.distributed.coordinator import EndRequest, WorkerUpdate
+from trainers.distributed.coordinator import STOPPABLE, WAITING, EndRequest, WorkerUpdate
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, LostNodeError, LostWorkerError, RegroupError, StoppedError
-from trainers.pipeline import ray_engine
+from trainers.pipeline import ray_engine, regrouping
 from trainers.pipeline.ray_engine import MAX_LOSSES, FailureWatch
 from trainers.pipeline.root_cause import TooManyFailuresError
 
@@ -190,3 +191,61 @@ def test_requests_are_sent_until_the_coordinator_knows_them(monkeypatch: pytest.
     for _ in range(3):
         fit._read()
     assert coordinator.requests[1:] == ["stop", "stop"]
+
+
+class Waiting:
+    """Ray Train waits for room; one of the two nodes of its workers is gone.
+
+    Attributes:
+        polls: How often the coordinator is asked until another node comes. None: none comes.
+    """
+
+    def __init__(self) -> None:
+        self.polls: int | None = None
+        self.room = threading.Event()
+        self.fit = self.room.wait
+        self._updates = [WorkerUpdate([], STOPPABLE, ("a", "b"), "first"), WorkerUpdate([], WAITING)]
+
+    def poll(self, coordinator: Any) -> WorkerUpdate | None:
+        if self.polls is not None:
+            self.polls -= 1
+            if self.polls == 0:
+                self.room.set()
+        return self._updates.pop(0) if self._updates else None
+
+    def kill(self, coordinator: Any) -> bool:
+        self.room.set()
+        return True
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    trainer = Waiting()
+    monkeypatch.setattr(regrouping, "GONE_S", 0.0)
+    for name in ("LOOK_S", "POLL_S"):
+        monkeypatch.setattr(ray_engine, name, 0.01)
+    monkeypatch.setattr(ray_engine, "driver_node_id", lambda: "a")
+    monkeypatch.setattr(ray_engine, "draining_nodes", set)
+    monkeypatch.setattr(ray_engine, "free_resources", dict)
+    monkeypatch.setattr(ray_engine, "lasting_resources", lambda leaving: [{"CPU": 1.0}])
+    monkeypatch.setattr(ray_engine, "poll_coordinator", trainer.poll)
+    monkeypatch.setattr(ray_engine, "kill_controller", trainer.kill)
+    return trainer
+
+
+def fit_of(waiting: Waiting, *, requeued: bool, workers: Any = 2) -> Any:
+    status: Any = SimpleNamespace(show=lambda *_, **__: None, rest=lambda: None)
+    changes, trainer = {"scaling.num_workers": workers, "training.global_batch_size": 8}, cast("Any", waiting)
+    return ray_engine._Fit(trainer, FakeCoordinator(), status, config(changes), requeued=requeued)
+
+
+def test_without_room_an_attempt_that_a_queue_starts_again_ends_as_with_a_lost_node(waiting: Waiting) -> None:
+    with pytest.raises(LostNodeError, match=r"a node was lost, and with it the room for 2 workers × \(1 CPU\)"):
+        fit_of(waiting, requeued=True).wait()
+    assert not {"fit", "nodes"} & {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(("requeued", "workers"), [(False, 2), (True, {"min": 2, "max": 4})])
+def test_without_room_others_wait_for_a_node(waiting: Waiting, *, requeued: bool, workers: Any) -> None:
+    waiting.polls = 20
+    assert fit_of(waiting, requeued=requeued, workers=workers).wait() is True

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.regrouping import SETTLE_S, Regrouping
+from trainers.pipeline.regrouping import GONE_S, SETTLE_S, LostRoom, Regrouping
 
 NODE = {"CPU": 2.0, "memory": 1e9}
 HEAD, FULL = {"CPU": 1.0}, {"CPU": 0.0}
@@ -98,3 +98,28 @@ class TestGrowth:
         assert watch.reason(["a"], free, set(), 0) is None
         reason = watch.reason(["a"], free, set(), SETTLE_S)
         assert reason == (None if workers is None else f"there is room for {workers} workers instead of 1")
+
+
+class TestLostRoom:
+    """Two workers of 1 CPU each; NODE holds two."""
+
+    def test_room_that_is_gone_for_a_while_is_lost(self) -> None:
+        watch = LostRoom(config({"scaling.num_workers": 2}).scaling)
+        assert not watch.is_gone([HEAD, HEAD], 0)
+        assert not watch.is_gone([HEAD, {"memory": 1e12}], 1)
+        assert not watch.is_gone([HEAD], GONE_S)
+        assert watch.is_gone([HEAD], 1 + GONE_S)
+
+    def test_a_node_that_comes_back_meanwhile_is_not_lost(self) -> None:
+        watch = LostRoom(config({"scaling.num_workers": 2}).scaling)
+        assert not watch.is_gone([HEAD], 0)
+        assert not watch.is_gone([HEAD, NODE], GONE_S)
+        assert not watch.is_gone([HEAD], GONE_S + 1)
+        assert not watch.is_gone([HEAD], 2 * GONE_S)
+
+    def test_halves_of_two_nodes_hold_no_worker(self) -> None:
+        changes = {"scaling.num_workers": 2, "scaling.resources_per_worker": {"CPU": 2}}
+        watch = LostRoom(config(changes).scaling)
+        assert not watch.is_gone([{"CPU": 3.0}, {"CPU": 3.0}], 0)
+        assert not watch.is_gone([{"CPU": 3.0}, HEAD], 1)
+        assert watch.is_gone([{"CPU": 3.0}, {"CPU": -4.0}], 1 + GONE_S)

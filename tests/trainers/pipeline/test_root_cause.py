@@ -5,7 +5,11 @@ import pickle
 import pytest
 import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError, NodeDiedError, OutOfMemoryError, RayTaskError
-from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupFailedError,
+    WorkerGroupStartupTimeoutError,
+    WorkerHealthCheckFailedError,
+)
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from trainers.errors import (
@@ -28,6 +32,7 @@ from trainers.pipeline.root_cause import (
 
 CLOSED = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28874. Check the logs of the remote worker")
 HUNG = RuntimeError("[transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete")
+AWAY = "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION: curlCode: 28"
 MONITOR = "5 worker(s) were killed due to the node running low on memory. Memory on the node was 3.1GB used\nOOM kill"
 
 
@@ -47,6 +52,7 @@ KILLED = died(
 NODE_GONE = died(
     "The actor died because its node has died. Node Id: b6f1\n\tthe actor's node was terminated expectedly"
 )
+UNBORN = WorkerGroupStartupFailedError("At least one of the worker actors failed to initialize.")
 UNAVAILABLE = ActorUnavailableError("The actor is temporarily unavailable: RpcError: Socket closed", b"0" * 16)
 
 
@@ -69,6 +75,7 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
             "with a connection error code 2. End of file. If it was not killed",
         ),
         (group(unhealthy(KILLED)), LostWorkerError, "may have run out of memory"),
+        (ControllerError(UNBORN), LostWorkerError, "failed to initialize"),
         (group(CLOSED), LostWorkerError, "Connection closed by peer"),
         (group(HUNG), LostWorkerError, "Timed out waiting 1800000ms"),
         (group(unhealthy(UNAVAILABLE), CLOSED), LostWorkerError, "temporarily unavailable"),
@@ -90,6 +97,7 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
         (group(CLOSED, ConfigError("training.x is 1")), ConfigError, "training.x is 1"),
         (ControllerError(FencedError("attempt 3 has it")), FencedError, "attempt 3 has it"),
         (RayTaskError("f", "Traceback…", StorageError("no bucket")), StorageError, "no bucket"),
+        (ControllerError(OSError(f"{AWAY}: Timeout was reached")), StorageError, "the storage failed: When initiating"),
         (group(ValueError("bad 7"), CLOSED), ProgramError, "training failed: ValueError: bad 7"),
         (group(RuntimeError("who knows"), CLOSED), RayscribeError, "training failed: RuntimeError: who knows"),
         (group(UnicodeError("a subclass")), RayscribeError, "training failed: UnicodeError: a subclass"),
@@ -106,6 +114,7 @@ def test_each_cause_is_recognized(error: Exception, kind: type[RayscribeError], 
 def test_a_worker_that_went_with_its_node_is_a_lost_node() -> None:
     for error in (group(unhealthy(UNAVAILABLE)), group(CLOSED), group(CLOSED, unhealthy(KILLED))):
         assert type(root_cause_of(error, lost_nodes=1)) is LostNodeError
+    assert type(root_cause_of(ControllerError(UNBORN), lost_nodes=1)) is LostNodeError
     assert type(root_cause_of(group(ValueError("bad 7")), lost_nodes=1)) is ProgramError
 
 

@@ -1,0 +1,275 @@
+"""What a config refuses, and how it says so: all errors at once, each with the field, the value and the fix."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.trainers.synthetic import config, content
+from trainers.config.loader import build_config
+from trainers.config.reading import Reading
+from trainers.errors import ConfigError
+
+DEMO: dict[str, Any] = {"data.train": None, "data.validation": None, "data.demo": {}}
+
+ELASTIC: dict[str, Any] = {"scaling.num_workers": {"min": 2, "max": 4}, "training.global_batch_size": 8}
+MATCHED = {
+    "model.init": "pretrained",
+    "model.name_or_path": "openai/whisper-tiny",
+    "training.full_context_matching": 1,
+}
+
+
+def refused(changes: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> str:
+    """The message for the smallest recipe with these changes, which must be refused."""
+    with pytest.raises(ConfigError) as caught:
+        build_config(content(changes), origin="my.yaml", environment=environment or {})
+    return str(caught.value)
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        ("key", "suggestion"),
+        [
+            ("training.max_step", "training.max_steps"),
+            ("data.audio_column", "data.audio_column_name"),
+            ("modell", "model"),
+            ("max_steps", "training.max_steps"),
+            ("scaling.max_failures", "run.max_failures"),
+        ],
+    )
+    def test_a_key_close_to_a_known_one_is_refused_with_the_known_one(self, key: str, suggestion: str) -> None:
+        message = refused({key: 1})
+        assert f"{key}: unknown key" in message
+        assert f"did you mean {suggestion}?" in message
+
+    def test_a_key_close_to_none_is_refused_with_the_keys_that_there_are(self) -> None:
+        message = refused({"scaling.zzzz": 1})
+        assert "scaling.zzzz: unknown key; the keys here are num_workers, use_gpu" in message
+
+    def test_job_carries_any_key(self) -> None:
+        assert config({"job.queue": "gpu", "job.anything": [1]}).job == {"queue": "gpu", "anything": [1]}
+
+    def test_an_empty_step_of_a_name_is_an_unknown_key(self) -> None:
+        assert "training.: unknown key" in refused({"training.": 1})
+
+
+class TestFaults:
+    def test_all_faults_are_listed_at_once_with_the_origin_and_their_count(self) -> None:
+        message = refused(
+            {"training.max_step": 3, "training.learning_rate": "fast", "scaling.num_workers": 0, "run.resume": "maybe"}
+        )
+        lines = message.splitlines()
+        assert lines[0] == "my.yaml: 4 problems"
+        assert len(lines) == 5
+        assert any("training.learning_rate" in line and "'fast'" in line for line in lines)
+        assert any("scaling.num_workers" in line and "(got 0)" in line for line in lines)
+        assert any("run.resume" in line and "'maybe'" in line for line in lines)
+
+    @pytest.mark.parametrize("url", ["gs://bucket/x.csv", "S3://bucket/x.csv", "s3:/bucket/x.csv", "file:///x.csv"])
+    @pytest.mark.parametrize(
+        "field",
+        [
+            "run.storage_path",
+            "data.train",
+            "data.validation",
+            "data.test",
+            "data.cache_dir",
+            "model.name_or_path",
+            "run.resume",
+        ],
+    )
+    def test_a_url_that_no_storage_opens_is_refused_by_its_scheme(self, field: str, url: str) -> None:
+        changes = {"model.init": "pretrained"} if field == "model.name_or_path" else {}
+        message = refused({**changes, field: f"from:{url}" if field == "run.resume" else url})
+        scheme = url.partition(":")[0]
+        assert f"{field}: {scheme}:// is not supported: give a folder, or an s3://bucket/… URL" in message
+
+    def test_a_data_set_is_named_by_what_datasets_opens(self) -> None:
+        assert "data.dataset.name: gs:// is not supported" in refused({**DEMO, "data.dataset": {"name": "gs://x"}})
+        manifests = {"data.train": None, "data.validation": None}
+        opened = config({**manifests, "data.dataset": {"name": "hf://datasets/a/b"}}).data.dataset
+        assert opened is not None and opened.name == "hf://datasets/a/b"
+
+    def test_an_unset_variable_stands_among_the_other_faults(self) -> None:
+        message = refused({"data.train": "${CORPUS}/train.csv", "training.learning_rate": -1})
+        assert message.startswith("my.yaml: 2 problems")
+        assert "data.train: ${CORPUS}/train.csv names the variable CORPUS" in message
+        assert "export CORPUS=…" in message
+        assert "--set data.train=…" in message
+        assert "training.learning_rate" in message
+
+    def test_a_missing_part_is_named_with_the_fix(self) -> None:
+        with pytest.raises(ConfigError, match=r"model: missing; --set model=…"):
+            build_config({"data": content()["data"], "training": {"max_steps": 1}}, origin="x", environment={})
+
+    @pytest.mark.parametrize("value", [None, 5, "text", [1]])
+    def test_a_part_that_is_no_mapping_is_refused(self, value: Any) -> None:
+        assert "training: " in refused({"training": value})
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"training.num_train_epochs": 3}, "max_steps is 10 and num_train_epochs is 3"),
+            ({"training.max_steps": None}, "give one of them"),
+            (
+                {"training.save_steps": 100, "training.eval_steps": 30},
+                "save_steps 100 must be a multiple of eval_steps",
+            ),
+            ({"training.save_steps": 100, "training.eval_steps": 200}, "save_steps 100 must be a multiple"),
+            ({"training.fp16": True, "training.bf16": True}, "fp16 and bf16 exclude each other"),
+            ({"training.fp16": True}, "training.fp16 needs a GPU"),
+            (
+                {"training.global_batch_size": 32, "training.max_batch_duration_s": 60},
+                "both size the batch: set one of them to null",
+            ),
+            ({"training.global_batch_size": 3, "scaling.num_workers": 4}, "some workers would have nothing to do"),
+            ({"training.full_context_fraction": 0.5, "model.max_context_s": None}, "needs buckets"),
+            ({"training.full_context_matching": 1}, "model.init is scratch, and new weights say nothing at 30 s"),
+            ({**MATCHED, "model.max_context_s": None}, "model.max_context_s is null"),
+            ({**MATCHED, "adapt.method": "freeze_encoder"}, "adapt.method freeze_encoder keeps the encoder as it is"),
+            ({**MATCHED, "strategy.name": "deepspeed"}, "strategy.name is deepspeed, and the original is a whole copy"),
+            ({**MATCHED, "training.max_batch_duration_s": 60}, "which max_batch_duration_s does not count"),
+            ({"training.full_context_matching_fraction": 0.5}, "full_context_matching is 0: give it a weight"),
+            ({**MATCHED, "training.full_context_matching_fraction": 0}, "training.full_context_matching_fraction"),
+            ({"data.min_duration_s": 5, "data.max_duration_s": 5}, "must be below max_duration_s"),
+            ({"data.min_duration_s": 4}, "leaves nothing below model.max_context_s 3"),
+            ({"model.max_context_s": 31}, "model.max_context_s"),
+            ({"model.max_context_s": 2.5}, "model.max_context_s"),
+            ({"adapt.method": "last_n_layers"}, "adapt: n is missing: say how many layers"),
+            (
+                {
+                    "adapt.method": "lora",
+                    "training.training_args": {"gradient_checkpointing_kwargs": {"use_reentrant": True}},
+                },
+                "use_reentrant, which ends gradients at the first frozen layer (adapt.method lora): leave it out",
+            ),
+            ({"adapt.n": 2}, "adapt: n is 2, but method is full: set method: last_n_layers"),
+            (
+                {"adapt.method": "freeze_encoder", "adapt.r": 8},
+                "r is 8, but method is freeze_encoder: set method: lora",
+            ),
+            ({"adapt.target_modules": ["q_proj"]}, "target_modules is ['q_proj'], but method is full"),
+            ({"adapt.method": "lora", "adapt.r": 0}, "adapt.r: Input should be greater than 0"),
+            ({"adapt.method": "lora", "adapt.target_modules": []}, "adapt.target_modules: List should have at least 1"),
+            ({"model.attention_heads": 3}, "d_model 16 must be a multiple of attention_heads 3"),
+            ({"model.language": None}, "a scratch model needs one"),
+            ({"model.name_or_path": "openai/whisper-tiny"}, "init is scratch: set model.init: pretrained"),
+            ({"model.init": "pretrained"}, "name_or_path is missing"),
+            ({"model.max_label_tokens": 449}, "model.max_label_tokens"),
+            ({"run.name": "a/b"}, "run.name"),
+            ({"run.name": "prepared"}, "run.name: is a folder that Rayscribe keeps beside the runs"),
+            ({"run.max_failures": -2}, "run.max_failures"),
+            ({"scaling.num_workers": 10**400}, "scaling.num_workers"),
+            ({"scaling.num_workers": "many"}, "scaling.num_workers: Input should be a valid integer"),
+            (
+                {**ELASTIC, "scaling.placement_strategy": "STRICT_SPREAD"},
+                "placement_strategy STRICT_SPREAD cannot be kept with num_workers 2 to 4",
+            ),
+            (
+                {**ELASTIC, "scaling.placement_strategy": "STRICT_PACK"},
+                "set placement_strategy: PACK, or num_workers: 4",
+            ),
+            ({"scaling.num_workers": {"min": 2}}, "scaling.num_workers.max: missing"),
+            ({"scaling.num_workers": {"min": 0, "max": 2}}, "scaling.num_workers.min: Input should be greater than 0"),
+            ({"scaling.num_workers": {"min": 3, "max": 2}}, "scaling.num_workers: min 3 is more than max 2: exchange"),
+            (
+                {"scaling.num_workers": {"min": 1, "max": 2, "most": 2}},
+                "num_workers.most: unknown key; the keys here are min",
+            ),
+            ({**ELASTIC, "training.global_batch_size": None}, "2 to 4, and a step's utterances would change with it"),
+            (
+                {**ELASTIC, "training.global_batch_size": None, "training.max_batch_duration_s": 9},
+                "set training.global_batch_size to how many one step takes, without training.max_batch_duration_s",
+            ),
+            ({**ELASTIC, "training.global_batch_size": 3}, "less than scaling.num_workers.max × training.gradient_acc"),
+            ({**ELASTIC, "strategy.name": "deepspeed"}, "a shard of each worker, which another number of workers"),
+            (
+                {**ELASTIC, "strategy.name": "fsdp", "scaling.use_gpu": True},
+                "set strategy.name: ddp, or scaling.num_workers: 4",
+            ),
+            ({"scaling.resources_per_worker": {"CPU": 1e308}}, "scaling.resources_per_worker.CPU"),
+        ],
+    )
+    def test_values_that_cannot_work_are_refused(self, changes: dict[str, Any], words: str) -> None:
+        assert words in refused(changes)
+
+    @pytest.mark.parametrize("changes", [MATCHED, {"training.full_context_fraction": 0.5}])
+    def test_what_keeps_the_whole_context_in_training_does_not_stop_a_score_at_it(
+        self, changes: dict[str, Any]
+    ) -> None:
+        wanted = content({**changes, "model.max_context_s": None})
+        assert "model.max_context_s" in refused({**changes, "model.max_context_s": None})
+        scored = build_config(wanted, origin="x", environment={}, reading=Reading.to_score("test"))
+        assert scored.model.max_context_s is None
+
+    @pytest.mark.parametrize("value", ["eval_loss", "loss", "wer"])
+    def test_a_loss_ranks_no_checkpoints(self, value: str) -> None:
+        message = refused({"checkpoint.checkpoint_score_attribute": value})
+        assert "checkpoint.checkpoint_score_attribute" in message
+        assert "eval_wer" in message
+
+    def test_a_larger_error_rate_is_never_better(self) -> None:
+        assert "checkpoint.checkpoint_score_order" in refused({"checkpoint.checkpoint_score_order": "max"})
+
+    @pytest.mark.parametrize("value", ["auto", "never", "from:checkpoint-100", "from:s3://bucket/run/checkpoint-5"])
+    def test_resume_takes_its_three_words(self, value: str) -> None:
+        assert config({"run.resume": value}).run.resume == value
+
+    @pytest.mark.parametrize("value", ["always", "from:", "", True, None])
+    def test_resume_takes_no_other(self, value: Any) -> None:
+        assert "run.resume" in refused({"run.resume": value})
+
+    @pytest.mark.parametrize(("eval_steps", "expected"), [(None, 100), (50, 50), (100, 100)])
+    def test_scores_come_as_often_as_checkpoints_unless_said(self, eval_steps: int | None, expected: int) -> None:
+        training = config({"training.save_steps": 100, "training.eval_steps": eval_steps}).training
+        assert training.scoring_steps == expected
+
+
+class TestDoors:
+    @pytest.mark.parametrize(
+        ("changes", "sources"),
+        [
+            ({"data.demo": {}}, "train and demo"),
+            ({"data.dataset": {"name": "x"}}, "train and dataset"),
+            ({**DEMO, "data.dataset": {"name": "x"}}, "demo and dataset"),
+        ],
+    )
+    def test_two_data_sources_are_rejected_by_name(self, changes: dict[str, Any], sources: str) -> None:
+        assert f"names {sources}: keep one" in refused(changes)
+
+    def test_no_door_is_refused_with_the_usual_one(self) -> None:
+        assert "--set data.train=my.csv" in refused({"data.train": None, "data.validation": None})
+
+    @pytest.mark.parametrize("changes", [DEMO, {"data.train": None, "data.dataset": {"name": "google/fleurs"}}])
+    def test_each_door_is_enough_alone(self, changes: dict[str, Any]) -> None:
+        assert config(changes).data.train is None
+
+    def test_a_training_manifest_needs_a_validation_set(self) -> None:
+        assert "--set data.validation=valid.csv" in refused({"data.validation": None})
+
+    @pytest.mark.parametrize("field", ["data.train", "data.validation"])
+    def test_the_test_set_is_neither_trained_on_nor_chooses(self, field: str) -> None:
+        assert "which is also trained on or chooses" in refused(
+            {field: "/data/test.csv", "data.test": "/data/test.csv"}
+        )
+
+    def test_the_validation_set_is_not_trained_on(self) -> None:
+        assert "train and validation are both /data/a.csv" in refused(
+            {"data.train": "/data/a.csv", "data.validation": "/data/a.csv"}
+        )
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001"])
+    def test_every_way_to_write_a_small_number_is_a_float(self, text: str) -> None:
+        written = yaml.safe_load(f"training: {{max_steps: 10, learning_rate: {text}}}")
+        assert build_config({**content(), **written}, origin="x").training.learning_rate == 1e-5
+
+    def test_a_fraction_of_a_step_is_refused(self) -> None:
+        assert "training.max_steps" in refused({"training.max_steps": 10.5})
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_a_learning_rate_is_a_number(self, value: float) -> None:
+        assert "training.learning_rate" in refused({"training.learning_rate": value})
