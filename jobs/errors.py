@@ -7,6 +7,7 @@ RayscribeError              see trainers.errors: config 2, data 3, storage 4, re
     ├── ClusterError        a Ray cluster does not respond
     │   ├── RefusedError    it responds, and rejects the request
     │   └── JobLostError    no job of the run can be running there
+    │       └── ClusterGoneError  the cluster was taken down, or its Ray has ended
     ├── ServiceError        the Rayscribe service does not respond
     │   └── LedgerError     the ledger's database does not respond
     ├── AuthError           no token, an unknown one, or one that may not do this
@@ -47,6 +48,10 @@ class RefusedError(ClusterError):
 
 class JobLostError(ClusterError):
     """No job of the run can be running there: the cluster takes none, or was taken down."""
+
+
+class ClusterGoneError(JobLostError):
+    """The cluster was taken down, or its processes have ended, and its jobs with it."""
 
 
 class ServiceError(JobsError):

@@ -51,14 +51,16 @@ class Gang(Record):
     """Everything that a run holds at once, all or nothing. Logical resources in Ray's names.
 
     Attributes:
-        num_workers: Training workers.
+        num_workers: Training workers; of an elastic run the most, for which it is charged.
         resources_per_worker: What each holds, e.g. {"CPU": 4, "GPU": 1}.
         extra: What is held beside the workers: CPUs for Ray Data.
+        min_workers: The fewest workers of an elastic run. None: their number is fixed.
     """
 
     num_workers: int
     resources_per_worker: dict[str, float]
     extra: dict[str, float] = Field(default_factory=dict)
+    min_workers: int | None = None
 
     @property
     def total(self) -> dict[str, float]:

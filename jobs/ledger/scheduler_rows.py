@@ -34,7 +34,7 @@ class SchedulerRows:
             for id_, queue, user, priority, address, gang, queued_s, depends, not_before_s in connection.execute(
                 statement
             ):
-                need, per_worker, num_workers = _gang(gang)
+                need, per_worker, num_workers, min_workers = _gang(gang)
                 found.append(
                     Waiting(
                         id=id_,
@@ -48,6 +48,7 @@ class SchedulerRows:
                         num_workers=num_workers,
                         depends_on=_names(depends),
                         not_before_s=not_before_s,
+                        min_workers=min_workers,
                     )
                 )
         return found
@@ -91,10 +92,10 @@ def _select(*more: Any) -> Select[Any]:
 
 
 @lru_cache(maxsize=4096)
-def _gang(text: str) -> tuple[Amounts, Amounts, int]:
-    """Total, each worker's part and number of workers; runs of one recipe share the text, and so the work."""
+def _gang(text: str) -> tuple[Amounts, Amounts, int, int | None]:
+    """Total, each worker's part, number of workers and fewest; runs of one recipe share the text, and so the work."""
     gang = Gang.model_validate_json(text)
-    return Amounts(gang.total), Amounts(gang.resources_per_worker), gang.num_workers
+    return Amounts(gang.total), Amounts(gang.resources_per_worker), gang.num_workers, gang.min_workers
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import requests
 
+from jobs.addresses import direct
 from jobs.errors import ClusterError
 
 # Ray's and Python's versions; needs a token where the cluster has one.
@@ -52,6 +53,7 @@ def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] |
             headers=dict(headers) if with_token else {},
             timeout=TIMEOUT_S,
             allow_redirects=False,
+            **direct(address),
         )
     except requests.RequestException as error:
         raise ClusterError(

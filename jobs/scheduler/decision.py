@@ -24,6 +24,7 @@ class Waiting:
         num_workers: Training workers of the gang.
         depends_on: Runs that must have succeeded before.
         not_before_s: Earliest start of a retry. None: at any time.
+        min_workers: The fewest workers of an elastic run, for the message. None: their number is fixed.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Waiting:
     num_workers: int
     depends_on: tuple[str, ...] = ()
     not_before_s: float | None = None
+    min_workers: int | None = None
 
     def __post_init__(self) -> None:
         """Makes the amounts comparable by value."""

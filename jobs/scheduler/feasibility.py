@@ -105,23 +105,17 @@ def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity 
     Returns:
         One line with the amounts and the fix, or None if it fits.
     """
-    return infeasible_reason(gang.total, gang.resources_per_worker, gang.num_workers, queue, queues, capacity, address)
+    parts = GangParts(gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers)
+    return infeasible_reason(parts, queue, queues, capacity, address)
 
 
 def infeasible_reason(
-    need: Resources,
-    per_worker: Resources,
-    num_workers: int,
-    queue: str,
-    queues: QueuesConfig,
-    capacity: Capacity | None,
-    address: str,
+    gang: "GangParts", queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str
 ) -> str | None:
-    """As `never_fits`, for a gang in three parts: `need` in total, of which `num_workers` take `per_worker` each."""
+    """As `never_fits`, for a gang in parts."""
     part = queues.queues.get(queue)
     if part is None:
         return f"job.queue {queue} is not one of the queues {', '.join(sorted(queues.queues))}: name one of these"
-    gang = _Gang(need, per_worker, num_workers)
     other = "or name another queue (job.queue)"
     return (
         gang.excess_over(caps(part), f"queue {queue} allows", other)
@@ -157,12 +151,30 @@ def amounts(resources: Resources) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gang:
-    """A gang, and why it exceeds limits."""
+class GangParts:
+    """A gang, and why it exceeds limits.
+
+    Attributes:
+        need: In total, of which `num_workers` take `per_worker` each.
+        per_worker: What a worker takes.
+        num_workers: Workers that are charged, the most of an elastic run.
+        min_workers: The fewest of an elastic run. None: their number is fixed.
+    """
 
     need: Resources
     per_worker: Resources
     num_workers: int
+    min_workers: int | None = None
+
+    @property
+    def _field(self) -> str:
+        return "scaling.num_workers" if self.min_workers is None else "scaling.num_workers.max"
+
+    def _fewer(self, fits: int) -> str:
+        if self.min_workers is not None and fits < self.min_workers:
+            return f"set scaling.num_workers.min and max to at most {fits}"
+        smallest = "" if self.min_workers is None else f" (min {self.min_workers} fits)"
+        return f"set {self._field} to at most {fits}{smallest}"
 
     def excess_over(self, most: Resources, allowed: str, other: str) -> str | None:
         """Why the total is more than `most`; a resource that is not named there has no limit."""
@@ -190,9 +202,8 @@ class _Gang:
         worker = amounts(self.per_worker)
         if most:
             return (
-                f"scaling.num_workers {self.num_workers} × ({worker}): the nodes of {cluster} hold at most "
-                f"{most:.0f} such workers; set scaling.num_workers to at most {most:.0f}, or smaller "
-                "scaling.resources_per_worker"
+                f"{self._field} {self.num_workers} × ({worker}): the nodes of {cluster} hold at most "
+                f"{most:.0f} such workers; {self._fewer(int(most))}, or smaller scaling.resources_per_worker"
             )
         largest = {
             name: max(node.get(name, 0.0) for node in (*capacity.nodes, capacity.growth)) for name in self.per_worker
@@ -215,12 +226,12 @@ class _Gang:
         if not each:
             return f"the run needs {amount(name, whole)}"
         added = f" + {amount(name, for_data)} for Ray Data" if for_data else ""
-        return f"scaling.num_workers {self.num_workers} × {amount(name, each)}{added} = {amount(name, whole)}"
+        return f"{self._field} {self.num_workers} × {amount(name, each)}{added} = {amount(name, whole)}"
 
     def _fix(self, name: str, most: float, other: str) -> str:
         each, left = self.per_worker.get(name, 0.0), most - self._for_data(name)
         if each and left + EPSILON >= each:
-            return f"set scaling.num_workers to at most {math.floor((left + EPSILON) / each)}, {other}"
+            return f"{self._fewer(math.floor((left + EPSILON) / each))}, {other}"
         if each and left > EPSILON:
             return f"set scaling.resources_per_worker.{name} to at most {number(name, left)}, {other}"
         if name == "GPU":

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.scheduler.decision import Holding, Reason, WaitCause, Waiting
-from jobs.scheduler.feasibility import RUNS, Capacity, Resources, caps, infeasible_reason
+from jobs.scheduler.feasibility import RUNS, Capacity, GangParts, Resources, caps, infeasible_reason
 from jobs.scheduler.limits import Limits, QueuesConfig
 from jobs.scheduler.pools import Demand, Pool
 
@@ -172,7 +172,11 @@ class RunDemands:
         if capacity is None:
             return Reason(WaitCause.CLUSTER, f"waits for the cluster at {run.address}, which does not respond")
         infeasible = infeasible_reason(
-            run.need, run.per_worker, run.num_workers, run.queue, self._queues, capacity, run.address
+            GangParts(run.need, run.per_worker, run.num_workers, run.min_workers),
+            run.queue,
+            self._queues,
+            capacity,
+            run.address,
         )
         return None if infeasible is None else Reason(WaitCause.INFEASIBLE, infeasible)
 

@@ -19,6 +19,7 @@ from jobs.clusters.cluster import JobInfo
 from jobs.clusters.registry import Clusters
 from jobs.errors import (
     ClusterError,
+    ClusterGoneError,
     ConflictError,
     JobLostError,
     JobsError,
@@ -94,8 +95,11 @@ class Controller:
             stop.wait(poll_s)
         self._lease.release()
 
-    def round(self) -> bool:
+    def round(self, *, submit: bool = True) -> bool:
         """Advances every active run once, then admits waiting ones; False if another controller holds the lease.
+
+        Args:
+            submit: False: no job is submitted, neither of a waiting run nor of one whose submission was interrupted.
 
         Raises:
             LeaseLostError: another controller has taken over in between.
@@ -105,10 +109,11 @@ class Controller:
         self._clusters.begin_round()
         self._driver_logs.retry_failed()
         for run in self._ledger.active_runs():
-            self._isolate_errors(run.id, partial(self._advance, run))
+            self._isolate_errors(run.id, partial(self._advance, run, submit=submit))
             if not self._lease.try_hold():
                 return False
-        self._admit()
+        if submit:
+            self._admit()
         return True
 
     def _admit(self) -> None:
@@ -150,10 +155,11 @@ class Controller:
         if change is not None:
             self._write(change)
 
-    def _advance(self, run: Run) -> None:
+    def _advance(self, run: Run, *, submit: bool = True) -> None:
         attempt = self._ledger.attempt(run.id, run.attempt)
         if attempt.state == AttemptState.SUBMITTING:
-            self._submit(run, attempt)
+            if submit:
+                self._submit(run, attempt)
             return
         job = self._clusters.job_info(run.address, attempt.submission_id, run.uid)
         if job.ended:
@@ -254,8 +260,15 @@ class Controller:
         )
 
     def _cluster_unreachable(self, run_id: str, error: ClusterError) -> None:
-        """Records the error; a run whose stop is overdue is given up, so that it does not wait for a lost cluster."""
+        """Records the error; a run whose stop is overdue is given up, so that it does not wait for a lost cluster.
+
+        On a cluster that was taken down the attempt has ended; the run is tried again when the cluster is up again.
+        """
         run = self._ledger.run(run_id)
+        if isinstance(error, ClusterGoneError) and run.state.holding and run.stop_requested_s is None:
+            with suppress(Changed):
+                self._close(run, self._ledger.attempt(run.id, run.attempt), Cause.CLUSTER_LOST, None, str(error))
+            return
         if run.stop_requested_s is None or not run.state.holding:
             self._blocked(run_id, f"{error}; retrying", event="cluster_unreachable")
             return

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobs.clusters.registry import Clusters
+from jobs.errors import JobLostError
 from jobs.model import Attempt, Run
 from jobs.service.run_folders import RunFolders
 from trainers.errors import RayscribeError
@@ -66,7 +67,7 @@ class DriverLogArchive:
                 del self._failed[submission_id], self._progress[submission_id]
 
     def _archive(self, run: Run, attempt: Attempt, progress: _Progress) -> bool:
-        """Archives the log if it has grown; False if that failed."""
+        """Archives the log if it has grown; False if that failed and may work later."""
         progress.tried_s = self._clock()
         try:
             text = self._clusters.log(run.address, attempt.submission_id)
@@ -75,6 +76,8 @@ class DriverLogArchive:
                 self._folders.write_driver_log(run, attempt.number, text)
                 self._hook("logs.archive:after")
                 progress.length = len(text)
+        except JobLostError as error:
+            log.warning("%s: the rest of the driver's log is lost: %s", attempt.submission_id, error)
         except RayscribeError as error:
             log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
             return False

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.registry import Clusters
@@ -32,14 +33,17 @@ class Local:
         """Combines both."""
         self.service, self._controller, self.packages = service, controller, packages
 
-    def refresh(self) -> bool:
+    def refresh(self, *, submit: bool = True) -> bool:
         """Updates the ledger by one round of the controller, unless another process holds the lease.
+
+        Args:
+            submit: False: no job is submitted, not even later by a round that took too long.
 
         Returns:
             False if a cluster or a storage did not respond in time, so that the ledger has the last known state.
         """
         try:
-            call_with_timeout(self._round, REFRESH_TIMEOUT_S)
+            call_with_timeout(partial(self._round, submit=submit), REFRESH_TIMEOUT_S)
         except CallTimeoutError:
             return False
         return True
@@ -52,9 +56,9 @@ class Local:
                 return
             time.sleep(POLL_S)
 
-    def _round(self) -> None:
+    def _round(self, *, submit: bool = True) -> None:
         with suppress(LeaseLostError):
-            self._controller.round()
+            self._controller.round(submit=submit)
 
 
 @contextmanager

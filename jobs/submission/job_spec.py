@@ -92,6 +92,7 @@ class RunConfig(TrainConfig):
             num_workers=self.scaling.max_workers,
             resources_per_worker=dict(self.scaling.worker_resources),
             extra={"CPU": CPUS_FOR_DATA},
+            min_workers=self.scaling.min_workers if self.scaling.is_elastic else None,
         )
 
 

@@ -168,6 +168,13 @@ class TestResources:
         assert "scaling.num_workers.max 8 × 1 CPU = 8" in finding.text
         assert "set scaling.num_workers.max to at most 7" in finding.text
 
+    def test_an_elastic_gang_is_too_large_by_its_most_workers(self, tmp_path: Path) -> None:
+        changes = {"scaling.num_workers": {"min": 2, "max": 9}, "training.global_batch_size": 18}
+        with dashboard_at() as dashboard:
+            finding = single_finding(GANG, context_of(tmp_path, changes, address=dashboard.url))
+        assert "scaling.num_workers.max 9 × 1 CPU + 1 CPU for Ray Data = 10 CPU" in finding.text
+        assert "set scaling.num_workers.max to at most 7 (min 2 fits)" in finding.text
+
 
 def test_without_a_recipe_only_the_cluster_is_looked_at() -> None:
     with dashboard_at() as dashboard:

@@ -15,10 +15,11 @@ class TestNeverFits:
         on: Capacity | None = None,
         *,
         extra: dict[str, float] | None = None,
+        fewest: int | None = None,
         part: QueuePart | None = None,
     ) -> str | None:
         """Why a gang never fits; None if it does."""
-        gang = Gang(num_workers=workers, resources_per_worker=each, extra=extra or {})
+        gang = Gang(num_workers=workers, resources_per_worker=each, extra=extra or {}, min_workers=fewest)
         return never_fits(gang, "research", queues(research=part or QueuePart()), on, HERE)
 
     def test_what_fits_is_not_refused(self) -> None:
@@ -35,6 +36,22 @@ class TestNeverFits:
             f"scaling.num_workers 3 × 3 CPU + 1 CPU for Ray Data = 10 CPU, but the cluster at {HERE} has 9 CPU; set "
             "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
         )
+
+    def test_an_elastic_run_is_charged_its_most_workers_and_told_how_many_fit(self) -> None:
+        assert self.reason_for(8, {"GPU": 2}, cluster(10), fewest=2) == (
+            f"scaling.num_workers.max 8 × 2 GPU = 16 GPU, but the cluster at {HERE} has 10 GPU; set "
+            "scaling.num_workers.max to at most 5 (min 2 fits), or name a larger cluster (job.address)"
+        )
+        on = cluster(15, nodes=[{"GPU": 3}] * 5)
+        assert self.reason_for(7, {"GPU": 2}, on, fewest=2) == (
+            f"scaling.num_workers.max 7 × (2 GPU): the nodes of the cluster at {HERE} hold at most 5 such workers; "
+            "set scaling.num_workers.max to at most 5 (min 2 fits), or smaller scaling.resources_per_worker"
+        )
+
+    def test_an_elastic_run_whose_fewest_workers_do_not_fit(self) -> None:
+        text = self.reason_for(8, {"GPU": 2}, cluster(10), fewest=6)
+        assert text is not None
+        assert "set scaling.num_workers.min and max to at most 5, or name" in text
 
     def test_a_cluster_without_gpus(self) -> None:
         assert self.reason_for(1, {"GPU": 1, "CPU": 1}, cluster()) == (

@@ -209,6 +209,35 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     harness.check_history()
 
 
+def test_a_round_that_submits_nothing_still_records_how_jobs_have_ended(harness: ControllerHarness) -> None:
+    harness.submit("one")
+    controller = harness.controller()
+    controller.round()
+    harness.submit("interrupted")
+    harness.cluster.takes_no_jobs = True
+    controller.round()
+    harness.cluster.takes_no_jobs = False
+    controller.round(submit=False)
+    assert harness.ledger.run("one").state == RunState.SUCCEEDED
+    assert list(harness.cluster.jobs) == ["one-a1"]
+
+
+def test_a_run_whose_cluster_was_taken_down_is_tried_again_on_the_next_one(harness: ControllerHarness) -> None:
+    harness.submit("one")
+    harness.cluster.lasts = {"one-a1": 1000}
+    controller = harness.controller()
+    harness.run_rounds(controller, lambda: harness.ledger.attempts("one")[0].submitted_s is not None)
+    harness.cluster.gone = True
+    controller.round()
+    (attempt,) = harness.ledger.attempts("one")
+    assert attempt.cause == Cause.CLUSTER_LOST
+    assert not harness.ledger.run("one").state.holding
+    harness.cluster.gone = False
+    harness.run_rounds(controller)
+    assert [item.cause for item in harness.ledger.attempts("one")] == [Cause.CLUSTER_LOST, Cause.SUCCEEDED]
+    harness.check_history()
+
+
 def test_a_job_of_another_run_with_the_same_name_is_not_taken_for_ours(harness: ControllerHarness) -> None:
     harness.submit("one")
     harness.cluster.lasts = {"one-a1": 1000}

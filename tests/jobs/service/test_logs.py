@@ -1,12 +1,15 @@
 """Logs of an attempt, page by page."""
 
+from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
-from jobs.errors import ClusterError
+from jobs.errors import ClusterError, JobLostError
 from jobs.model import Attempt, AttemptState, Run
+from jobs.service.log_archive import INTERVAL_S, DriverLogArchive
 from jobs.service.logs import MAX_BYTES, read_logs
 from jobs.service.run_folders import RunFolders
 from tests.jobs.sample import sample_run
@@ -97,3 +100,23 @@ def test_no_link_in_a_run_folder_leads_the_service_out_of_it(tmp_path: Path) -> 
     with pytest.raises(StorageError, match="not followed"):
         RunFolders().write_driver_log(run, 1, b"printed\n")
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(("error", "tries"), [(JobLostError("a is not known"), 1), (ClusterError("no response"), 3)])
+def test_a_log_that_its_cluster_has_forgotten_is_asked_for_once(
+    tmp_path: Path, error: ClusterError, tries: int
+) -> None:
+    asked: list[str] = []
+
+    def log(address: str, submission_id: str) -> bytes:
+        asked.append(submission_id)
+        raise error
+
+    clusters: Any = SimpleNamespace(log=log)
+    tick = count()
+    archive = DriverLogArchive(clusters, RunFolders(), lambda: next(tick) * INTERVAL_S, lambda name: None)
+    run = sample_run(run_folder=str(tmp_path))
+    archive.archive_last(run, attempt_of(run))
+    archive.retry_failed()
+    archive.retry_failed()
+    assert len(asked) == tries

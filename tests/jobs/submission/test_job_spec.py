@@ -47,6 +47,7 @@ def test_the_gang_is_all_workers_and_the_cpu_that_ray_data_needs(tmp_path: Path)
 def test_an_elastic_run_is_charged_its_most_workers(tmp_path: Path) -> None:
     spec = load(tmp_path, "scaling.num_workers={min: 1, max: 3}", "training.global_batch_size=64")
     assert (spec.config.gang.num_workers, spec.config.gang.total["GPU"]) == (3, 3.0)
+    assert (spec.config.gang.min_workers, load(tmp_path).config.gang.min_workers) == (1, None)
 
 
 def test_a_variable_of_the_job_is_left_for_the_node(tmp_path: Path) -> None:
