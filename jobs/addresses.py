@@ -3,6 +3,7 @@
 import ipaddress
 import os
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 # A cluster that `rayscribe cluster up` started. How it is reached, a forwarded port among it, may change while a run
@@ -27,6 +28,21 @@ def is_loopback_url(url: str) -> bool:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
+
+
+def direct(url: str) -> dict[str, Any]:
+    """Options with which `requests` calls a URL of loopback past the user's proxies and the passwords of ~/.netrc.
+
+    A proxy would look for the URL on its own loopback, and a password would take the place of the token. Other URLs are
+    called as the user's environment has it.
+    """
+    if not is_loopback_url(url):
+        return {}
+    return {"proxies": dict.fromkeys(("http", "https", "all")), "auth": _unchanged}
+
+
+def _unchanged(request: Any) -> Any:
+    return request
 
 
 def cluster_address(name: str) -> str:

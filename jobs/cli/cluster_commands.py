@@ -13,11 +13,14 @@ import yaml
 
 from cluster_configs.rendering.render import Target, render
 from cluster_configs.rendering.spec_loader import load_cluster_spec
+from jobs.addresses import cluster_address
 from jobs.cli import cluster_files
-from jobs.cli.connect import JsonOption
+from jobs.cli.connect import JsonOption, ServiceOption, opened
 from jobs.cli.output import as_json
 from jobs.errors import ClusterError, ConflictError, JobLostError
-from trainers.errors import ConfigError
+from jobs.lifecycle import RunState
+from jobs.model import RunFilter
+from trainers.errors import ConfigError, RayscribeError
 
 if TYPE_CHECKING:
     from jobs.clusters.remembered.cluster_record import ClusterRecord
@@ -27,6 +30,8 @@ cluster.command("render")(cluster_files.render)
 cluster.command("validate")(cluster_files.validate)
 
 LOCAL_NAME = "local"
+UNFINISHED = RunFilter(states=[state for state in RunState if not state.ended])
+PAGE = 500
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Name of the cluster. Default: the only one that is known.")
 ]
@@ -55,7 +60,7 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
         int | None, typer.Option(min=1, help="Of --local: logical CPUs. Default: as many as there are, but 4 at least.")
     ] = None,
     dashboard_port: Annotated[
-        int | None, typer.Option(min=1024, max=65535, help="Of --local: port of the dashboard. Default: any free one.")
+        int | None, typer.Option(min=1024, max=65535, help="Of --local: the dashboard's port. Default: 8265 if free.")
     ] = None,
     idle_stop: Annotated[
         int | None,
@@ -141,8 +146,9 @@ def down(
     name: NameArgument = None,
     force: Annotated[bool, typer.Option("--force", help="End it although jobs run on it.")] = False,
     no_logs: Annotated[bool, typer.Option("--no-logs", help="Do not archive the logs of its nodes.")] = False,
+    service: ServiceOption = None,
 ) -> None:
-    """End a cluster and all its nodes, after their logs were archived.
+    """End a cluster and all its nodes, after their logs were archived. Runs that are meant for it are named.
 
     Example: rayscribe cluster down speech
     """
@@ -152,6 +158,7 @@ def down(
     name = _record(name).name
     with at_work_on(name):
         record = _record(name)
+        _name_runs(record, service)
         _before_down(record, force=force, with_logs=not no_logs)
         if record.kind == "local":
             local_cluster.down(record)
@@ -160,21 +167,51 @@ def down(
     typer.echo(f"{record.name} is down")
 
 
+def _name_runs(record: "ClusterRecord", service: str | None) -> None:
+    """Records how the cluster's jobs have ended, which nobody can ask later, and names the runs that have not."""
+    by_name: list[str] = []
+    by_url: list[str] = []
+    cursor, more = None, True
+    try:
+        with opened(service) as session:
+            # Not refresh, which would start runs on what is about to end.
+            session.observe()
+            while more:
+                page = session.operations.runs(UNFINISHED, limit=PAGE, cursor=cursor)
+                cursor, more = page.next_cursor, page.next_cursor is not None
+                by_name += [run.id for run in page.runs if run.address == cluster_address(record.name)]
+                by_url += [run.id for run in page.runs if run.address == record.dashboard]
+    except RayscribeError as error:
+        # Of the user's own files, too, such as queues.yaml: none keeps a cluster that is paid for.
+        say(f"it is not known which runs are meant for {record.name}: {error}")
+    if by_name:
+        say(
+            f"runs that have not ended are meant for {record.name}: {', '.join(by_name)}; once it is down they wait "
+            "for a cluster of that name, and continue from their last checkpoint (rayscribe stop RUN ends one)"
+        )
+    if by_url:
+        say(
+            f"runs that have not ended are meant for {record.dashboard}, not for {record.name} by name: "
+            f"{', '.join(by_url)}; once it is down they wait for a Ray at that very address: stop them (rayscribe stop "
+            "RUN) and submit them again with --cluster"
+        )
+
+
 def _before_down(record: "ClusterRecord", *, force: bool, with_logs: bool) -> None:
     """Refuses while jobs run or may, and archives the logs.
 
     Raises:
         ConflictError: jobs run, or the cluster was up, may still be, and does not say whether any do.
     """
-    from jobs.addresses import cluster_address  # noqa: PLC0415
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
     from jobs.clusters.remembered.node_logs import archive_logs  # noqa: PLC0415
     from jobs.clusters.remembered.reach import reach  # noqa: PLC0415
+    from jobs.clusters.remembered.up_down import has_ended  # noqa: PLC0415
 
     try:
         working = RayJobs(cluster_address(record.name)).working_jobs()
     except ClusterError as error:
-        if not (force or record.state == "starting" or isinstance(error, JobLostError)):
+        if not (force or record.state == "starting" or isinstance(error, JobLostError) or has_ended(record)):
             raise ConflictError(
                 f"it is not known whether jobs run on {record.name}: {error}\nrepeat the command when it responds, "
                 "or end it with the jobs that it may have: --force"
@@ -261,14 +298,15 @@ def ssh(
 
     Example: rayscribe cluster ssh speech -- nvidia-smi
     """
-    from jobs.clusters.remembered.up_down import attach_command  # noqa: PLC0415
+    from jobs.clusters.remembered.up_down import attach_command, ray_environment  # noqa: PLC0415
 
     record = _record(name)
     if record.kind == "local":
         raise ConflictError(f"{record.name} is a Ray of this machine: you are on its head")
-    arguments = attach_command(record, shlex.join(command) if command else None)
+    line = shlex.join(command) if command else None
+    arguments = attach_command(_with_head(record), line, terminal=sys.stdin.isatty() and sys.stdout.isatty())
     sys.stdout.flush()
-    raise typer.Exit(subprocess.run(arguments, check=False).returncode)
+    raise typer.Exit(subprocess.run(arguments, env=ray_environment(record), check=False).returncode)
 
 
 def _record(name: str | None) -> "ClusterRecord":

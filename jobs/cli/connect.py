@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,7 @@ class Session:
         operations: The service, local or over HTTP.
         packages: Folder in which packages are built before they are uploaded.
         refresh: Updates the runs once; does nothing with a service, which does so itself.
+        observe: As refresh, and submits no job.
         wait_until: Waits until a condition holds; without a service it runs the controller meanwhile.
         standalone: Whether there is no service, so that runs do not advance once this command has ended.
     """
@@ -49,6 +51,7 @@ class Session:
     operations: Operations
     packages: Path
     refresh: Callable[[], None]
+    observe: Callable[[], None]
     wait_until: Callable[[Callable[[], bool]], None]
     standalone: bool
 
@@ -64,7 +67,7 @@ def opened(service: str | None) -> Iterator[Session]:
         from jobs.api.client import Client  # noqa: PLC0415
 
         with Client(service, sleep=_RetryNotice(service).sleep) as client:
-            yield Session(client, home() / "outbox", lambda: None, _poll_service, standalone=False)
+            yield Session(client, home() / "outbox", _nothing, _nothing, _poll_service, standalone=False)
         return
     # Imported here: Ray takes a second to import, and a service's client does not need it.
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
@@ -72,11 +75,16 @@ def opened(service: str | None) -> Iterator[Session]:
 
     with open_local() as local:
 
-        def refresh() -> None:
-            if not local.refresh():
+        def refresh(*, submit: bool = True) -> None:
+            if not local.refresh(submit=submit):
                 typer.echo("a cluster or a storage does not respond; showing the last known state", err=True)
 
-        yield Session(local.service, local.packages.folder, refresh, local.run_until, standalone=True)
+        observe = partial(refresh, submit=False)
+        yield Session(local.service, local.packages.folder, refresh, observe, local.run_until, standalone=True)
+
+
+def _nothing() -> None:
+    """A service updates its runs itself."""
 
 
 class _RetryNotice:

@@ -107,8 +107,9 @@ def _joined(address: str | None, cluster: str | None) -> str | None:
             f"cluster {record.name} is elsewhere, and training joins a Ray of this host only: submit it as a job "
             f"(rayscribe submit RECIPE --cluster {record.name})"
         )
-    if not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.token_path)}
+    # Those of the environment are of another cluster, and Ray takes the first before the second.
+    os.environ.pop("RAY_AUTH_TOKEN", None)
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.token_path)}
     return record.address
 
 

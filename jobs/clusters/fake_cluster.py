@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobs.clusters.cluster import JobInfo
-from jobs.errors import ClusterError, ConflictError, JobLostError
+from jobs.errors import ClusterError, ClusterGoneError, ConflictError, JobLostError
 from jobs.scheduler.policy import Capacity
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
 
@@ -39,6 +39,7 @@ class FakeCluster:
         submits: Every call of submit, including repeated ones.
         down: Whether it does not respond.
         breaks: Submission ids whose submit raises an unexpected error.
+        gone: Whether it was taken down.
         takes_no_jobs: Whether it is up without an agent that starts jobs.
     """
 
@@ -50,6 +51,7 @@ class FakeCluster:
     down: bool = False
     breaks: set[str] = field(default_factory=set)
     takes_no_jobs: bool = False
+    gone: bool = False
 
     def submit(self, request: SubmitRequest) -> bool:
         """Accepts each submission id once."""
@@ -114,9 +116,11 @@ class FakeCluster:
 
     def _job(self, submission_id: str) -> FakeJob:
         if submission_id not in self.jobs:
-            raise ClusterError(f"http://fake: job {submission_id} does not exist")
+            raise JobLostError(f"http://fake: job {submission_id} does not exist")
         return self.jobs[submission_id]
 
     def _respond(self) -> None:
+        if self.gone:
+            raise ClusterGoneError("http://fake was taken down")
         if self.down:
             raise ClusterError("http://fake: no response")

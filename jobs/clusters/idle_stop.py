@@ -21,7 +21,7 @@ import psutil
 import yaml
 
 from jobs.errors import ClusterError
-from trainers.distributed.local_ray import ray_lives, stop_ray
+from trainers.distributed.local_ray import gcs_addresses_of, has_control_store, processes_of, stop_ray
 
 POLL_S = 15.0
 TERMINATE_POLL_S = 5.0
@@ -30,6 +30,7 @@ CONFIG = Path("~/ray_bootstrap_config.yaml")
 MODULE = "jobs.clusters.idle_stop"
 KEY = Path("~/ray_bootstrap_key.pem")
 TIMEOUT_S = 600.0
+ASK = "import sys; from jobs.clusters.ray_private import jobs_in_control_store as ask; print(len(ask(sys.argv[1])))"
 
 
 class IdleClock:
@@ -92,6 +93,48 @@ def watch(
             except Exception as error:  # as above
                 print(f"{type(error).__name__}: {error}; it is tried again", flush=True)
         sleep(poll_s)
+
+
+def working_jobs(address: str, folder: Path | None) -> int:
+    """How many jobs work on the Ray of this host, also where its dashboard has died or hangs.
+
+    Its control store is then asked, from which the dashboard reads them too; of several Rays on the host, each. Where
+    none is left, no job is.
+
+    Args:
+        address: URL of the dashboard.
+        folder: Temporary folder of a Ray of this machine alone. None: its processes are any of this user.
+
+    Raises:
+        ClusterError: neither says.
+    """
+    # Only now: it reads the environment.
+    from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
+
+    try:
+        return len(RayJobs(address).working_jobs())
+    except ClusterError as error:
+        processes = processes_of(folder) if folder is not None else own_processes()
+        if not has_control_store(processes):
+            print(f"{error}; no Ray is left here", flush=True)
+            return 0
+        addresses = gcs_addresses_of(processes)
+        if not addresses:
+            raise
+        # In a process of its own, since Ray aborts one that has no token.
+        working = sum(int(_run([sys.executable, "-c", ASK, one]).split()[-1]) for one in sorted(addresses))
+        print(f"{error}; its control store has {counted(working, 'job')} at work", flush=True)
+        return working
+
+
+def own_processes() -> list[psutil.Process]:
+    """All of this user on this host: others' are not asked, and do not get the token."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real == os.getuid():
+                found.append(process)
+    return found
 
 
 def counted(number: float, noun: str) -> str:
@@ -183,21 +226,23 @@ def shell_for_head(config: Mapping[str, Any]) -> list[str]:
     return login_shell(f"({stop_line(config)}); code=$?; ({watch}); exit $code")
 
 
-def _run(command: Sequence[str]) -> None:
+def _run(command: Sequence[str]) -> str:
+    """Gives what the command prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"{command[0]} … failed: {error}") from error
     if done.returncode != 0:
         raise ClusterError(f"{' '.join(command)[:200]} failed ({done.returncode}): {done.stderr[-500:]}")
+    return done.stdout
 
 
 def end_former(option: str, value: str) -> None:
     """Ends what watches the same cluster on this host, of this user, by its command line."""
-    for process in psutil.process_iter():
+    for process in own_processes():
         # Those that have ended meanwhile.
         with contextlib.suppress(psutil.Error):
-            if process.pid == os.getpid() or process.uids().real != os.getuid():
+            if process.pid == os.getpid():
                 continue
             command = process.cmdline()
             if command[1:3] == ["-m", MODULE] and (option, value) in itertools.pairwise(command):
@@ -216,8 +261,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.minutes == 0:
         return 0
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    # Only now: it reads the environment.
-    from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
 
     def end() -> None:
         if given.folder is None:
@@ -225,12 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             stop_ray(given.folder)
 
-    def count() -> int:
-        if given.folder is not None and not ray_lives(given.folder):
-            return 0
-        return len(RayJobs(given.address).working_jobs())
-
-    watch(count, end, limit_s=given.minutes * 60)
+    watch(lambda: working_jobs(given.address, given.folder), end, limit_s=given.minutes * 60)
     return 0
 
 

@@ -173,9 +173,15 @@ class RayJobs:
         """All that the job's entrypoint has printed so far, as UTF-8.
 
         Raises:
-            ClusterError: the cluster does not respond, or has forgotten the job.
+            JobLostError: the cluster has forgotten the job, or never knew it.
+            ClusterError: the cluster does not respond.
         """
-        text: str = self._call(lambda: self._client.get_job_logs(submission_id))
+        try:
+            text: str = self._call(lambda: self._client.get_job_logs(submission_id))
+        except ClusterError as error:
+            if NOT_FOUND in str(error):
+                raise JobLostError(str(error)) from error
+            raise
         return text.encode()
 
     def stop(self, submission_id: str) -> None:

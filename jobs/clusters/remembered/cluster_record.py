@@ -12,12 +12,14 @@ import re
 import secrets
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from jobs.addresses import address_in_environment, cluster_address, cluster_name, is_loopback_url
+from jobs.addresses import address_in_environment, cluster_address, cluster_name, is_loopback, is_loopback_url
 from jobs.errors import NotFoundError
 from jobs.paths import home
+from trainers.distributed.local_ray import ray_lives
 from trainers.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?")
@@ -188,9 +190,27 @@ def is_local_address(address: str) -> bool:
 
 
 def record_at(address: str) -> ClusterRecord | None:
-    """The Ray of this machine that has this address: of its dashboard, or what drivers join."""
-    plain = address.rstrip("/")
-    return next((item for item in all_records() if plain in (item.dashboard, item.address)), None)
+    """The Ray of this machine that has this address: of its dashboard, or what drivers join.
+
+    Only one that lives: at the port of one that has ended somebody else may listen, who must not get its token.
+    """
+    port = _loopback_port(address)
+    if port is None:
+        return None
+    for item in all_records():
+        ports = map(_loopback_port, (item.dashboard or "", item.address or ""))
+        if port in ports and item.folder is not None and ray_lives(item.folder):
+            return item
+    return None
+
+
+def _loopback_port(address: str) -> int | None:
+    """The port of this machine in a URL or in host:port, by whatever name of its loopback."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        return parts.port if is_loopback(parts.hostname or "") else None
+    except ValueError:
+        return None
 
 
 def all_records() -> list[ClusterRecord]:

@@ -7,6 +7,7 @@ from jobs.clusters.idle_stop import counted
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_record import ClusterRecord
 from jobs.clusters.remembered.local_cluster import runs
+from jobs.clusters.remembered.up_down import has_ended
 from jobs.errors import ClusterError
 
 
@@ -17,7 +18,7 @@ class ClusterStatus:
     Attributes:
         name: Its name.
         kind: local or ray-up.
-        state: up, starting (not up yet, or its start failed), or unreachable.
+        state: up, starting (not up yet, or its start failed), ended, or unreachable.
         nodes: How many nodes are alive; None where it does not respond.
         resources: What they have together.
         jobs: How many jobs and drivers work on it; None where it does not respond.
@@ -44,6 +45,12 @@ def status_of(record: ClusterRecord) -> ClusterStatus:
         cluster = RayJobs(cluster_address(record.name))
         capacity, jobs = cluster.capacity({}), len(cluster.working_jobs())
     except ClusterError as error:
+        if record.state == "up" and has_ended(record):
+            text = (
+                "no Ray runs on its head any more, as after an idle stop: start it again (rayscribe cluster up FILE), "
+                f"or forget it: rayscribe cluster down {record.name}"
+            )
+            return ClusterStatus(record.name, record.kind, "ended", text=text)
         state = "unreachable" if record.state == "up" else record.state
         return ClusterStatus(record.name, record.kind, state, dashboard=record.dashboard, text=str(error))
     nodes = len(capacity.nodes)

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from jobs.addresses import cluster_address
 from jobs.clusters.ray_jobs import RayJobs
-from jobs.clusters.remembered.cluster_record import ClusterRecord, check_name, ensure_token, find_record
+from jobs.clusters.remembered.cluster_record import (
+    DASHBOARD_PORT,
+    ClusterRecord,
+    check_name,
+    ensure_token,
+    find_record,
+)
 from jobs.errors import ConflictError
 from trainers.distributed.local_ray import MARK, LocalRay, ray_lives, start_ray, without_ray_settings
 
@@ -23,7 +29,7 @@ def up(
     Args:
         name: Its name.
         num_cpus: Logical CPUs. None: as many as there are, LEAST_CPUS at least.
-        dashboard_port: Port of the dashboard. None: any.
+        dashboard_port: Port of the dashboard. None: Ray's default where that is free, else any.
         idle_stop_minutes: Minutes without jobs after which it ends itself. None: it stays.
         now_s: The time.
 
@@ -59,6 +65,8 @@ def _start(record: ClusterRecord, num_cpus: int | None, dashboard_port: int | No
             environment=_environment(record.name),
             outlives_us=True,
             dashboard_port=dashboard_port,
+            # Ray's own commands look for it there.
+            usual_dashboard_port=DASHBOARD_PORT,
             announce=remember,
         )
         addresses = {"dashboard": ray.dashboard, "address": ray.address, "folder": ray.folder, "state": "up"}

@@ -10,6 +10,7 @@ from ray.exceptions import RayError
 from ray.util.state.common import StateResource
 from ray.util.state.exception import RayStateApiException
 
+from jobs.addresses import direct
 from jobs.clusters.ray_private import RESPONSE_TIMEOUT_S, StateClient
 from jobs.clusters.remembered.reach import Reach
 from jobs.errors import ClusterError
@@ -41,12 +42,12 @@ def archive_logs(
     end = time.monotonic() + timeout_s
     copied = 0
     missed: list[str] = []
-    for node, address, name in _files(reach, missed):
+    for node, address, name in _files(reach, missed, end):
         if time.monotonic() > end:
             missed.append(f"{address}: {name} and what follows: not within {timeout_s:.0f} s")
             break
-        target = folder / address / PurePosixPath(name).relative_to("/" if name.startswith("/") else ".")
-        if ".." in PurePosixPath(name).parts:
+        target = target_of(folder, address, name)
+        if target is None:
             missed.append(f"{address}: {name}: not a file of the log folder")
             continue
         try:
@@ -55,15 +56,29 @@ def archive_logs(
             missed.append(f"{address}: {name}: {_line(error)}")
         else:
             copied += 1
-    for line in missed[:5]:
+    lines = [line if line.isprintable() else ascii(line) for line in missed]
+    for line in lines[:5]:
         say(f"not archived: {line}")
-    if missed:
+    if lines:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "MISSED.txt").write_text("\n".join(missed) + "\n", encoding="utf-8")
+        (folder / "MISSED.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return copied
 
 
-def _files(reach: Reach, missed: list[str]) -> Iterator[tuple[str, str, str]]:
+def target_of(folder: Path, address: str, name: str) -> Path | None:
+    """Where a node's log goes; None where node or name would lead elsewhere, or has characters that do not print.
+
+    Both come from the cluster, whose jobs may write what they like there.
+    """
+    parts = (address, *PurePosixPath(name.lstrip("/")).parts)
+    plain = "/" not in address and len(parts) > 1 and all(part.isprintable() for part in parts)
+    if not plain or not {"", ".", ".."}.isdisjoint(parts):
+        return None
+    target = folder.joinpath(*parts)
+    return target if target.resolve().is_relative_to(folder.resolve()) else None
+
+
+def _files(reach: Reach, missed: list[str], end: float) -> Iterator[tuple[str, str, str]]:
     """(node id, its address, name of a log)."""
     try:
         nodes = StateClient(reach.url, reach.headers).all(StateResource.NODES)
@@ -72,10 +87,13 @@ def _files(reach: Reach, missed: list[str]) -> Iterator[tuple[str, str, str]]:
     for node in nodes:
         if node.state != "ALIVE":
             continue
+        if time.monotonic() > end:
+            missed.append(f"{node.node_ip} and what follows: all: no time was left")
+            return
         try:
             listed = _get(reach, LOGS, {"node_id": node.node_id}).json()["data"]["result"]
             names = sorted({name for group in listed.values() for name in group if not name.endswith("/")})
-        except (*UNREACHABLE, KeyError, ValueError) as error:
+        except (*UNREACHABLE, KeyError, ValueError, TypeError, AttributeError) as error:
             missed.append(f"{node.node_ip}: all: {_line(error)}")
             continue
         yield from ((node.node_id, f"{node.node_ip}-{node.node_id[:8]}", name) for name in names)
@@ -84,7 +102,7 @@ def _files(reach: Reach, missed: list[str]) -> Iterator[tuple[str, str, str]]:
 def _copy(reach: Reach, node: str, name: str, target: Path, end: float) -> None:
     response = _get(reach, f"{LOGS}/file", {"node_id": node, "filename": name, "lines": -1}, stream=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with response, target.open("wb") as file:
+    with response, target.open("xb") as file:
         for chunk in response.iter_content(CHUNK_BYTES):
             file.write(chunk)
             if time.monotonic() > end:
@@ -98,6 +116,7 @@ def _get(reach: Reach, path: str, query: Mapping[str, Any], *, stream: bool = Fa
         headers=dict(reach.headers or {}),
         timeout=RESPONSE_TIMEOUT_S,
         stream=stream,
+        **direct(reach.url),
     )
     response.raise_for_status()
     return response

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from jobs.addresses import cluster_name, is_loopback_url
-from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record, record_at
+from jobs.clusters.remembered.cluster_record import ClusterRecord, clusters_folder, find_record, record_at
 from jobs.clusters.remembered.ssh_tunnel import Tunnel
-from jobs.errors import ClusterError, JobLostError
+from jobs.errors import ClusterError, ClusterGoneError
 from trainers.distributed.local_ray import ray_lives
 
 _LOCK = threading.Lock()
@@ -43,19 +43,21 @@ def reach(address: str) -> Reach:
         address: URL of a dashboard, or cluster://NAME.
 
     Raises:
-        ClusterError: it cannot be reached.
-        JobLostError: it was taken down, and its jobs with it.
+        ClusterError: it cannot be reached, or another machine has started it.
+        ClusterGoneError: it was taken down from here, and its jobs with it.
     """
     name = cluster_name(address)
     if name is None:
         known = record_at(address)
-        headers = token_headers_of(known) if known is not None else None
-        return Reach(address, headers, is_loopback_url(address))
+        if known is None or known.dashboard is None:
+            return Reach(address, None, is_loopback_url(address))
+        # Its own URL: at another name of loopback somebody else may listen.
+        return Reach(known.dashboard, token_headers_of(known), on_this_machine=True)
     record = find_record(name)
     if record is None:
-        raise JobLostError(f"{address}: this machine knows no cluster of that name; start it: rayscribe cluster up")
+        raise _unknown(name)
     if record.folder is not None and not ray_lives(record.folder):
-        raise JobLostError(f"{address} has ended; start it again: rayscribe cluster up --local --name {name}")
+        raise ClusterGoneError(f"{address} has ended; start it again: rayscribe cluster up --local --name {name}")
     if record.dashboard is not None:
         return Reach(record.dashboard, token_headers_of(record), on_this_machine=True)
     if record.ssh is None:
@@ -63,6 +65,16 @@ def reach(address: str) -> Reach:
     tunnel = _tunnel_of(record)
     tunnel.ensure()
     return Reach(tunnel.url, token_headers_of(record), on_this_machine=False, ensure=tunnel.ensure)
+
+
+def _unknown(name: str) -> ClusterError:
+    """What a cluster without a record means: its logs stay where it was taken down, and are nowhere else."""
+    if (clusters_folder() / name).is_dir():
+        return ClusterGoneError(f"cluster://{name} was taken down; start it again: rayscribe cluster up")
+    return ClusterError(
+        f"cluster://{name} was not started from this machine, which cannot tell whether it runs: start it here "
+        "(rayscribe cluster up), or work on the machine that has started it"
+    )
 
 
 def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:

@@ -158,6 +158,11 @@ def head_runs(record: ClusterRecord) -> bool:
         return False
     if head.host != record.ssh.host:
         record.known_hosts_path.unlink(missing_ok=True)
+    return _ray_listens(record, head)
+
+
+def _ray_listens(record: ClusterRecord, head: SshTarget) -> bool:
+    """Whether Ray's port is open on the head."""
     content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
     command = [*ssh_command(head, record.known_hosts_path), listens_line(gcs_port(content))]
     try:
@@ -173,6 +178,19 @@ def head_runs(record: ClusterRecord) -> bool:
     return code == 0
 
 
+def has_ended(record: ClusterRecord) -> bool:
+    """Whether it is known that no Ray runs on the head of a cluster of `ray up`, as after an idle stop. Only asks."""
+    if record.kind != "ray-up" or record.ssh is None:
+        return False
+    try:
+        head = _head_of(record)
+        return head.host == record.ssh.host and not _ray_listens(record, head)
+    except NoHeadError:
+        return True
+    except ClusterError:
+        return False
+
+
 def gcs_port(content: Mapping[str, Any]) -> int:
     """The port that drivers and nodes join, as the head's start command has it. Pure."""
     commands = " ".join(content.get("head_start_ray_commands") or [])
@@ -185,10 +203,20 @@ def listens_line(port: int) -> str:
     return f"cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -qE ':{port:04X} [0-9A-F]+:0000 0A '"
 
 
-def attach_command(record: ClusterRecord, command: str | None) -> list[str]:
-    """The command line of a shell on the head, in its container where it has one, or of a command there."""
-    path = str(record.config_path)
-    return ray_command("attach", path) if command is None else ray_command("exec", path, command)
+def attach_command(record: ClusterRecord, command: str | None, *, terminal: bool) -> list[str]:
+    """The command line of a shell on the head, in its container where it has one, or of a command there.
+
+    Args:
+        record: The cluster; its head is known.
+        command: What the shell runs. None: what is typed.
+        terminal: Whether somebody sees it in a terminal.
+    """
+    path = record.config_path
+    if yaml.safe_load(path.read_text(encoding="utf-8")).get("docker"):
+        return ray_command("attach", str(path)) if command is None else ray_command("exec", str(path), command)
+    assert record.ssh is not None
+    there = [] if command is None else [shlex.join(login_shell(command))]
+    return [*ssh_command(record.ssh, record.known_hosts_path), *(["-t"] if terminal else []), *there]
 
 
 def responds(record: ClusterRecord) -> bool:
@@ -258,11 +286,20 @@ def _ray(record: ClusterRecord, arguments: list[str], log: str, *, timeout_s: fl
     run_logged(
         ray_command(*arguments, "--log-style=record", "--log-color=false"),
         record.files / log,
-        environment=without_ray_settings(),
+        environment=ray_environment(record),
         timeout_s=timeout_s,
         say=say,
         doing=doing,
     )
+
+
+def ray_environment(record: ClusterRecord) -> dict[str, str]:
+    """The variables of Ray's own commands for a cluster.
+
+    What Ray remembers of own hosts is in a folder of temporary files by the cluster's name alone, which belongs to
+    whoever was first on this machine; here each cluster has a folder.
+    """
+    return {**without_ray_settings(), "RAY_TMPDIR": str(record.files)}
 
 
 def _head_of(record: ClusterRecord) -> SshTarget:
@@ -273,19 +310,27 @@ def _head_of(record: ClusterRecord) -> SshTarget:
         ClusterError: it cannot be found out.
     """
     # Imported here: it takes seconds, and only a start needs it.
-    from ray.autoscaler.sdk import bootstrap_config, get_head_node_ip  # noqa: PLC0415
+    from ray.autoscaler.sdk import bootstrap_config  # noqa: PLC0415
 
-    path = str(record.config_path)
     logging.getLogger("ray.autoscaler").setLevel(logging.ERROR)
     try:
-        # They print what they do.
+        # It prints what it does.
         with contextlib.redirect_stdout(io.StringIO()):
             config = bootstrap_config(yaml.safe_load(record.config_path.read_text(encoding="utf-8")))
-            host = get_head_node_ip(path)
     except (Exception, SystemExit) as error:
-        kind = NoHeadError if "not found" in str(error) else ClusterError
-        raise kind(f"the head of {record.name} is not known: {error}") from error
-    return _ssh_target(config["auth"], host)
+        raise ClusterError(f"the head of {record.name} is not known: {error}") from error
+    asked = subprocess.run(
+        ray_command("get-head-ip", str(record.config_path)),
+        env=ray_environment(record),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode != 0:
+        reason = asked.stderr.strip().rpartition("\n")[2]
+        kind = NoHeadError if "Head node" in reason and "not found" in reason else ClusterError
+        raise kind(f"the head of {record.name} is not known: {reason}")
+    return _ssh_target(config["auth"], asked.stdout.split()[-1])
 
 
 def _ssh_target(auth: Mapping[str, Any], host: str) -> SshTarget:

@@ -1,4 +1,4 @@
-"""When `rayscribe cluster down` refuses."""
+"""When `rayscribe cluster down` refuses, and what it says before it goes on."""
 
 from pathlib import Path
 from typing import Any
@@ -6,14 +6,23 @@ from typing import Any
 import pytest
 
 from jobs.cli import main
+from jobs.clusters.fake_cluster import FakeCluster
+from jobs.clusters.registry import Clusters
 from jobs.clusters.remembered import up_down
 from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, find_record
+from jobs.ledger import Ledger
+from jobs.model import Gang
+from jobs.paths import default_database
+from jobs.service import standalone
+from tests.jobs.sample import sample_run
 
 
 @pytest.fixture(autouse=True)
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user whose clusters are ended at once, and whose SSH reaches nobody."""
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
+    for name in ("RAYSCRIBE_DATABASE", "RAYSCRIBE_SERVICE"):
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / "ssh").write_text("#!/bin/sh\necho No route to host >&2; exit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -22,6 +31,15 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         record.forget()
 
     monkeypatch.setattr(up_down, "down", down)
+
+
+def submit(*addresses: str, **fields: object) -> None:
+    """Queues a run on each."""
+    ledger = Ledger.open(default_database())
+    for number, address in enumerate(addresses):
+        run = sample_run(id=f"run-{number}", uid=str(number).rjust(32, "0"), address=address, **fields)
+        ledger.requests.add_run(run, text="submitted")
+    ledger.close()
 
 
 def test_a_cluster_that_does_not_say_whether_jobs_run_is_ended_by_force_only(
@@ -36,9 +54,61 @@ def test_a_cluster_that_does_not_say_whether_jobs_run_is_ended_by_force_only(
     assert find_record("hosts") is None
 
 
+def test_a_cluster_that_an_idle_stop_has_ended_is_shown_so_and_needs_no_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = SshTarget(host="10.0.0.1", user="ana")
+    record = ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, state="up", ssh=head)
+    record.write()
+    record.config_path.write_text("head_start_ray_commands: []\n")
+    monkeypatch.setattr(up_down, "_head_of", lambda record: head)
+    # The host responds, and nothing of Ray listens there.
+    (tmp_path / "ssh").write_text('#!/bin/sh\ncase "$*" in *proc/net/tcp*) exit 1;; esac\nexit 255\n')
+    assert main(["cluster", "status"]) == 0
+    assert "hosts  ray-up  ended  no Ray runs on its head any more" in capsys.readouterr().out
+    assert main(["cluster", "down", "hosts"]) == 0
+    assert find_record("hosts") is None
+
+
 def test_a_cluster_that_never_came_up_and_a_local_one_that_has_ended_need_no_force(tmp_path: Path) -> None:
     ClusterRecord(name="new", kind="ray-up", created_s=1.0).write()
     assert main(["cluster", "down", "new"]) == 0
     ClusterRecord(name="old", kind="local", created_s=1.0, state="up", folder=tmp_path / "gone").write()
     assert main(["cluster", "down", "old"]) == 0
     assert find_record("old") is None
+
+
+def test_runs_that_have_not_ended_are_named_before_their_cluster_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "http://127.0.0.1:9"
+    ClusterRecord(name="old", kind="local", created_s=1.0, state="up", folder=tmp_path / "gone", dashboard=url).write()
+    submit("cluster://old", "cluster://other", url)
+    assert main(["cluster", "down", "old"]) == 0
+    said = capsys.readouterr().err
+    assert "runs that have not ended are meant for old: run-0; once it is down they wait" in said
+    assert "rayscribe stop RUN" in said
+    assert f"meant for {url}, not for old by name: run-2; once it is down they wait for a Ray at that very" in said
+    assert "submit them again with --cluster" in said
+
+
+def test_a_cluster_is_ended_whatever_is_wrong_with_the_limits_of_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ClusterRecord(name="old", kind="local", created_s=1.0, state="up", folder=tmp_path / "gone").write()
+    monkeypatch.setenv("RAYSCRIBE_QUEUES", str(tmp_path / "none.yaml"))
+    assert main(["cluster", "down", "old"]) == 0
+    said = capsys.readouterr().err
+    assert "it is not known which runs are meant for old: " in said and "none.yaml: no such file" in said
+    assert find_record("old") is None
+
+
+def test_no_run_is_started_on_a_cluster_that_is_about_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ClusterRecord(name="old", kind="local", created_s=1.0, state="up", folder=tmp_path / "gone").write()
+    fits = Gang(num_workers=1, resources_per_worker={"CPU": 1.0}, extra={})
+    submit("cluster://old", gang=fits)
+    monkeypatch.setattr(standalone, "Clusters", lambda grows_to: Clusters(grows_to, connect=lambda _: FakeCluster()))
+    assert main(["cluster", "down", "old"]) == 0
+    ledger = Ledger.open(default_database())
+    assert ledger.run("run-0").attempt == 0
+    ledger.close()

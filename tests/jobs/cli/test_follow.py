@@ -48,7 +48,8 @@ def page(attempt: int, *texts: str, ended: bool = False) -> LogPage:
 
 
 def follow(operations: FakeOperations, clock: Callable[[], float] = lambda: 0.0) -> list[str]:
-    session = Session(cast(Any, operations), Path(), lambda: None, connections._poll_service, standalone=False)
+    operated, nothing = cast(Any, operations), lambda: None
+    session = Session(operated, Path(), nothing, nothing, connections._poll_service, standalone=False)
     shown: list[str] = []
     Follower(session, "sr", source=None, show=lambda line: shown.append(line.text), clock=clock).run_to_end(states=True)
     return shown
@@ -92,7 +93,8 @@ def test_logs_that_cannot_be_read_are_waited_for_and_given_up_after_the_run_s_en
 
 def test_a_log_without_output_prints_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
     operations = FakeOperations([sample_run(state=RunState.FAILED, attempt=1)], {1: [page(1, ended=True)]})
-    session = Session(cast(Any, operations), Path(), lambda: None, connections._poll_service, standalone=False)
+    operated, nothing = cast(Any, operations), lambda: None
+    session = Session(operated, Path(), nothing, nothing, connections._poll_service, standalone=False)
     Follower(session, "sr", source="rank-9", attempt=1).show_new()
     assert capsys.readouterr().err == "no output of rank-9 in attempt 1 of sr\n"
 

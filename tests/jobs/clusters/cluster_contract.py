@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from jobs.clusters.cluster import Cluster, JobInfo
-from jobs.errors import ClusterError, ConflictError
+from jobs.errors import ClusterError, ConflictError, JobLostError
 from jobs.model import Gang
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
 
@@ -62,9 +62,10 @@ class ClusterContract:
         name = new_name()
         assert subject.cluster.job_info(name) == JobInfo.unknown()
         assert name not in subject.cluster.job_infos()
-        for call in (subject.cluster.log, subject.cluster.stop):
-            with pytest.raises(ClusterError):
-                call(name)
+        with pytest.raises(JobLostError):
+            subject.cluster.log(name)
+        with pytest.raises(ClusterError):
+            subject.cluster.stop(name)
 
     @pytest.mark.parametrize(("script", "status", "exit_code"), [(SUCCEEDS, "SUCCEEDED", 0), (FAILS, "FAILED", 3)])
     def test_an_ended_job_has_its_exit_code_and_its_log(

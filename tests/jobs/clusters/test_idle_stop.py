@@ -1,17 +1,28 @@
 """When a cluster without jobs ends itself."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs.clusters import idle_stop
-from jobs.clusters.idle_stop import counted, end_former, shell_for_head, stop_commands, terminate_machines, watch
+from jobs.clusters.idle_stop import (
+    counted,
+    end_former,
+    shell_for_head,
+    stop_commands,
+    terminate_machines,
+    watch,
+    working_jobs,
+)
 from jobs.errors import ClusterError
+from trainers.distributed.local_ray import MARK
 
 LIMIT_S = 600.0
 
@@ -115,8 +126,8 @@ def test_own_hosts_with_containers_stop_theirs_and_never_the_one_in_which_this_r
     assert "docker" not in head[-1] and "ray stop" in head[-1]
 
 
-def test_only_the_watch_of_the_same_cluster_is_ended() -> None:
-    one, other = (f"{name}-{os.getpid()}" for name in ("one", "other"))
+def test_only_the_watch_of_the_same_cluster_is_ended(tmp_path: Path) -> None:
+    one, other = (str(tmp_path / name) for name in ("one", "other"))
     command = [
         sys.executable,
         "-m",
@@ -125,9 +136,9 @@ def test_only_the_watch_of_the_same_cluster_is_ended() -> None:
         "600",
         "--address",
         "http://127.0.0.1:9",
-        "--cluster",
+        "--folder",
     ]
-    bystander = [sys.executable, "-c", "input()", "-m", idle_stop.MODULE, "--cluster", one]
+    bystander = [sys.executable, "-c", "input()", "-m", idle_stop.MODULE, "--folder", one]
     watches = [
         subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for line in ([*command, one], [*command, other], bystander)
@@ -135,8 +146,8 @@ def test_only_the_watch_of_the_same_cluster_is_ended() -> None:
     try:
         for watching in watches[:2]:
             # It looks, and has thereby ended those before it.
-            assert watching.stdout is not None and b"the jobs are not known" in watching.stdout.readline()
-        end_former("--cluster", one)
+            assert watching.stdout is not None and b"no Ray is left here" in watching.stdout.readline()
+        end_former("--folder", one)
         assert watches[0].wait(60) == -signal.SIGTERM
         assert [item.poll() for item in watches[1:]] == [None, None]
     finally:
@@ -156,3 +167,20 @@ def test_what_stops_the_head_ends_its_watch_and_no_other_host_s() -> None:
 @pytest.mark.parametrize(("number", "text"), [(1, "1 minute"), (30, "30 minutes"), (0.5, "0.5 minutes")])
 def test_one_minute_is_not_minutes(number: float, text: str) -> None:
     assert counted(number, "minute") == text
+
+
+def test_where_no_ray_is_left_no_job_works(tmp_path: Path) -> None:
+    """A head whose Ray was killed ends, too: no dashboard says so."""
+    assert working_jobs("http://127.0.0.1:9", tmp_path) == 0
+
+
+def test_a_control_store_that_does_not_say_how_it_is_reached_may_have_jobs(tmp_path: Path) -> None:
+    control_store = tmp_path / "gcs_server"
+    shutil.copy(shutil.which("sleep") or "", control_store)
+    process = subprocess.Popen([control_store, "600"], env={**os.environ, MARK: str(tmp_path)})
+    try:
+        with pytest.raises(ClusterError, match=r"http://127\.0\.0\.1:9: "):
+            working_jobs("http://127.0.0.1:9", tmp_path)
+    finally:
+        process.kill()
+        process.wait()

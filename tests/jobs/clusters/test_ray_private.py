@@ -2,13 +2,24 @@
 
 import inspect
 import logging
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 
+import pytest
 from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
 from ray.dashboard.modules.dashboard_sdk import SubmissionClient
+from ray.dashboard.modules.job.common import JobInfoStorageClient
+from ray.dashboard.modules.job.utils import get_driver_jobs
 from ray.job_submission import JobSubmissionClient
 from ray.util.state import StateApiClient
 
-from jobs.clusters.ray_private import NOISY_LOGGERS
+from jobs.addresses import direct
+from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient
+from jobs.clusters.remembered.node_logs import _get
+from jobs.clusters.remembered.reach import Reach
+from jobs.preflight.dashboard import get_metadata
 
 
 def parameters_of(function: object) -> list[str]:
@@ -37,5 +48,68 @@ def test_the_headers_of_ray_s_clients_are_given_by_one_function() -> None:
     assert parameters_of(get_auth_headers_if_auth_enabled) == ["user_headers"]
 
 
+def test_what_the_dashboard_reads_of_jobs_is_read_with_a_timeout() -> None:
+    assert "timeout" in parameters_of(get_driver_jobs)
+    assert "timeout" in parameters_of(JobInfoStorageClient.get_all_jobs)
+
+
 def test_the_loggers_that_are_quieted_exist() -> None:
     assert set(NOISY_LOGGERS) <= set(logging.Logger.manager.loggerDict)
+
+
+@pytest.fixture
+def shadowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user with a proxy that answers nobody, and with a password for every host."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "netrc").write_text("default login ana password secret")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+@pytest.fixture
+def dashboard() -> Iterator[tuple[str, list[str | None]]]:
+    """URL of what responds to every request, and the Authorization of each so far."""
+    seen: list[str | None] = []
+
+    class Dashboard(BaseHTTPRequestHandler):
+        timeout = 20
+
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"ray_version": "2.60.0", "data": {"result": {}}}')
+
+        def log_message(self, *given: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dashboard) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", seen
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.usefixtures("shadowed")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda url, headers: JobsClient(url, headers).get_version(),
+        lambda url, headers: StateClient(url, headers)._do_request("GET", "/x").raise_for_status(),
+        lambda url, headers: get_metadata(url, with_token=True, headers=headers),
+        lambda url, headers: _get(Reach(url, headers, on_this_machine=True), "/x", {}),
+    ],
+    ids=["jobs", "state", "preflight", "logs"],
+)
+def test_a_dashboard_on_loopback_is_called_past_the_user_s_proxy_and_passwords(
+    call: Callable[[str, Mapping[str, str]], object], dashboard: tuple[str, list[str | None]]
+) -> None:
+    url, seen = dashboard
+    call(url, {"Authorization": "Bearer token"})
+    assert set(seen) == {"Bearer token"}
+
+
+def test_other_dashboards_are_called_as_the_user_s_environment_has_it() -> None:
+    assert direct("http://10.0.0.1:8265") == {}

@@ -17,6 +17,7 @@ from jobs.clusters.remembered.cluster_record import (
     the_only_record,
 )
 from jobs.errors import NotFoundError
+from tests.jobs.control_store import living_ray
 from trainers.errors import ConfigError
 
 
@@ -77,11 +78,15 @@ def test_what_drivers_join_takes_no_jobs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert default_address() is None
 
 
-def test_a_ray_of_this_machine_is_known_by_both_of_its_addresses() -> None:
-    record = remember("local", kind="local", dashboard="http://127.0.0.1:20001", address="127.0.0.1:20002")
+def test_a_ray_of_this_machine_is_known_by_both_of_its_addresses_while_it_lives(tmp_path: Path) -> None:
+    addresses = {"dashboard": "http://127.0.0.1:20001", "address": "127.0.0.1:20002"}
+    remember("died", kind="local", folder=tmp_path / "died", **addresses)
+    record = remember("local", kind="local", folder=tmp_path / "ray", **addresses)
     remember("hosts")
-    assert record_at("http://127.0.0.1:20001/") == record_at("127.0.0.1:20002") == record
-    assert record_at("http://127.0.0.1:8265") is None
+    with living_ray(tmp_path / "ray"):
+        assert record_at("http://127.0.0.1:20001/") == record_at("127.0.0.1:20002") == record
+        assert record_at("http://127.0.0.1:8265") is None
+    assert record_at("http://127.0.0.1:20001/") is None
     assert is_local_address("cluster://local")
     assert not is_local_address("cluster://hosts")
     assert is_local_address("http://127.0.0.1:8265")

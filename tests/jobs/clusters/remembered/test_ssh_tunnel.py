@@ -8,10 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jobs.clusters.remembered.cluster_lock import at_work_on
 from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token
 from jobs.clusters.remembered.reach import close_tunnels, reach
 from jobs.clusters.remembered.ssh_tunnel import Tunnel
-from jobs.errors import ClusterError, JobLostError
+from jobs.errors import ClusterError, ClusterGoneError, JobLostError
 
 STAND_IN = f"""#!{sys.executable}
 import socket, sys
@@ -92,9 +93,21 @@ def test_one_connection_serves_a_process_until_the_head_is_another() -> None:
     assert not listens(int(second.url.rpartition(":")[2]))
 
 
-def test_a_cluster_that_was_taken_down_runs_no_job_and_one_that_starts_may_soon() -> None:
-    with pytest.raises(JobLostError, match="cluster://gone: this machine knows no cluster of that name"):
+@pytest.mark.parametrize("kind", ["local", "ray-up"])
+def test_a_cluster_that_was_taken_down_runs_no_job(kind: str, tmp_path: Path) -> None:
+    with at_work_on("gone"):
+        made = ClusterRecord.model_validate({"name": "gone", "kind": kind, "created_s": 1.0, "folder": tmp_path})
+        made.write()
+    with at_work_on("gone"):
+        made.forget()
+    with pytest.raises(ClusterGoneError, match="cluster://gone was taken down"):
         reach("cluster://gone")
+
+
+def test_a_cluster_that_another_machine_has_started_or_that_starts_may_run_jobs() -> None:
+    with pytest.raises(ClusterError, match="cluster://theirs was not started from this machine") as error:
+        reach("cluster://theirs")
+    assert not isinstance(error.value, JobLostError)
     ClusterRecord(name="new", kind="ray-up", created_s=1.0).write()
     with pytest.raises(ClusterError, match="is not up yet: repeat `rayscribe cluster up`") as error:
         reach("cluster://new")

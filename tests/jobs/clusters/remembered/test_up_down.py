@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,16 @@ from jobs.clusters.remembered import up_down
 from jobs.clusters.remembered.cluster_lock import at_work_on
 from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record
 from jobs.clusters.remembered.logged_command import plain, run_logged, telling
-from jobs.clusters.remembered.up_down import TOKEN_ON_NODES, NoHeadError, down, min_workers, name_of, prepared, up
+from jobs.clusters.remembered.up_down import (
+    TOKEN_ON_NODES,
+    NoHeadError,
+    attach_command,
+    down,
+    min_workers,
+    name_of,
+    prepared,
+    up,
+)
 from jobs.errors import ClusterError, ConflictError
 from trainers.errors import ConfigError
 
@@ -263,3 +273,23 @@ def test_a_start_that_is_asked_to_end_ends_what_it_has_started(tmp_path: Path) -
     assert ended.value.code == 143
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_command_on_the_head_prints_what_it_prints_alone(calls: Calls) -> None:
+    remembered(1)
+    record = find_record("hosts")
+    assert record is not None
+    said = subprocess.run(
+        attach_command(record, "echo $((6 * 7))", terminal=False), capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "42\n"
+    assert attach_command(record, None, terminal=True) == ["sh", "-c", "-t"]
+
+
+def test_a_container_is_entered_by_ray(calls: Calls) -> None:
+    content = remembered(1)
+    record = find_record("hosts")
+    assert record is not None
+    record.config_path.write_text(yaml.safe_dump({**content, "docker": {"image": "a", "container_name": "b"}}))
+    assert attach_command(record, "nvidia-smi", terminal=False)[-3:] == ["exec", str(record.config_path), "nvidia-smi"]
+    assert attach_command(record, None, terminal=True)[-2:] == ["attach", str(record.config_path)]
