@@ -19,6 +19,8 @@ _SECRET_KEYS = re.compile(
 # NAME_FILE and the like hold where a secret is, not what it is; so does Google's variable.
 _PLACES = frozenset({"FILE", "PATH", "DIR", "FOLDER"})
 _NAMES_OF_PLACES = frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})
+# What tokenizers and models call a token: bos_token, word_delimiter_token, decoder_start_token_id.
+_TOKEN_OF_TEXT = re.compile(r"(?:^|_)(BOS|EOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|DECODER_START)_TOKEN(_IDS?)?$")
 _SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 
 # Beginnings that services give their tokens so that they can be recognized.
@@ -28,6 +30,8 @@ _TOKENS = re.compile(
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
 )
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+# Of HTTP; what begins with one of these signs is a reference or a placeholder.
+_AUTHORIZATION = re.compile(r"(Authorization:\s*(?:Bearer|Basic|Token)\s+)[^\s\"'$`<{%]+", re.IGNORECASE)
 
 _AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s?#'\"]*)")
 _QUERY = re.compile(
@@ -52,14 +56,20 @@ _EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist")
 def name_looks_secret(name: str) -> bool:
     """Whether the value of a variable of this name should not be written down."""
     words = name.upper().split("_")
-    if words[-1] in _PLACES or name.upper() in _NAMES_OF_PLACES:
+    if words[-1] in _PLACES or name.upper() in _NAMES_OF_PLACES or is_token_of_text(name):
         return False
     return not _SECRET_WORDS.isdisjoint(words) or words[-1] == "PASS" or _SECRET_KEYS.search(name) is not None
 
 
+def is_token_of_text(name: str) -> bool:
+    """Whether a name is that of a token which a tokenizer makes of text."""
+    return _TOKEN_OF_TEXT.search(name.upper().replace("-", "_")) is not None
+
+
 def value_looks_secret(value: str) -> bool:
-    """Whether a text holds a token, a private key, or a URL with a password in it."""
-    return bool(_TOKENS.search(value) or _PRIVATE_KEY.search(value)) or holds_literal_credentials(value)
+    """Whether a text holds a token, a private key, an HTTP authorization, or a URL with a password in it."""
+    forms = (_TOKENS, _PRIVATE_KEY, _AUTHORIZATION)
+    return any(form.search(value) for form in forms) or holds_literal_credentials(value)
 
 
 def is_switch(value: str) -> bool:
@@ -89,7 +99,7 @@ def holds_literal_credentials(text: str) -> bool:
 
 def masked(text: str) -> str:
     """The text without tokens, and without user and password in URLs."""
-    text = _USERINFO.sub("…", _TOKENS.sub("…", text))
+    text = _USERINFO.sub("…", _TOKENS.sub("…", _AUTHORIZATION.sub(r"\1…", text)))
     return _QUERY_VALUE.sub(r"\1…", text)
 
 

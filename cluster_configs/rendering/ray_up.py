@@ -35,6 +35,8 @@ NODE_PORTS = {
     "runtime-env-agent-port": 8079,
     "metrics-export-port": METRICS_PORT,
 }
+# Numbers of the autoscaler and of the dashboard, Ray's defaults.
+HEAD_METRICS_PORTS = "44217 and 44227"
 # Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60).
 OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0"}
 MARKET_TYPE = "ray.io/market-type"
@@ -259,7 +261,7 @@ def _comments(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
         "head_start_ray_commands": "The dashboard listens on loopback: `rayscribe cluster dashboard` forwards its "
         "port. A stopped job has the time to store a checkpoint.",
         "worker_start_ray_commands": f"Open between the nodes, and to nobody else: {GCS_PORT} and 10001 (head), "
-        f"8076-8079, {METRICS_PORT} (metrics, for Prometheus too), 52365 and 10002-19999.",
+        f"8076-8079, 52365 and 10002-19999; for Prometheus too: {METRICS_PORT}, and {HEAD_METRICS_PORTS} (head).",
     }
     if isinstance(part, LocalPart):
         found["head_start_ray_commands"] += " Ray's newer autoscaler would count the head as a worker."

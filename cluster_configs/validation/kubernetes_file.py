@@ -159,7 +159,23 @@ def _pools(cluster: Node) -> Iterator[Pool]:
 
 
 def _spot(pod: Node) -> Node | None:
-    selected = [*pod.get("nodeSelector").items()]
-    tolerated = [(node.get("key").text, node.get("value")) for node in pod.get("tolerations").elements()]
-    found = (node for key, node in [*selected, *tolerated] if node.text.lower() == _SPOT.get(key))
-    return next(found, None)
+    """What lets a pod onto spot nodes: its selector, an affinity, be it a mere preference, or a toleration."""
+    selected = (node for key, node in pod.get("nodeSelector").items() if node.text.lower() == _SPOT.get(key))
+    affinity = pod.get("affinity", "nodeAffinity")
+    terms = [
+        *affinity.get("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms").elements(),
+        *(one.get("preference") for one in affinity.get("preferredDuringSchedulingIgnoredDuringExecution").elements()),
+    ]
+    expressions = [expression for term in terms for expression in term.get("matchExpressions").elements()]
+    admitted = (_admitted(expression) for expression in [*expressions, *pod.get("tolerations").elements()])
+    return next(selected, None) or next((node for node in admitted if node is not None), None)
+
+
+def _admitted(expression: Node) -> Node | None:
+    """What an expression of an affinity, or a toleration, says to admit spot nodes."""
+    key, operator = expression.get("key"), expression.get("operator").text
+    if operator == "Exists":
+        return key if key.text in _SPOT else None
+    values = [expression.get("value"), *expression.get("values").elements()]
+    among = operator in ("", "Equal", "In")
+    return next((node for node in values if among and node.text.lower() == _SPOT.get(key.text)), None)

@@ -1,5 +1,6 @@
 """Reads a `ray up` file into scripts, variables, images and pools."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable
@@ -12,6 +13,7 @@ _COMMANDS = (
     "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
     "head_start_ray_commands", "worker_start_ray_commands",
 )  # fmt: skip
+_ENV_OPTION = re.compile(r"(?:--env=|--env$|-e=?)(.*)", re.DOTALL)
 _OPTIONS = {"": "run_options", "head": "head_run_options", "worker": "worker_run_options"}
 
 
@@ -59,13 +61,13 @@ def _variables(document: Node, node_types: list[Node], role: str = "") -> Iterat
     wanted = [name for of, name in _OPTIONS.items() if role in ("", of) or of == ""]
     for owner in [document, *node_types]:
         for option in (node for name in wanted for node in owner.get("docker", name).elements()):
-            # `-e NAME=value`, `-e=…`, `--env NAME=value`, `--env=NAME=value`
+            # `-e NAME=value`, `-eNAME=value`, `-e=…`, `--env NAME=value`, `--env=NAME=value`
             words = next((command.words for command in commands_in(option.text)), ())
             for word, following in zip(words, (*words[1:], ""), strict=True):
-                flag, _, joined = word.partition("=")
-                name, equals, value = (joined or following).partition("=")
-                if flag in ("-e", "--env") and equals:
-                    yield Variable(option.place, value, name)
+                if given := _ENV_OPTION.fullmatch(word):
+                    name, equals, value = (given[1] or following).partition("=")
+                    if equals:
+                        yield Variable(option.place, value, name)
 
 
 def _images(document: Node, node_types: list[Node]) -> Iterator[Value]:

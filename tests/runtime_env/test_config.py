@@ -88,7 +88,9 @@ def test_references_that_pip_would_not_replace_are_refused(url: str) -> None:
     assert "not shown" in message or "pip and uv replace only" in message
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "db_password", "AWS_SECRET_ACCESS_KEY", "DB_PASS"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "WANDB_API_KEY", "db_password", "AWS_SECRET_ACCESS_KEY", "DB_PASS", "IPAD_TOKEN"]
+)
 def test_a_variable_whose_name_says_secret_is_refused(name: str) -> None:
     message = faults_of(env_vars={name: PASSWORD})
     assert f"env_vars.{name} looks like a secret" in message
@@ -104,6 +106,7 @@ def test_a_variable_whose_name_says_secret_is_refused(name: str) -> None:
         "postgresql://u:hunter2@db/x",
         "ghp_" + "a" * 36,
         "AKIA" + "A" * 16,
+        "Authorization: Bearer hunter2-very-secret",
     ],
 )
 def test_a_value_that_looks_like_a_secret_is_refused(value: str) -> None:
@@ -125,6 +128,8 @@ def test_a_value_that_looks_like_a_secret_is_refused(value: str) -> None:
         ("KEYBOARD", "qwerty"),
         ("S3_ENDPOINT", "http://127.0.0.1:9000"),
         ("COMPASS", "north"),
+        ("EOS_TOKEN", "</s>"),
+        ("HEADER", "Authorization: Bearer $HF"),
     ],
 )
 def test_plain_variables_are_plain(name: str, value: str) -> None:

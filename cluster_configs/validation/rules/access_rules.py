@@ -19,9 +19,15 @@ TOKEN_FILE = "~/.ray/auth_token"
 LEAST_PREFIX = 8
 # Options of docker run by which a container acts on its host.
 _ON_HOST = re.compile(
-    r"--privileged|docker\.sock|--cap-add[= ](ALL|(CAP_)?SYS_ADMIN)\b|--pid[= ]host|(-v|--volume)[= ]?/:"
-    r"|(-u|--user)[= ]?(root|0)\b", re.I,
+    r"--privileged|docker\.sock|--pid[= ]host|(-v|--volume)[= ]?/:|(-u|--user)[= ]?(root|0)\b", re.I
 )  # fmt: skip
+_ADDED = re.compile(r"--cap-add[= ]\s*['\"]?(\w+)", re.I)
+# Those of Kubernetes' baseline standard (kubernetes.io/docs/concepts/security/pod-security-standards), and what RDMA
+# and Gaudi ask for: locked memory and priorities.
+_HARMLESS = frozenset(
+    {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP"}
+    | {"SETGID", "SETPCAP", "SETUID", "SYS_CHROOT", "IPC_LOCK", "SYS_NICE"}
+)
 OUTSIDE = ("NodePort", "LoadBalancer")
 FORWARD = "rayscribe cluster dashboard NAME, or ssh -L 8265:127.0.0.1:8265 HEAD, forwards its port"
 
@@ -69,10 +75,18 @@ def _token_not_printed(file: ClusterFile, installed: Installed) -> Iterator[Viol
 
 
 def _dashboard_loopback(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    for place, start in file.ray_starts():
-        host = start.options.get("--dashboard-host")
-        if host is not None and not _is_loopback(host):
-            yield Violation(place, f"--dashboard-host={host}", f"use --dashboard-host=127.0.0.1; {FORWARD}")
+    option = "--dashboard-host"
+    fix = f"use {option}=127.0.0.1; {FORWARD}"
+    hosts = [(place, host) for place, start in file.ray_starts() if (host := start.options.get(option)) is not None]
+    if file.kind == FileKind.KUBERNETES:
+        # KubeRay's operator calls it for a RayJob; these three together say who else may.
+        guards = (_token_authentication, _inside_the_cluster, _network_policy)
+        if not any(violation for guard in guards for violation in guard(file, installed)):
+            return
+        given = (one.get("headGroupSpec", "rayStartParams", "dashboard-host") for one in ray_clusters(file.documents))
+        hosts += [(node.place, node.text) for node in given if node.present]
+        fix = "use 127.0.0.1, which kubectl port-forward reaches, or add the token, ClusterIP and NetworkPolicy"
+    yield from (Violation(place, f"{option}={host}", fix) for place, host in hosts if not _is_loopback(host))
 
 
 def _is_loopback(host: str) -> bool:
@@ -139,15 +153,18 @@ def _inside_the_cluster(file: ClusterFile, installed: Installed) -> Iterator[Vio
 def _network_policy(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     fix = "add one that lets in the cluster's own pods and KubeRay's operator; Ray listens on all addresses"
     for cluster in ray_clusters(file.documents):
-        groups = (
-            [] if cluster.get("networkPolicy").present else [group for group in groups_of(cluster) if group.present]
-        )
+        # KubeRay's own, of all its modes but this.
+        own = cluster.get("networkPolicy").present and cluster.get("networkPolicy", "mode").text != "DenyAllEgress"
+        groups = [group for group in groups_of(cluster) if group.present and not own]
         policies = [policy for policy in file.of_kind("NetworkPolicy") if any(_guards(policy, one) for one in groups)]
         bare = [group for group in groups if not any(_guards(policy, group) for policy in policies)]
         yield from (Violation(group.place, "no NetworkPolicy for Ingress", fix) for group in bare[:1])
         for rule in (rule for policy in policies for rule in policy.get("spec", "ingress").elements()):
             if not rule.get("from").value:
                 yield Violation(rule.place, "a rule without from", "name who may call: without, everybody may")
+            for caller in rule.get("from").elements():
+                if _is_everybody(caller):
+                    yield Violation(caller.place, "everybody", "name the pods, namespace or network that may call")
 
 
 def _guards(policy: Node, group: Node) -> bool:
@@ -158,6 +175,13 @@ def _guards(policy: Node, group: Node) -> bool:
     return (not types or "Ingress" in types) and all(
         key.startswith("ray.io/") or (key in labels and labels[key].text == node.text) for key, node in selected
     )
+
+
+def _is_everybody(caller: Node) -> bool:
+    """Whether it is all pods of all namespaces, or the world."""
+    namespaces, pods = caller.get("namespaceSelector"), caller.get("podSelector")
+    all_pods = namespaces.value == {} and not pods.value
+    return all_pods or _is_the_world(caller.get("ipBlock", "cidr").text)
 
 
 def _no_root(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -184,7 +208,7 @@ def _no_privileges(file: ClusterFile, installed: Installed) -> Iterator[Violatio
         for container in containers_of(pod):
             flags += [container.get("securityContext", name) for name in ("privileged", "allowPrivilegeEscalation")]
             added = container.get("securityContext", "capabilities", "add").elements()
-            flags += [node for node in added if node.text in ("ALL", "SYS_ADMIN", "CAP_SYS_ADMIN")]
+            flags += [node for node in added if not _is_harmless(node.text)]
             flags += [port.get("hostPort") for port in container.get("ports").elements()]
         flags += [volume.get("hostPath") for volume in pod.get("volumes").elements()]
         for node in flags:
@@ -192,11 +216,17 @@ def _no_privileges(file: ClusterFile, installed: Installed) -> Iterator[Violatio
                 yield Violation(node.place, node.text, "take it out: the node's other users are not yours to reach")
     for owner in [file.document, *(node for _, node in file.document.get("available_node_types").items())]:
         for name in ("run_options", "head_run_options", "worker_run_options"):
-            for option in owner.get("docker", name).elements():
-                if _ON_HOST.search(option.text):
-                    yield Violation(
-                        option.place, option.text, "name the devices and capabilities that are needed instead"
-                    )
+            fix = "name the devices and capabilities that are needed instead"
+            options = list(owner.get("docker", name).elements())
+            yield from (Violation(each.place, each.text, fix) for each in options if _ON_HOST.search(each.text))
+            # An option and its value may be two elements.
+            for added_here in _ADDED.findall(" ".join(each.text for each in options)):
+                if not _is_harmless(added_here):
+                    yield Violation(owner.get("docker", name).place, f"--cap-add {added_here}", fix)
+
+
+def _is_harmless(capability: str) -> bool:
+    return capability.upper().removeprefix("CAP_") in _HARMLESS
 
 
 def _least_rights(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -219,7 +249,7 @@ RULES = (
     Rule("token-authentication", "every Ray asks for the token", CLUSTERS | BATCH, _token_authentication),
     Rule("token-on-every-node", "every node gets the token", RAY_UP, _token_on_every_node),
     Rule("token-not-printed", "no command prints the token", CLUSTERS | BATCH, _token_not_printed),
-    Rule("dashboard-loopback", "the dashboard listens on loopback alone", RAY_UP | BATCH, _dashboard_loopback),
+    Rule("dashboard-loopback", "the dashboard listens on loopback alone", CLUSTERS | BATCH, _dashboard_loopback),
     Rule("ssh-from-own-network", "SSH is not open to the world", RAY_UP, _ssh_from_own_network),
     Rule("imds-v2", "the cloud's metadata service asks for a session token", RAY_UP, _imds_v2),
     Rule("inside-the-cluster", "no Service leads out of Kubernetes", KUBERNETES, _inside_the_cluster),

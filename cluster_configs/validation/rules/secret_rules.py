@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.yaml_nodes import Node, Place
-from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
+from runtime_env.credentials import is_switch, is_token_of_text, name_looks_secret, value_looks_secret
 
 HIDDEN = "(not shown)"
 _LAST_WORDS = frozenset({"PASSWORD", "PASSWD", "PASSPHRASE", "TOKEN", "SECRET", "CREDENTIALS"})
@@ -15,6 +16,10 @@ _FIXES = {
     FileKind.DOCKERFILE: "take it out, and revoke it; an image keeps all its layers: RUN --mount=type=secret",
     FileKind.SPEC: "take it out, and revoke it; name it under secrets",
 }
+# Programs whose command `login` takes a password with -p; that of others is something else (gh: a protocol).
+_REGISTRY_CLIENTS = frozenset({"docker", "podman", "nerdctl", "buildah", "skopeo", "helm", "oras", "crane", "az"})
+# Options of sshpass that have a value.
+_SSHPASS_VALUES = ("-f", "-d", "-P")
 _BATCH_FIX = "take it out, and revoke it; read it from a file of mode 0600"
 
 
@@ -42,12 +47,40 @@ def _of_scripts(file: ClusterFile) -> Iterator[tuple[Place, str]]:
                 if name.startswith("--") and not equals:
                     value = "" if following.startswith("-") else following
                 if name.startswith("--") or equals:
-                    named[name.lstrip("-").replace("-", "_")] = value
+                    # -eNAME=value is docker's -e NAME=value.
+                    given = name[2:] if name.startswith("-e") else name.lstrip("-")
+                    named[given.replace("-", "_")] = value
             found = [name for name, value in named.items() if _is_secret(name, value)]
+            found += [program for program, password in _passwords(command.words) if _is_literal(password)]
             found += [command.program for word in command.words if value_looks_secret(word)]
             yield from ((place, name) for name in found[:1])
         if value_looks_secret(script.text):
             yield script.place, "a command"
+
+
+def _passwords(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Programs and what they are given with -p: `sshpass -p VALUE`, `docker login -p VALUE`."""
+    names = [PurePosixPath(word).name for word in words]
+    for index, name in enumerate(names):
+        following = words[index + 1 :]
+        if name == "sshpass":
+            yield from ((name, value) for value in _after_p(_own_options(following)))
+        elif name == "login" and (client := next((name for name in names[:index] if name in _REGISTRY_CLIENTS), "")):
+            yield from ((f"{client} login", value) for value in _after_p(following))
+
+
+def _after_p(words: tuple[str, ...]) -> Iterator[str]:
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if word == "-p" or (word.startswith("-p") and not word.startswith("--")):
+            yield following if word == "-p" else word[2:]
+
+
+def _own_options(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of sshpass: the first word that is none begins another command."""
+    end = 0
+    while words[end : end + 1] and words[end].startswith("-"):
+        end += 2 if words[end] in ("-p", *_SSHPASS_VALUES) else 1
+    return words[:end]
 
 
 def _of_fields(file: ClusterFile) -> Iterator[tuple[Place, str]]:
@@ -55,8 +88,11 @@ def _of_fields(file: ClusterFile) -> Iterator[tuple[Place, str]]:
         if document.get("kind").text == "Secret":
             for field in ("data", "stringData"):
                 yield from ((node.place, name) for name, node in document.get(field).items() if node.text)
+        # What the key of the cluster alone decrypts.
+        sealed = document.get("kind").text == "SealedSecret" and document.get("spec", "encryptedData")
         for node in document.walk():
-            yield from _of_mapping(node)
+            if node is not sealed:
+                yield from _of_mapping(node)
 
 
 def _of_mapping(mapping: Node) -> Iterator[tuple[Place, str]]:
@@ -65,7 +101,8 @@ def _of_mapping(mapping: Node) -> Iterator[tuple[Place, str]]:
         values = [node, node.get("value")]
         for found in values:
             text = found.value if isinstance(found.value, str) else ""
-            if (last in _LAST_WORDS and _is_literal(text)) or value_looks_secret(text):
+            named = last in _LAST_WORDS and not is_token_of_text(name)
+            if (named and _is_literal(text)) or value_looks_secret(text):
                 yield found.place, name
     for node in mapping.elements():
         if isinstance(node.value, str) and value_looks_secret(node.value):

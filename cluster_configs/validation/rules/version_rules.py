@@ -67,6 +67,15 @@ def _pinned_images(file: ClusterFile, installed: Installed) -> Iterator[Violatio
         _, tag = split_image(image.text)
         if "@sha256:" not in image.text and (not tag or tag.lower() in _FLOATING):
             yield Violation(image.place, image.text, "name a version or a digest: NAME:VERSION or NAME@sha256:…")
+    if file.document.get("provider", "type").text != "aws":
+        return
+    for _, node_type in file.document.get("available_node_types").items():
+        config = node_type.get("node_config")
+        image_id = config.get("ImageId")
+        # What Ray takes for both is another image with each version of Ray (_private/aws/config.py:DEFAULT_AMI).
+        if image_id.text.lower() in ("", "latest_dlami") and not config.get("LaunchTemplate").present:
+            fix = "name an image of the region: ami-…; Ray's own choice changes with its version, and is old"
+            yield Violation(image_id.place, image_id.text or "no ImageId", fix)
 
 
 def _pinned_packages(file: ClusterFile, installed: Installed) -> Iterator[Violation]:

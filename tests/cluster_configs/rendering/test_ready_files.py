@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,14 @@ def test_every_node_starts_ray_with_the_token_and_the_dashboard_on_loopback(name
         assert start.startswith("export RAY_AUTH_MODE=token RAY_TRAIN_ENABLE_STATE_TRACKING=1")
         assert "--metrics-export-port=8090" in start
     assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
+
+
+@pytest.mark.parametrize("name", RAY_UP)
+def test_every_port_that_ray_listens_on_is_named(name: str) -> None:
+    lines = lines_of(name)
+    end = next(number for number, line in enumerate(lines) if line.startswith("worker_start_ray_commands"))
+    said = set(re.findall(r"[\d-]{4,}", " ".join(takewhile(lambda line: line.startswith("#"), reversed(lines[:end])))))
+    assert said == {"6379", "8076-8079", "8090", "10001", "10002-19999", "44217", "44227", "52365"}
 
 
 def test_the_image_says_where_the_token_is_mounted() -> None:

@@ -16,6 +16,8 @@ FOLDER = ROOT / "cluster_configs"
 PATTERNS = ("*.yaml", "*.sbatch", "*.qsub", "Dockerfile", "kuberay/*.yaml", "specs/*.yaml")
 SHIPPED = sorted(path for pattern in PATTERNS for path in FOLDER.glob(pattern))
 NAMES = [rule.name for rule in RULES]
+# An open dashboard is one in Kubernetes where another rule is broken, too.
+WITH = {"dashboard-loopback-kuberay": {"network-policy"}, "dashboard-loopback-kuberay-token": {"token-authentication"}}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def test_every_rule_has_a_file_that_breaks_it() -> None:
 @pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.name)
 def test_a_broken_file_breaks_its_rule_and_no_other(path: Path, installed: Installed) -> None:
     report = validate(path.read_bytes(), installed)
-    assert {name for name, _ in report.broken} == {rule_of(path)}
+    assert {name for name, _ in report.broken} == {rule_of(path)} | WITH.get(path.stem, set())
     for _, violation in report.broken:
         assert violation.fix
         assert "swordfish" not in f"{violation}"
