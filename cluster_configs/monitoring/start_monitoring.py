@@ -63,8 +63,9 @@ def ray_targets(files: Iterable[Path]) -> list[object]:
 
 def discovery_files(environment: Mapping[str, str]) -> list[Path]:
     """Where heads on this machine list their nodes: Ray's own place, RAY_TMPDIR, and those that Rayscribe starts."""
-    temporary = Path(tempfile.gettempdir())
-    folders = [Path("/tmp/ray"), *sorted(temporary.glob("rs-*"))]
+    # Rayscribe takes /tmp where the paths of sockets would be too long in another one.
+    parents = {environment.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"}
+    folders = [Path("/tmp/ray"), *sorted(path for parent in parents for path in Path(parent).glob("rs-*"))]
     if "RAY_TMPDIR" in environment:
         folders.append(Path(environment["RAY_TMPDIR"]) / "ray")
     return [path for folder in folders if (path := folder / DISCOVERY).exists()]
