@@ -4,6 +4,7 @@
 # make test-all  all tests, each once, with all examples of the property tests
 # make check     lint, format and types
 # make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
+# make chaos     fifty random failures of hosts during trainings, checked; as root (SEED=… FAILURES=50)
 # make docs      the reference pages of docs/, from the code
 # make monitoring  Prometheus, and Grafana where it is installed, for the Rays and the service of this machine (ARGS=…)
 # make bench     ratios against the stock recipe
@@ -18,7 +19,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format requirements docs test test-all demo monitoring bench test-gpu bench-gpu
+.PHONY: setup check format requirements docs test test-all chaos demo monitoring bench test-gpu bench-gpu
 
 setup: $(STAMP)
 
@@ -47,6 +48,9 @@ test: setup
 # Three processes on two cores: the two that run what needs a Ray wait half of the time.
 test-all: setup
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
+
+chaos: setup
+	$(BIN)/python -m tests.hosts.chaos.campaign --failures $(or $(FAILURES),50) $(if $(SEED),--seed $(SEED))
 
 demo: setup
 	$(BIN)/python -m jobs.cli.demo

@@ -1,5 +1,6 @@
 """Fixtures that every test may use, and how many examples property tests try."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 from tests import settings
 
 pytest_plugins = ["tests.s3", "tests.postgres", "tests.hosts.summary"]
+
+# Tests that a shell starts in the background ignore Ctrl-C, and so would what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXAMPLES = 100
 hypothesis.settings.register_profile("rayscribe", deadline=None, max_examples=settings.examples(EXAMPLES))

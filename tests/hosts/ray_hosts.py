@@ -19,8 +19,8 @@ from tests.s3 import AWS_VARIABLES
 # Three nodes start on two cores, and others may be at work there.
 UP_TIMEOUT_S = 400
 WORKERS = ("anna", "bert")
-# Logical: of each host, a training worker takes one, and data the other.
-HEAD_CPUS, WORKER_CPUS = 0, 2
+# Logical: a training worker takes one or two of a host, and data one.
+HEAD_CPUS, WORKER_CPUS = 0, 3
 # A host that says nothing is lost after about fifteen seconds, not a minute.
 SOON = {
     "RAY_health_check_period_ms": "1000",
@@ -124,6 +124,11 @@ class RayHosts:
         printed = self.rayscribe("cluster", "down", CLUSTER)
         self.is_up = False
         return printed
+
+    def storage_requests(self) -> list[tuple[str, str, int]]:
+        """Method, path and status of every request to the storage, in the order in which they took effect."""
+        lines = (self.folder / "storage.log").read_text(encoding="utf-8").splitlines()
+        return [tuple(json.loads(line)) for line in lines if line.startswith("[")]
 
     def rayscribe(self, *command: str, folder: Path = REPOSITORY) -> str:
         """Runs a command of this machine's user, which must succeed; gives what it printed."""

@@ -1,17 +1,20 @@
 """Trainings on the hosts' cluster, through the service, and what is asked of their ends."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from jobs.addresses import cluster_address
-from jobs.model import Run
+from jobs.lifecycle import RunState
+from jobs.model import Cause, Run
 from jobs.scheduler.limits import QueuesConfig
 from tests.hosts.ray_hosts import CLUSTER, RayHosts
 from tests.integration.controller_driver import ControllerDriver
 from tests.integration.short_jobs import Workspace
 from tests.integration.training_trees import write_training_tree
 from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
-from trainers.run_folder.layout import CHECKPOINTS, RunFolder
+from trainers.run_folder.layout import CHECKPOINTS, JOURNAL, RunFolder
 from trainers.storage import open_storage
 
 MAX_STEPS, SAVE_STEPS = 60, 10
@@ -37,7 +40,8 @@ class HostRuns:
     """A ledger with a controller in this process, and the runs of one tree."""
 
     def __init__(self, hosts: RayHosts, folder: Path):
-        """Makes both in a folder."""
+        """Makes both in a folder, which is made as well."""
+        folder.mkdir(exist_ok=True)
         self.hosts, self.tree = hosts, write_tree(hosts, folder / "tree")
         self.workspace = Workspace(folder / "service", cluster_address(CLUSTER), QueuesConfig(), bucket=hosts.runs)
         self.drive = ControllerDriver(self.workspace)
@@ -60,6 +64,16 @@ class HostRuns:
         self.workspace.close()
 
 
+def ended_well(runs: HostRuns, name: str, calm: str = CALM) -> list[Cause | None]:
+    """How the attempts of a run ended that ends as the undisturbed one did; prints what they said."""
+    run = runs.drive.until_ended(name)
+    for attempt in runs.workspace.ledger.attempts(name):
+        print(f"{name}: attempt {attempt.number}: {attempt.cause} ({attempt.exit_code}): {attempt.message}")
+    assert run.state == RunState.SUCCEEDED, run.reason
+    check_same(runs.hosts, name, calm)
+    return runs.drive.causes(name)
+
+
 def submitted(name: str, hosts: RayHosts) -> str:
     """The entrypoint of a run that no service knows."""
     sets = {"run.name": name, "run.storage_path": hosts.runs}
@@ -74,6 +88,12 @@ def journal_of(hosts: RayHosts, name: str) -> Journal:
 def folder_of(hosts: RayHosts, name: str) -> RunFolder:
     """Of a run."""
     return RunFolder(open_storage(f"{hosts.runs}/{name}"))
+
+
+def entries_of(hosts: RayHosts, name: str) -> list[dict[str, Any]]:
+    """All entries of a run's journal."""
+    storage, last = folder_of(hosts, name).storage, journal_of(hosts, name).read().number
+    return [json.loads(storage.read_bytes(f"{JOURNAL}/{number:08d}.json")) for number in range(1, last + 1)]
 
 
 def last_checkpoint(hosts: RayHosts, name: str) -> Checkpoint:

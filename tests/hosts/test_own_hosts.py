@@ -45,6 +45,7 @@ def test_up_again_changes_nothing(hosts: RayHosts) -> None:
     assert {host.name: {process.pid for process in host.named("raylet")} for host in hosts.nodes} == before
     status = json.loads(hosts.rayscribe("cluster", "status", "--json"))
     assert [(item["name"], item["state"], item["nodes"]) for item in status] == [(CLUSTER, "up", 3)]
+    assert hosts.rayscribe("cluster", "ssh", CLUSTER, "--", "hostname") == f"{hosts.head.name}\n"
 
 
 def test_plain_ray_job_submit_trains_as_rayscribe_submit_does(hosts: RayHosts, calm: str, tree: Path) -> None:

@@ -8,7 +8,7 @@ from jobs.model import Cause, Run
 from jobs.service.controller import Controller
 from tests.integration.short_jobs import Workspace
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 600.0
 POLL_S = 0.2
 
 

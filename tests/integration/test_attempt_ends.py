@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.model import Gang
 from jobs.submission.ray_request import SubmitRequest
 from tests.integration.driver_process import TIMEOUT_S, RayHead, Run
 from tests.integration.forked_process import REPOSITORY
-from tests.trainers.synthetic import content
+from tests.integration.training_trees import write_recipe
 from trainers.run_folder.attempt_status import Phase, read_status, worker_logs
 from trainers.run_folder.layout import RunFolder
 
@@ -26,24 +25,16 @@ MAX_STEPS = 40
 @pytest.fixture
 def recipe(tones: Path, tmp_path: Path) -> Path:
     """Dropout, so that a step that is repeated otherwise than before would show."""
-    changes: dict[str, Any] = {
+    changes = {
         "run.max_failures": 0,
-        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
-        "data.cache_dir": str(tmp_path / "prepared"),
         "model.d_model": 32,
         "model.encoder_layers": 2,
-        "model.dropout": 0.2,
         "training.max_steps": MAX_STEPS,
         "training.save_steps": 20,
-        "training.eval_steps": 20,
         "training.logging_steps": 2,
-        "training.learning_rate": 1e-3,
         "training.per_device_train_batch_size": 8,
-        "training.generation_max_length": 8,
     }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content(changes)))
-    return path
+    return write_recipe(tmp_path / "recipe.yaml", tones, changes)
 
 
 @pytest.fixture

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ray.cluster_utils import Cluster
 
 from tests.integration import recording_task
 from tests.integration.driver_process import RayHead, Run
 from tests.integration.forked_process import ForkedProcess
 from tests.integration.ray_cluster import ray_cluster
-from tests.trainers.synthetic import content
+from tests.integration.training_trees import write_recipe
 from trainers.distributed.preemption_agent import Raylet, drain
 from trainers.distributed.preemption_notices import Notice
 from trainers.run_folder.journal import Resize
@@ -29,24 +28,16 @@ def recipe(tones: Path, tmp_path: Path) -> Path:
     """Dropout, and a global batch that no number of workers but one divides."""
     changes: dict[str, Any] = {
         "run.max_failures": 0,
-        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
-        "data.cache_dir": str(tmp_path / "prepared"),
-        "model.dropout": 0.2,
         "checkpoint.num_to_keep": None,
         "training.max_steps": 60,
         "training.save_steps": 20,
-        "training.eval_steps": 20,
         "training.logging_steps": 5,
-        "training.learning_rate": 1e-3,
         "training.per_device_train_batch_size": 3,
         "training.global_batch_size": 7,
-        "training.generation_max_length": 8,
         "scaling.num_workers": 2,
         "scaling.resources_per_worker": {"CPU": 1, **SLOT},
     }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content(changes)))
-    return path
+    return write_recipe(tmp_path / "recipe.yaml", tones, changes)
 
 
 class RecordedRun(Run):

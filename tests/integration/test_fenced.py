@@ -11,13 +11,12 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from tests.integration.driver_process import TIMEOUT_S, RayHead
 from tests.integration.forked_process import ForkedProcess
 from tests.integration.slow_task import main as slow_main
+from tests.integration.training_trees import write_recipe
 from tests.s3 import FaultProxy
-from tests.trainers.synthetic import content
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.errors import FencedError
 from trainers.main import main
@@ -40,22 +39,14 @@ SLOW_S = 0.1
 def recipe(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model with dropout."""
     folder = tmp_path_factory.mktemp("fenced")
-    changes: dict[str, Any] = {
-        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
-        "data.cache_dir": str(folder / "prepared"),
-        "model.dropout": 0.2,
+    changes = {
         "training.max_steps": MAX_STEPS,
         "training.save_steps": SAVE_STEPS,
-        "training.eval_steps": SAVE_STEPS,
         "training.logging_steps": 1,
-        "training.learning_rate": 1e-3,
         "training.per_device_train_batch_size": 4,
-        "training.generation_max_length": 8,
         "training.report_to": [],
     }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content(changes)))
-    return path
+    return write_recipe(folder / "recipe.yaml", tones, changes)
 
 
 @dataclass

@@ -80,7 +80,9 @@ def test_a_lost_node_costs_no_retry_and_the_run_goes_on_when_there_is_another(
         second = cluster.add_node(num_cpus=2, resources={"second": 2})
         workspace = Workspace(tmp_path, head.dashboard, QueuesConfig())
         drive = ControllerDriver(workspace)
+        # The attempt could start its workers again, but would wait for room as long as there is no other node.
         sets = ["scaling.resources_per_worker={CPU: 1, second: 1}", "training.max_steps=60", "job.max_retries=0"]
+        sets.append("run.max_failures=3")
         workspace.submit(training_tree, "node", sets, recipe="recipe.yaml")
         drive.until_step("node", 13)
         cluster.remove_node(second, allow_graceful=False)

@@ -20,6 +20,17 @@ from trainers.errors import ResourceError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-c", "import sys; from jobs.cli import main; sys.exit(main())"]
+# What an idle stop knows of jobs within a second.
+COUNT = """
+import sys
+from pathlib import Path
+from jobs.clusters import ray_private
+from jobs.clusters.idle_stop import working_jobs
+
+ray_private.RESPONSE_TIMEOUT_S = 1.0
+print(working_jobs(sys.argv[1], Path(sys.argv[2])))
+"""
+DASHBOARD = "ray/dashboard/dashboard.py"
 RAY = Path(sys.executable).parent / "ray"
 
 
@@ -136,6 +147,16 @@ def test_a_cluster_with_a_working_job_is_not_ended_by_accident(user: User) -> No
     assert "jobs run on local (sleeps)" in user.run("cluster", "down", code=22)
     folder = user.record.folder
     assert folder is not None
+    (hung,) = [process for process in processes_of(folder) if DASHBOARD in " ".join(process.cmdline())]
+    hung.suspend()
+    try:
+        count = [sys.executable, "-c", COUNT, str(dashboard), str(folder)]
+        done = subprocess.run(
+            count, env={**user.environment, **variables}, cwd=REPOSITORY, capture_output=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == b"1", "an idle stop asks the control store where the dashboard hangs"
+    finally:
+        hung.resume()
     shown = user.run("cluster", "down", "--force")
     assert processes_of(folder) == []
     assert not folder.exists()

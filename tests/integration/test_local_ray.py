@@ -26,8 +26,24 @@ from trainers.distributed.ray_connection import connected
 with connected(config({})):
     print(ray.get(ray.remote(lambda: os.environ.get("RAY_AUTH_TOKEN", "none")).remote()))
 """
+# The same, and what Ray Train's tab of the dashboard shows of a training; its worker needs no torch.
+TAB = """
+import json, os, sys, urllib.request
+import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from tests.trainers.synthetic import config
+from trainers.distributed.ray_connection import connected
 
-
+with connected(config({})):
+    named = RunConfig(name="mine", storage_path=sys.argv[1])
+    DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=1), run_config=named).fit()
+    url = f"http://{ray._private.worker.get_dashboard_url()}/api/train/v2/runs/v1"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"})
+    print(ray.get(ray.remote(lambda: os.environ.get("RAY_AUTH_TOKEN", "none")).remote()))
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        print([(run["name"], run["status"]) for run in json.load(answer)["train_runs"]])
+"""
 JOIN = """
 import ray
 from tests.trainers.synthetic import config
@@ -65,17 +81,18 @@ def started_in(home: Path) -> str:
     return printed_by(TRAIN, HOME=str(home))
 
 
-def test_a_local_ray_writes_no_token_for_others_to_find(tmp_path: Path) -> None:
-    token = started_in(tmp_path)
+def test_a_local_ray_shows_its_trainings_and_writes_no_token_for_others_to_find(tmp_path: Path) -> None:
+    token, runs = printed_by(TAB, str(tmp_path / "runs"), HOME=str(tmp_path)).splitlines()[-2:]
     # The Ray is closed to others all the same.
     assert len(token) == 64
     assert not (tmp_path / ".ray").exists()
+    assert runs == "[('mine', 'FINISHED')]"
 
 
-def printed_by(script: str, **added: str) -> str:
+def printed_by(script: str, *arguments: str, **added: str) -> str:
     """What a Python process prints that knows no Ray but by the variables that are added."""
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script, *arguments],
         env=environment(**added),
         cwd=REPOSITORY,
         capture_output=True,

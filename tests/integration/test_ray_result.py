@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ray.train import Result
 
 from tests.integration.driver_process import RayHead, Run
+from tests.integration.training_trees import write_recipe
 from tests.s3 import FaultProxy
-from tests.trainers.synthetic import content
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, POINTER, RAY, RunFolder
 
 MAX_STEPS, SAVE_STEPS, NUM_TO_KEEP = 24, 4, 2
@@ -22,21 +21,15 @@ SETS = ("scaling.num_workers=2", "run.max_failures=20", f"checkpoint.num_to_keep
 def recipe(tones: Path, tmp_path: Path) -> Path:
     """A small model with dropout, whose scores move from checkpoint to checkpoint."""
     changes: dict[str, Any] = {
-        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation")},
-        "data.cache_dir": str(tmp_path / "prepared"),
-        "model.dropout": 0.2,
+        "data.test": None,
         "training.max_steps": MAX_STEPS,
         "training.save_steps": SAVE_STEPS,
-        "training.eval_steps": SAVE_STEPS,
         "training.logging_steps": 1,
         "training.learning_rate": 1e-2,
         "training.per_device_train_batch_size": 4,
-        "training.generation_max_length": 8,
         "training.report_to": [],
     }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content(changes)))
-    return path
+    return write_recipe(tmp_path / "recipe.yaml", tones, changes)
 
 
 def test_on_a_folder_after_a_killed_worker_and_a_killed_driver(ray_head: RayHead, recipe: Path, tmp_path: Path) -> None:

@@ -5,15 +5,13 @@ import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from tests.integration.driver_process import RayHead, Run
+from tests.integration.training_trees import write_recipe
 from tests.s3 import FaultProxy
-from tests.trainers.synthetic import content
 from trainers.run_folder.layout import CHECKPOINTS
 
 MAX_STEPS, SAVE_STEPS = 100, 10
@@ -37,27 +35,19 @@ KILLS = (
 @pytest.fixture
 def recipe(tones: Path, tmp_path: Path) -> Path:
     """Dropout, accumulation and gradient checkpointing, all that could draw or add in another order."""
-    changes: dict[str, Any] = {
+    changes = {
         "run.max_failures": 20,
-        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
-        "data.cache_dir": str(tmp_path / "prepared"),
         "model.d_model": 32,
         "model.encoder_layers": 2,
-        "model.dropout": 0.2,
         "model.attention_dropout": 0.1,
         "training.max_steps": MAX_STEPS,
         "training.save_steps": SAVE_STEPS,
-        "training.eval_steps": SAVE_STEPS,
         "training.logging_steps": 1,
-        "training.learning_rate": 1e-3,
         "training.per_device_train_batch_size": 4,
         "training.gradient_accumulation_steps": 2,
         "training.gradient_checkpointing": True,
-        "training.generation_max_length": 8,
     }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content(changes)))
-    return path
+    return write_recipe(tmp_path / "recipe.yaml", tones, changes)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Tones to learn from, and repositories whose task.py trains on them for real."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,27 @@ def write_tones(folder: Path) -> Path:
         durations_s = [0.3 + 0.07 * (number * 7 % 11) for number in range(count)]
         write_corpus(folder, texts, durations_s=durations_s, name=name)
     return folder
+
+
+def write_recipe(path: Path, tones: Path, changes: Mapping[str, Any]) -> Path:
+    """Writes the recipe of a small model with dropout, by which a repeated step that differs shows; gives its path.
+
+    Args:
+        path: Where; what is prepared is kept beside it.
+        tones: What is learned from.
+        changes: By dotted names, `training.save_steps` among them, at which it is scored, too.
+    """
+    recipe: dict[str, Any] = {
+        "data": {split: str(tones / f"{split}.csv") for split, _ in SPLITS},
+        "data.cache_dir": str(path.parent / "prepared"),
+        "model.dropout": 0.2,
+        "training.eval_steps": changes["training.save_steps"],
+        "training.learning_rate": 1e-3,
+        "training.generation_max_length": 8,
+        **changes,
+    }
+    path.write_text(yaml.safe_dump(content(recipe)))
+    return path
 
 
 def write_training_tree(tree: Path, tones: Path, prepared: str, **changes: Any) -> Path:

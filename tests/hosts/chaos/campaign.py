@@ -1,0 +1,220 @@
+"""A seeded campaign of failures: `python -m tests.hosts.chaos.campaign --seed 7 --failures 50 --record FILE`.
+
+One run after another goes through the service while a random failure hits a random part of the cluster at a random
+moment of the training, again and again. What happened is recorded for `check_record`.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+
+from jobs.lifecycle import RunState
+from tests.hosts.chaos import check_record
+from tests.hosts.network import why_not
+from tests.hosts.ray_hosts import RayHosts, ray_hosts
+from tests.hosts.runs import MAX_STEPS, HostRuns, entries_of, folder_of, journal_of, last_checkpoint, weights_of
+from tests.integration.training_trees import write_tones
+
+CALM = "chaos-calm"
+# Of an outage, at least and at most. Seconds.
+OUTAGE_S = (2.0, 20.0)
+# The longest wait from the start of an attempt to a failure. Seconds.
+MOMENT_S = 25.0
+# Failures have more retries than a user would give.
+RETRIES = "job.max_retries=50"
+END_TIMEOUT_S = 1200.0
+
+
+class Campaign:
+    """Failures, and the runs that they hit."""
+
+    def __init__(self, hosts: RayHosts, runs: HostRuns, seed: int, record: Path):
+        """Starts the record; does nothing yet."""
+        self._hosts, self._runs, self._chance, self._record = hosts, runs, random.Random(seed), record
+        self._started = time.monotonic()
+        self._seen: set[tuple[str, tuple[int, ...]]] = set()
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text("")
+
+    def run(self, seed: int, failures: int) -> None:
+        """Runs a calm run, then others until there were so many failures; records the ends."""
+        self._runs.submit(CALM)
+        self._end(CALM)
+        scored = scores_of(self._hosts, CALM)
+        self.write("campaign", seed=seed, failures=failures, scored=scored)
+        done = 0
+        names: list[str] = []
+        while done < failures:
+            name = f"chaos-{len(names):02}"
+            names.append(name)
+            self._runs.submit(name, RETRIES)
+            for _ in range(self._chance.randint(1, 3)):
+                if done < failures and self._wait_for_a_moment(name):
+                    done += self._fail(name, done + 1)
+            self._end(name)
+        for name in names:
+            self.write("run", **self._describe(name))
+        requests = [item for item in self._hosts.storage_requests() if "/checkpoints/checkpoint-" in item[1]]
+        self.write("storage", requests=requests)
+
+    def write(self, kind: str, **content: Any) -> None:
+        """Adds a line to the record."""
+        with self._record.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, **content}) + "\n")
+
+    def _wait_for_a_moment(self, name: str) -> bool:
+        """Waits into the run's training; False where the run ended before."""
+        step = self._chance.randint(1, MAX_STEPS - 1)
+        end = time.monotonic() + self._chance.uniform(0.0, MOMENT_S)
+
+        def reached() -> bool:
+            self._look()
+            self._runs.drive.skip_backoff(name)
+            run = self._runs.workspace.ledger.run(name)
+            at = run.progress.step or 0 if run.progress is not None else 0
+            return run.state.ended or (run.state.holding and (at >= step or time.monotonic() > end))
+
+        self._runs.drive.until(reached, f"moment for a failure of {name}")
+        return not self._runs.workspace.ledger.run(name).state.ended
+
+    def _fail(self, name: str, number: int) -> bool:
+        """Makes a failure; False where there was nothing that it could hit, such as a worker before there are any."""
+        kind = self._chance.choice(sorted(FAILURES))
+        at_s = round(time.monotonic() - self._started, 1)
+        if not FAILURES[kind](self, self._chance.uniform(*OUTAGE_S)):
+            return False
+        self.write("failure", number=number, name=kind, run=name, at_s=at_s)
+        print(f"{at_s:7.1f} s  {number:2}  {name}: {kind}", flush=True)
+        return True
+
+    def kill_a_host(self, _: float) -> bool:
+        """All processes of a worker host; the head starts Ray there again."""
+        return self._chance.choice(self._hosts.workers).kill() > 0
+
+    def kill_a_worker(self, _: float) -> bool:
+        """A training worker."""
+        return self._chance.choice(self._hosts.workers).kill("TrainWorker") > 0
+
+    def kill_the_driver(self, _: float) -> bool:
+        """The entrypoint."""
+        return self._hosts.head.kill("task.py") > 0
+
+    def kill_the_head(self, _: float) -> bool:
+        """All processes of the head, which is then started again by hand."""
+        killed = self._hosts.head.kill() > 0
+        self._hosts.up()
+        return killed
+
+    def cut_a_host_off(self, outage_s: float) -> bool:
+        """A worker host is without network for a while."""
+        with self._chance.choice(self._hosts.workers).unplugged():
+            self._pass(outage_s)
+        return True
+
+    def cut_the_storage_off(self, outage_s: float) -> bool:
+        """The storage is without network for a while."""
+        with self._hosts.storage.unplugged():
+            time.sleep(outage_s)
+        return True
+
+    def _pass(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self._runs.drive.until(lambda: time.monotonic() > end, "end of an outage")
+
+    def _end(self, name: str) -> None:
+        def ended() -> bool:
+            self._look()
+            self._runs.drive.skip_backoff(name)
+            return self._runs.workspace.ledger.run(name).state.ended
+
+        self._runs.drive.until(ended, f"end of {name}", timeout_s=END_TIMEOUT_S)
+
+    def _look(self) -> None:
+        """Records which attempts' drivers are alive now, where that has changed."""
+        alive: dict[str, set[int]] = {}
+        for process in self._hosts.head.named("task.py --attempt"):
+            try:
+                words, name = process.cmdline(), json.loads(process.environ()["RAYSCRIBE_CONFIG"])["run"]["name"]
+            except (psutil.Error, KeyError):
+                continue
+            if words[0].endswith("python"):
+                alive.setdefault(name, set()).add(int(words[words.index("--attempt") + 1]))
+        for name, attempts in alive.items():
+            seen = (name, tuple(sorted(attempts)))
+            if seen not in self._seen:
+                self._seen.add(seen)
+                self.write("drivers", run=name, attempts=seen[1])
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        run, ledger = self._runs.workspace.ledger.run(name), self._runs.workspace.ledger
+        state = journal_of(self._hosts, name).read()
+        journal = [{"entry": item["kind"], "attempt": attempt_of(item)} for item in entries_of(self._hosts, name)]
+        succeeded = run.state == RunState.SUCCEEDED
+        return {
+            "run": name,
+            "state": str(run.state),
+            "reason": run.reason,
+            "causes": [str(item.cause) for item in ledger.attempts(name)],
+            "weights": weights_of(last_checkpoint(self._hosts, name)) if state.checkpoints else None,
+            "undisturbed": weights_of(last_checkpoint(self._hosts, CALM)),
+            "finished": state.finished is not None,
+            "journal": journal,
+            "scores": scores_of(self._hosts, name) if succeeded else [],
+        }
+
+
+def attempt_of(entry: dict[str, Any]) -> int | None:
+    """The attempt that wrote an entry of a journal; None where it does not say."""
+    # Not a checkpoint's own, which a later attempt may have uploaded for a killed one.
+    found = entry.get("attempt")
+    return int(found) if found is not None else None
+
+
+def scores_of(hosts: RayHosts, name: str) -> list[str]:
+    """The ids of the rows of the test set that a run has scored, in the order of its file."""
+    content = folder_of(hosts, name).storage.read_bytes("evaluation/test.jsonl")
+    return [json.loads(line)["id"] for line in content.splitlines()]
+
+
+FAILURES: dict[str, Callable[[Campaign, float], bool]] = {
+    "kill a host": Campaign.kill_a_host,
+    "kill a worker": Campaign.kill_a_worker,
+    "kill the driver": Campaign.kill_the_driver,
+    "kill the head": Campaign.kill_the_head,
+    "cut a host off": Campaign.cut_a_host_off,
+    "cut the storage off": Campaign.cut_the_storage_off,
+}
+
+
+def main() -> int:
+    """Runs a campaign on hosts of its own, and checks its record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--failures", type=int, default=50)
+    parser.add_argument("--record", type=Path, default=Path("build/chaos.jsonl"))
+    given = parser.parse_args()
+    if (reason := why_not()) is not None:
+        print(reason, file=sys.stderr)
+        return 2
+    print(f"seed {given.seed} · {given.failures} failures · record {given.record}", flush=True)
+    with TemporaryDirectory(prefix="rs-chaos-", dir="/tmp") as name:
+        folder = Path(name)
+        with ray_hosts(folder, write_tones(folder / "tones")) as hosts:
+            hosts.up()
+            runs = HostRuns(hosts, folder / "service")
+            Campaign(hosts, runs, given.seed, given.record).run(given.seed, given.failures)
+            runs.close()
+            hosts.down()
+    return check_record.main(str(given.record))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Trainings on the hosts' cluster whose workers write down what they read, each on its own host."""
+
+import shutil
+from pathlib import Path
+
+from tests.hosts.ray_hosts import RayHosts
+from tests.hosts.runs import HostRuns
+from tests.integration import recording_task
+
+# On each host.
+LINES = "/tmp/lines"
+TASK = f"""import sys
+from recording_task import main
+
+if __name__ == "__main__":
+    sys.exit(main(["{LINES}", *sys.argv[1:]]))
+"""
+
+
+class RecordedRuns(HostRuns):
+    """Runs that take time for each step until they are told to hurry."""
+
+    def __init__(self, hosts: RayHosts, folder: Path):
+        """Clears what earlier ones have written."""
+        super().__init__(hosts, folder)
+        self._folder = folder
+        shutil.copy(recording_task.__file__, self.tree)
+        (self.tree / "task.py").write_text(TASK)
+        for host in hosts.workers:
+            host.run("rm", "-rf", LINES)
+            host.run("mkdir", LINES)
+
+    def hurry(self) -> None:
+        """From now on steps take no longer than they need."""
+        for host in self.hosts.workers:
+            host.run("touch", f"{LINES}/{recording_task.HURRY}")
+
+    def recorded(self) -> dict[int, tuple[int, list[int]]]:
+        """See `recording_task.recorded`."""
+        gathered = self._folder / "lines"
+        for host in self.hosts.workers:
+            shutil.copytree(f"/proc/{host.init_pid}/root{LINES}", gathered, dirs_exist_ok=True)
+        return recording_task.recorded(gathered)
