@@ -37,7 +37,14 @@ class RecordedRuns(HostRuns):
 
     def recorded(self) -> dict[int, tuple[int, list[int]]]:
         """See `recording_task.recorded`."""
+        return recording_task.recorded(self._lines())
+
+    def trained_twice(self) -> list[int]:
+        """See `recording_task.trained_twice`."""
+        return recording_task.trained_twice(self._lines())
+
+    def _lines(self) -> Path:
         gathered = self._folder / "lines"
         for host in self.hosts.workers:
             shutil.copytree(f"/proc/{host.init_pid}/root{LINES}", gathered, dirs_exist_ok=True)
-        return recording_task.recorded(gathered)
+        return gathered

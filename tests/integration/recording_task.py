@@ -35,6 +35,10 @@ class Recorder(TrainerCallback):
 
         ClipReader.read = reading  # type: ignore[method-assign, assignment]
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forgets what was read for the score that the checkpoint lacked."""
+        self._read.clear()
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Takes its time."""
         end = time.monotonic() + STEP_S
@@ -86,12 +90,7 @@ def recorded(folder: Path) -> dict[int, tuple[int, list[int]]]:
 
     Steps that another group trained once more count as that one did them. All must have read what the plan says.
     """
-    lines = [
-        json.loads(line)
-        for path in sorted(folder.glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-        if line.endswith("}")
-    ]
+    lines = lines_of(folder)
     last = {line["step"]: line["group"] for line in lines}
     found: dict[int, tuple[int, list[int]]] = {}
     for step, group in sorted(last.items()):
@@ -101,3 +100,21 @@ def recorded(folder: Path) -> dict[int, tuple[int, list[int]]]:
         assert all(sorted(line["plan"]) == read for line in own), f"step {step}: {read}, not the plan's"
         found[step] = own[0]["size"], read
     return found
+
+
+def trained_twice(folder: Path) -> list[int]:
+    """The steps that more than one worker group trained."""
+    groups: dict[int, set[int]] = {}
+    for line in lines_of(folder):
+        groups.setdefault(line["step"], set()).add(line["group"])
+    return sorted(step for step, found in groups.items() if len(found) > 1)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """All whole lines that ranks wrote."""
+    return [
+        json.loads(line)
+        for path in sorted(folder.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+        if line.endswith("}")
+    ]
