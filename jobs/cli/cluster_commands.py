@@ -180,7 +180,7 @@ def _name_runs(record: "ClusterRecord", service: str | None) -> None:
                 page = session.operations.runs(UNFINISHED, limit=PAGE, cursor=cursor)
                 cursor, more = page.next_cursor, page.next_cursor is not None
                 by_name += [run.id for run in page.runs if run.address == cluster_address(record.name)]
-                by_url += [run.id for run in page.runs if run.address == record.dashboard]
+                by_url += [run.id for run in page.runs if record.has_dashboard_at(run.address)]
     except RayscribeError as error:
         # Of the user's own files, too, such as queues.yaml: none keeps a cluster that is paid for.
         say(f"it is not known which runs are meant for {record.name}: {error}")

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from jobs.addresses import cluster_address
 from jobs.clusters.remembered.cluster_record import read_record, record_at
+from jobs.clusters.remembered.reach import reach
 from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
 
@@ -95,6 +97,7 @@ def _joined(address: str | None, cluster: str | None) -> str | None:
 
     Raises:
         ConfigError: the cluster is elsewhere, and drivers join from within it.
+        ClusterError: it is not up yet, or has ended: at its port somebody else may listen.
     """
     if address is not None and cluster is not None:
         raise ConfigError("--address and --cluster both name a cluster: keep one")
@@ -102,11 +105,12 @@ def _joined(address: str | None, cluster: str | None) -> str | None:
     record = read_record(cluster) if cluster is not None else record_at(named) if named else None
     if record is None:
         return address
-    if record.address is None:
+    if record.kind == "ray-up":
         raise ConfigError(
             f"cluster {record.name} is elsewhere, and training joins a Ray of this host only: submit it as a job "
             f"(rayscribe submit RECIPE --cluster {record.name})"
         )
+    reach(cluster_address(record.name))
     # Those of the environment are of another cluster, and Ray takes the first before the second.
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.token_path)}

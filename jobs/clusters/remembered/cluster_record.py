@@ -96,6 +96,11 @@ class ClusterRecord(BaseModel):
         """The key of its head."""
         return clusters_folder() / f"{self.name}.known_hosts"
 
+    def has_dashboard_at(self, address: str) -> bool:
+        """Whether a URL is that of its dashboard, by whatever name of loopback."""
+        port = _loopback_port(address)
+        return port is not None and port == _loopback_port(self.dashboard or "")
+
     def write(self) -> None:
         """Remembers it."""
         write_private(clusters_folder() / f"{self.name}.json", self.model_dump_json(indent=2))

@@ -9,6 +9,7 @@ import pytest
 from jobs.cli.train import _joined
 from jobs.clusters.remembered.cluster_record import ClusterRecord, ensure_token, token_path
 from jobs.clusters.remembered.reach import reach
+from jobs.errors import ClusterGoneError
 from tests.jobs.control_store import living_ray
 
 URL, ADDRESS = "http://127.0.0.1:20001", "127.0.0.1:20000"
@@ -24,6 +25,7 @@ def other_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     folder = tmp_path / "ray"
     ClusterRecord(name="mine", kind="local", created_s=1.0, dashboard=URL, address=ADDRESS, folder=folder).write()
+    ensure_token("mine")
 
 
 @pytest.fixture
@@ -58,15 +60,19 @@ def test_a_url_in_the_environment_is_that_of_a_cluster_by_any_name_of_loopback(m
 
 @pytest.mark.usefixtures("lives")
 def test_its_token_goes_only_to_where_its_dashboard_listens() -> None:
-    ensure_token("mine")
     found = reach("http://localhost:20001")
     assert found.url == URL and found.headers is not None and "Authorization" in found.headers
 
 
 def test_who_listens_where_a_cluster_has_ended_gets_no_token_of_it() -> None:
-    ensure_token("mine")
     assert reach(URL).headers is None
     assert _joined(URL, None) == URL
+    assert os.environ["RAY_AUTH_TOKEN"] == "another one's"
+
+
+def test_a_cluster_that_has_ended_is_not_joined_by_its_name() -> None:
+    with pytest.raises(ClusterGoneError, match="cluster://mine has ended; start it again"):
+        _joined(None, "mine")
     assert os.environ["RAY_AUTH_TOKEN"] == "another one's"
 
 
