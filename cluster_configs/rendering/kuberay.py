@@ -6,7 +6,14 @@ from typing import Any
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
-from cluster_configs.rendering.node_commands import AGENT, IN_BACKGROUND, METRICS_PORT, RAY_VERSION, STOP_VARIABLES
+from cluster_configs.rendering.node_commands import (
+    AGENT,
+    IN_BACKGROUND,
+    METRICS_PORT,
+    RAY_VERSION,
+    STOP_VARIABLES,
+    growth_variables,
+)
 from cluster_configs.rendering.pod_templates import (
     HEAD,
     INSTANCE,
@@ -167,7 +174,7 @@ def _cluster(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[
         for_job=for_job,
         container="ray-head",
         resources=requests(spec.head.cpus, spec.head.memory_gb),
-        variables=STOP_VARIABLES,
+        variables={**STOP_VARIABLES, **(growth_variables(spec) if autoscaled else {})},
         ports={"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "metrics": METRICS_PORT},
     )
     head["spec"]["automountServiceAccountToken"] = autoscaled

@@ -14,9 +14,12 @@ from cluster_configs.rendering.node_commands import (
     CLUSTER_VARIABLES,
     IN_BACKGROUND,
     METRICS_PORT,
+    RESOURCE,
     STOP_VARIABLES,
     assignments,
     exports_of,
+    growth_variables,
+    resources_of,
     version_check,
 )
 from cluster_configs.rendering.target_parts import AwsPart, CloudPart, GcpPart, LocalPart, RayUpPart
@@ -40,8 +43,6 @@ HEAD_METRICS_PORTS = "44217 and 44227"
 # Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60).
 OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0"}
 MARKET_TYPE = "ray.io/market-type"
-# Ray's names of what it counts, by hardware.
-RESOURCE = {"cpu": "CPU", "cuda": "GPU", "rocm": "GPU", "hpu": "HPU"}
 # What `docker run` needs for a device; Ray itself adds --gpus where it finds NVIDIA's runtime.
 DEVICE_OPTIONS = {
     "cpu": [],
@@ -124,7 +125,7 @@ def _node_types(spec: ClusterSpec, part: RayUpPart) -> dict[str, Any]:
         found[name] = {
             "min_workers": pool.min if pool else 0,
             "max_workers": pool.max if pool else 0,
-            "resources": _resources(pool) if pool else {"CPU": spec.head.ray_cpus},
+            "resources": resources_of(pool) if pool else {"CPU": spec.head.ray_cpus},
             "labels": _labels(name, pool),
             "node_config": config,
         }
@@ -134,10 +135,6 @@ def _node_types(spec: ClusterSpec, part: RayUpPart) -> dict[str, Any]:
 def _gcp(part: RayUpPart) -> GcpPart:
     assert isinstance(part, GcpPart)
     return part
-
-
-def _resources(pool: PoolPart) -> dict[str, int]:
-    return {"CPU": pool.cpus, **({RESOURCE[pool.hardware]: pool.accelerators} if pool.accelerators else {})}
 
 
 def _labels(name: str, pool: PoolPart | None) -> dict[str, str]:
@@ -199,8 +196,8 @@ def _start_head(spec: ClusterSpec, part: RayUpPart) -> str:
         options |= {"node-ip-address": part.head_ip, "num-cpus": spec.head.ray_cpus, "num-gpus": 0}
         options["labels"] = _joined({"pool": HEAD})
     options["autoscaling-config"] = "~/ray_bootstrap_config.yaml"
-    own_hosts = OWN_HOSTS_VARIABLES if isinstance(part, LocalPart) else {}
-    variables = assignments({**CLUSTER_VARIABLES, **STOP_VARIABLES, **own_hosts})
+    own = OWN_HOSTS_VARIABLES if isinstance(part, LocalPart) else growth_variables(spec)
+    variables = assignments({**CLUSTER_VARIABLES, **STOP_VARIABLES, **own})
     return f"export {variables}; ulimit -n 65536; ray start --head {_options(options)}"
 
 

@@ -1,6 +1,5 @@
 """rayscribe serve, token: run the service and manage its users' tokens."""
 
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from jobs.addresses import cluster_address
 from jobs.cli.connect import JsonOption
 from jobs.cli.output import as_json, clock
 from jobs.paths import default_database, home
+from trainers.config.submitted import read_growth
 from trainers.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
@@ -87,17 +87,16 @@ def growth_of(texts: Sequence[str], addresses: Sequence[str]) -> dict[str, dict[
     growth: dict[str, dict[str, float]] = {}
     for text in texts:
         amount, _, url = text.partition("@")
-        name, _, value = (part.strip() for part in amount.partition("="))
         try:
-            maximum = float(value)
-        except ValueError:
-            maximum = math.nan
-        if not name or not 0 <= maximum < math.inf:
-            raise ConfigError(f"--grows-to {text}: write it as NAME=NUMBER or NAME=NUMBER@URL, e.g. --grows-to GPU=16")
+            growth_of_one = read_growth(amount)
+        except ConfigError:
+            raise ConfigError(
+                f"--grows-to {text}: write it as NAME=NUMBER or NAME=NUMBER@URL, e.g. --grows-to GPU=16"
+            ) from None
         target = url.rstrip("/") or served[0]
         if target not in served:
             raise ConfigError(f"--grows-to {text}: {url} is not one of the clusters {', '.join(served)} (--address)")
-        growth.setdefault(target, {})[name] = maximum
+        growth.setdefault(target, {}).update(growth_of_one)
     return growth
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 from jobs.addresses import cluster_name
 from jobs.clusters.cluster import Cluster, JobInfo
 from jobs.clusters.ray_jobs import RayJobs
+from jobs.clusters.remembered.growth import growth_of
 from jobs.errors import ClusterError
 from jobs.scheduler.policy import Capacity
 from jobs.submission.ray_request import SubmitRequest
@@ -65,13 +66,12 @@ class Clusters:
         Raises:
             ClusterError: it does not respond.
         """
-        return self._call(
-            address, lambda cluster: cluster.capacity(self._grows_to.get(address, {})), whole_cluster=True
-        )
+        return self._call(address, lambda cluster: cluster.capacity(self._growth(address)), whole_cluster=True)
 
     def submit(self, request: SubmitRequest) -> bool:
         """Starts an attempt; idempotent, see `RayJobs.submit`."""
-        return self._call(request.address, lambda cluster: cluster.submit(request))
+        told = request.growing_to(self._growth(request.address))
+        return self._call(request.address, lambda cluster: cluster.submit(told))
 
     def stop(self, address: str, submission_id: str) -> None:
         """Requests a job's end."""
@@ -84,6 +84,9 @@ class Clusters:
     def pending_bundles(self, address: str, ray_job_id: str) -> list[dict[str, float]]:
         """What a job waits for."""
         return self._call(address, lambda cluster: cluster.pending_bundles(ray_job_id)) if ray_job_id else []
+
+    def _growth(self, address: str) -> dict[str, float]:
+        return {**growth_of(address), **self._grows_to.get(address, {})}
 
     def _call(self, address: str, call: Callable[[Cluster], Result], *, whole_cluster: bool = False) -> Result:
         """Calls a cluster, unless it is paused.

@@ -3,8 +3,8 @@
 import math
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import yaml
 
@@ -13,7 +13,7 @@ from jobs.submission.job_spec import JobPart
 from jobs.submission.stop_grace import stop_grace_s
 from runtime_env.build import build_runtime_env
 from runtime_env.install_script import wrap_entrypoint
-from trainers.config.submitted import CONFIG_VARIABLE, config_text
+from trainers.config.submitted import CONFIG_VARIABLE, GROWTH_VARIABLE, config_text, growth_text
 
 METADATA_UID = "rayscribe_run_uid"
 
@@ -41,6 +41,17 @@ class SubmitRequest:
     gang: Gang
     run_folder: str
     resume: str
+
+    def growing_to(self, growth: Mapping[str, float]) -> Self:
+        """The same on a cluster whose autoscaler may add nodes, of which the job is told.
+
+        Args:
+            growth: The most that the cluster can have of each logical resource; empty where it does not grow.
+        """
+        if not growth:
+            return self
+        variables = {GROWTH_VARIABLE: growth_text(growth), **self.runtime_env.get("env_vars", {})}
+        return replace(self, runtime_env={**self.runtime_env, "env_vars": variables})
 
     def content(self) -> dict[str, Any]:
         """The whole request, for people and programs."""

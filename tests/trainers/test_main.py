@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import yaml
 
 from tests.trainers.synthetic import config, content, speechlike, write_corpus, write_recording, write_rows
@@ -14,6 +15,7 @@ from trainers.errors import ResourceError
 from trainers.main import main
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.pipeline.demo_run import NOTICE
+from trainers.pipeline.regrouping import LostRoom
 
 TASK = Path(__file__).parents[2] / "task.py"
 FEW_WORDS = ["one two", "three", "four five six"]
@@ -348,6 +350,21 @@ class TestCapacity:
     def test_what_fits_is_taken(self, workers: Any) -> None:
         changes = {"scaling.num_workers": workers, "scaling.use_gpu": True, "training.global_batch_size": 8}
         ray_connection.check_capacity(config(changes))
+
+
+def test_a_cluster_whose_pools_are_empty_holds_what_its_head_says_it_grows_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = {"CPU": 4.0, "node:__internal_head__": 1.0}
+    monkeypatch.setattr(ray, "cluster_resources", lambda: head)
+    monkeypatch.setattr(ray_connection, "node_resources", lambda: {"head": head})
+    four = config({"scaling.num_workers": 4, "scaling.use_gpu": True, "scaling.resources_per_worker": {"GPU": 4}})
+    monkeypatch.delenv("RAYSCRIBE_GROWS_TO", raising=False)
+    with pytest.raises(ResourceError, match="export RAYSCRIBE_GROWS_TO=GPU="):
+        ray_connection.check_capacity(four)
+    assert LostRoom(four.scaling).is_gone(ray_connection.lasting_resources(set()), 0) is False
+    monkeypatch.setenv("RAYSCRIBE_GROWS_TO", "CPU=544,GPU=16")
+    ray_connection.check_capacity(four)
+    room = LostRoom(four.scaling)
+    assert not any(room.is_gone(ray_connection.lasting_resources(set()), now) for now in (0.0, 1000.0))
 
 
 def test_an_interrupted_command_says_how_it_goes_on(

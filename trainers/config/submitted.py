@@ -1,10 +1,11 @@
-"""A submitted config on its way to the node: one JSON text, in one environment variable of the Ray job.
+"""What a job is told by environment variables: its config, as one JSON text, and what its cluster can grow to.
 
-The text is what the ledger stores, byte for byte. On the node only `${NAME}` of variables that the job brings and paths
-relative to the package are resolved.
+The text of the config is what the ledger stores, byte for byte. On the node only `${NAME}` of variables that the job
+brings and paths relative to the package are resolved.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
 CONFIG_VARIABLE = "RAYSCRIBE_CONFIG"
+# Of the head of a cluster and of its jobs: `CPU=64,GPU=16`. Ray has no call for what its autoscaler may add.
+GROWTH_VARIABLE = "RAYSCRIBE_GROWS_TO"
 # What the client overrode, in the package. A record: nothing reads values from it.
 OVERRIDES_RECORD = ".rayscribe/overrides.yaml"
 
@@ -61,6 +64,33 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> TrainCo
     refuse([*missing, *problems], CONFIG_VARIABLE)
     assert config is not None
     return make_paths_absolute(config, working_dir)
+
+
+def growth_text(growth: Mapping[str, float]) -> str:
+    """The value of GROWTH_VARIABLE.
+
+    Args:
+        growth: The most that the cluster can have of each logical resource.
+    """
+    return ",".join(f"{name}={most:g}" for name, most in sorted(growth.items()))
+
+
+def read_growth(text: str) -> dict[str, float]:
+    """The most that the cluster can have of each logical resource, from such a value; empty where it does not grow.
+
+    Raises:
+        ConfigError: it has another form.
+    """
+    growth = {}
+    for item in filter(None, text.split(",")):
+        name, _, value = (part.strip() for part in item.partition("="))
+        try:
+            growth[name] = float(value)
+        except ValueError:
+            growth[name] = math.nan
+        if not name or not 0 <= growth[name] < math.inf:
+            raise ConfigError(f"{item!r} is not what a cluster grows to: write NAME=NUMBER, e.g. GPU=16")
+    return growth
 
 
 def write_record(overrides: list[str]) -> bytes:

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.config.schema import TrainConfig
+from trainers.config.submitted import GROWTH_VARIABLE, read_growth
 from trainers.distributed.coordinator import Coordinator, EndRequest, WorkerUpdate
 from trainers.distributed.local_ray import LOOPBACK, LocalRay, gcs_address_at, is_own_host, local_ray
 from trainers.errors import ConfigError, ResourceError
@@ -183,25 +184,20 @@ def check_capacity(config: TrainConfig) -> None:
             raise ResourceError(
                 f"{field} {part.min_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster has "
                 f"{held:g} and cannot grow beyond: set {field} to at most {fits}, "
-                f"lower scaling.resources_per_worker.{name}, or use a larger cluster"
+                f"lower scaling.resources_per_worker.{name}, or use a larger cluster; where an autoscaler adds nodes, "
+                f"say how many it may: export {GROWTH_VARIABLE}={name}=… before `ray start` of the head"
             )
 
 
 def largest_cluster() -> dict[str, float]:
     """Logical resources that the cluster has, or can grow to where an autoscaler runs."""
     now: dict[str, float] = ray.cluster_resources()
-    return {name: max(now.get(name, 0.0), limit) for name, limit in {**now, **_autoscaler_limits()}.items()}
+    return {name: max(now.get(name, 0.0), limit) for name, limit in {**now, **_growth()}.items()}
 
 
-def _autoscaler_limits() -> Mapping[str, float]:
-    """The most the autoscaler may grow the cluster to; empty without one. Ray has no public call for it."""
-    try:
-        from ray._private.state import state  # noqa: PLC0415
-
-        limits = state.get_max_resources_from_cluster_config()
-    except (ImportError, AttributeError):
-        return {}
-    return limits or {}
+def _growth() -> dict[str, float]:
+    """The most that the cluster can have, where its autoscaler may add nodes."""
+    return read_growth(os.environ.get(GROWTH_VARIABLE, ""))
 
 
 @contextlib.contextmanager
@@ -285,7 +281,7 @@ def free_resources() -> dict[str, dict[str, float]]:
 def lasting_resources(leaving: Set[str]) -> list[dict[str, float]]:
     """All that each node has which is not among those that leave, and as one more what an autoscaler can add."""
     nodes = [each for node, each in node_resources().items() if node not in leaving]
-    limits = _autoscaler_limits().items()
+    limits = _growth().items()
     return [*nodes, {name: limit - sum(node.get(name, 0.0) for node in nodes) for name, limit in limits}]
 
 

@@ -134,6 +134,8 @@ def test_kueue_gets_the_whole_gang_and_without_it_the_pools_grow() -> None:
     assert "kueue.x-k8s.io/queue-name" not in found["RayCluster"]["metadata"]["labels"]
     mounted = [pod["spec"]["automountServiceAccountToken"] for pod in pods_of(found)]
     assert mounted == [True, False, False], "the head's autoscaler alone"
+    variables = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "RAYSCRIBE_GROWS_TO", "value": "CPU=116,GPU=8"} in variables
 
 
 def test_devices_have_the_names_of_their_hardware() -> None:

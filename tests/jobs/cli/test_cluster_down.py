@@ -88,7 +88,9 @@ def test_runs_that_have_not_ended_are_named_before_their_cluster_ends(
     said = capsys.readouterr().err
     assert "runs that have not ended are meant for old: run-0; once it is down they wait" in said
     assert "rayscribe stop RUN" in said
-    assert f"meant for {url}, not for old by name: run-3, run-2; once it is down they wait for a Ray at that very" in said
+    assert (
+        f"meant for {url}, not for old by name: run-3, run-2; once it is down they wait for a Ray at that very" in said
+    )
     assert "submit them again with --cluster" in said
 
 

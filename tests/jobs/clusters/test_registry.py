@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -5,7 +6,11 @@ import pytest
 from jobs.clusters.cluster import JobInfo
 from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import MAX_PAUSE_S, PAUSE_S, Clusters
+from jobs.clusters.remembered.cluster_record import ClusterRecord
+from jobs.clusters.remembered.growth import growth_of
 from jobs.errors import ClusterError
+from jobs.submission.ray_request import SubmitRequest, build_request
+from tests.jobs.sample import sample_run
 
 
 class Slow(FakeCluster):
@@ -58,3 +63,55 @@ def test_one_job_without_a_log_says_nothing_of_the_others_unless_it_hung(hangs_s
         with pytest.raises(ClusterError, match="no answer"):
             clusters.log("http://a", "sr-a1")
     assert slow.asked == asked
+
+
+FILE = """
+head_node_type: head
+available_node_types:
+  head: {max_workers: 0, resources: {CPU: 2}}
+  data: {max_workers: 4, resources: {CPU: 16}}
+  spot: {max_workers: 8, resources: {CPU: 48, GPU: 4}}
+  unknown: {max_workers: 8}
+"""
+
+
+def test_jobs_are_told_what_a_cluster_of_a_cloud_can_grow_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
+    record = ClusterRecord(name="speech", kind="ray-up", created_s=1.0, provider="aws")
+    record.write()
+    record.config_path.write_text(FILE)
+    submitted: list[SubmitRequest] = []
+
+    class Empty(FakeCluster):
+        def submit(self, request: SubmitRequest) -> bool:
+            submitted.append(request)
+            return True
+
+    clusters = Clusters({"cluster://speech": {"TPU": 2.0}}, connect=lambda address: Empty())
+    largest = clusters.capacity("cluster://speech").can_grow_to
+    assert {name: largest[name] for name in ("CPU", "GPU", "TPU")} == {"CPU": 450.0, "GPU": 32.0, "TPU": 2.0}
+    for address in ("cluster://speech", "http://127.0.0.1:8265"):
+        clusters.submit(build_request(sample_run(address=address), 1, package="/packages/a.zip", resume="scratch"))
+    told, other = (request.runtime_env["env_vars"] for request in submitted)
+    assert told["RAYSCRIBE_GROWS_TO"] == "CPU=450,GPU=32,TPU=2"
+    assert "RAYSCRIBE_GROWS_TO" not in other
+
+
+@pytest.mark.parametrize("content", ["- a list", "available_node_types: {a: {max_workers: many}}", "{"])
+def test_a_file_that_says_nothing_of_its_nodes_promises_none(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
+    record = ClusterRecord(name="speech", kind="ray-up", created_s=1.0, provider="aws")
+    record.write()
+    assert growth_of("cluster://speech") == {}
+    record.config_path.write_text(content)
+    assert growth_of("cluster://speech") == {}
+
+
+def test_own_hosts_are_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
+    record = ClusterRecord(name="speech", kind="ray-up", created_s=1.0, provider="local")
+    record.write()
+    record.config_path.write_text(FILE)
+    assert growth_of("cluster://speech") == {}

@@ -1,0 +1,35 @@
+"""What a cluster that `ray up` started can grow to, from the file that it was started from."""
+
+import yaml
+
+from jobs.addresses import cluster_name
+from jobs.clusters.remembered.cluster_record import find_record
+
+
+def growth_of(address: str) -> dict[str, float]:
+    """The most that a cluster of a cloud can have of each logical resource.
+
+    The nodes that are there do not tell, since pools may be empty, and Ray has no call for it. Own hosts are all there.
+
+    Args:
+        address: Its URL, of which nothing is known, or cluster://NAME.
+
+    Returns:
+        The sum over all nodes that the file allows; without types of nodes whose resources it does not give, and empty
+        where the cluster was not started from this machine, or does not grow.
+    """
+    name = cluster_name(address)
+    record = find_record(name) if name is not None else None
+    if record is None or record.provider in (None, "local"):
+        return {}
+    try:
+        content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
+        nodes = content["available_node_types"].items()
+        most: dict[str, float] = {}
+        for kind, node in nodes:
+            count = 1 if kind == content["head_node_type"] else node.get("max_workers", 0)
+            for resource, each in node.get("resources", {}).items():
+                most[resource] = most.get(resource, 0.0) + float(count * each)
+    except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError):
+        return {}
+    return most
