@@ -13,7 +13,7 @@ LOGICAL_CPUS = 8
 # With many processes, or up to a limit that another's growth would reach.
 FILLING_MEMORY = ("test_fenced", "test_hurt_clusters")
 # Ray gives a node half a minute to register, which it needs where two of these start at once on two cores.
-OF_SEVERAL_NODES = ("test_elastic", "test_time_limits", "test_unauthenticated_calls")
+OF_SEVERAL_NODES = ("test_doubtful_nodes", "test_elastic", "test_time_limits", "test_unauthenticated_calls")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

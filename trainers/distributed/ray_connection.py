@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -276,6 +276,23 @@ def free_resources() -> dict[str, dict[str, float]]:
 
     free: dict[str, dict[str, float]] = state.available_resources_per_node()
     return free
+
+
+def have_reported(nodes: Iterable[str]) -> None:
+    """Has nodes report to the control store what is free on them, and does not wait for it.
+
+    A node reports changes: a task takes a little memory there, and gives it back.
+
+    Args:
+        nodes: Their ids.
+    """
+    task: Any = ray.remote(num_cpus=0, memory=2**20, max_retries=0)(_do_nothing)
+    for node in nodes:
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def lasting_resources(leaving: Set[str]) -> list[dict[str, float]]:

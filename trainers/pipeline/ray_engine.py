@@ -24,10 +24,12 @@ from trainers.distributed.ray_connection import (
     draining_nodes,
     driver_node_id,
     free_resources,
+    have_reported,
     kill_controller,
     lasting_resources,
     living_nodes,
     lost_nodes,
+    node_resources,
     open_coordinator,
     poll_coordinator,
     stop_requested,
@@ -35,7 +37,7 @@ from trainers.distributed.ray_connection import (
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import LostNodeError, LostWorkerError, RegroupError, StoppedError
 from trainers.pipeline.ray_configs import run_config, scaling_config, torch_config
-from trainers.pipeline.regrouping import LostRoom, Regrouping
+from trainers.pipeline.regrouping import DoubtfulNodes, LostRoom, Regrouping
 from trainers.pipeline.root_cause import (
     TooManyFailuresError,
     is_preemption,
@@ -183,6 +185,7 @@ class _Fit:
         self._regrouping = Regrouping(config.scaling, driver_node_id())
         # An elastic run waits: it may go on with fewer workers than the queue would wait for.
         self._lost_room = LostRoom(config.scaling) if requeued and not config.scaling.is_elastic else None
+        self._doubtful = DoubtfulNodes(config.scaling)
         self._is_room_gone = False
         self._ended = threading.Event()
 
@@ -242,10 +245,11 @@ class _Fit:
             group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
             reason, is_room_gone = None, False
             with contextlib.suppress(RayError, RuntimeError, OSError):
-                draining = draining_nodes()
-                reason = self._regrouping.reason(nodes, free_resources(), draining, time.monotonic())
+                draining, free, now_s = draining_nodes(), free_resources(), time.monotonic()
+                have_reported(self._doubtful.at(now_s, node_resources(), free, waits=self._phase == WAITING))
+                reason = self._regrouping.reason(nodes, free, draining, now_s)
                 if self._lost_room is not None:
-                    is_room_gone = self._lost_room.is_gone(lasting_resources(draining), time.monotonic())
+                    is_room_gone = self._lost_room.is_gone(lasting_resources(draining), now_s)
             self._is_room_gone = is_room_gone
             if reason is not None:
                 print_line(f"{reason}: the workers store a checkpoint and start anew")

@@ -2,7 +2,7 @@
 
 The group then stores a checkpoint, and Ray Train starts another one where there is room. It could change the size of an
 elastic group itself, but would end the workers without a checkpoint. Where there is no room any more, and a queue that
-starts the run again when there is, the attempt ends instead of waiting.
+starts the run again when there is, the attempt ends instead of waiting; where there should be room, nodes are asked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -16,6 +16,9 @@ SETTLE_S = 25.0
 PAUSE_S, LONGEST_PAUSE_S = 300.0, 3600.0
 # For how long there must be no room: nodes join a head that has restarted one by one.
 GONE_S = 15.0
+
+# From the start of a wait for room until nodes are asked what is free on them, and from then to the next time.
+DOUBT_S, NEXT_DOUBT_S = 20.0, 60.0
 
 Resources = Mapping[str, float]
 # Nodes, and how many workers there is room for on each.
@@ -108,6 +111,46 @@ class LostRoom:
             return False
         self._since_s = now_s if self._since_s is None else self._since_s
         return now_s - self._since_s >= GONE_S
+
+
+class DoubtfulNodes:
+    """Finds nodes that may have room, while a group waits, although Ray's control store says otherwise.
+
+    It deducts what a placement group asks of a node before the node has agreed. Where the call fails, as in the seconds
+    after Ray was started again on a host, it gives nothing back until the node reports that something has changed; on
+    a node that is never given any work nothing does, and the group waits forever (Ray 2.60).
+    """
+
+    def __init__(self, scaling: ScalingPart):
+        """No group waits.
+
+        Args:
+            scaling: What each worker takes.
+        """
+        self._scaling = scaling
+        self._next_s: float | None = None
+
+    def at(
+        self, now_s: float, total: Mapping[str, Resources], free: Mapping[str, Resources], *, waits: bool
+    ) -> list[str]:
+        """Ids of the nodes that are to report what is free on them; none most of the time.
+
+        Args:
+            now_s: Seconds from any origin.
+            total: All that each living node has, by its id.
+            free: What nobody has of it, as the control store says.
+            waits: Whether a group waits for room.
+        """
+        if not waits:
+            self._next_s = None
+            return []
+        if self._next_s is None:
+            self._next_s = now_s + DOUBT_S
+        if now_s < self._next_s:
+            return []
+        self._next_s = now_s + NEXT_DOUBT_S
+        each = self._scaling.worker_resources
+        return [node for node, has in total.items() if workers_on(free.get(node, {}), each) < workers_on(has, each)]
 
 
 def workers_on(node: Resources, each: Resources) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.regrouping import GONE_S, SETTLE_S, LostRoom, Regrouping
+from trainers.pipeline.regrouping import DOUBT_S, GONE_S, NEXT_DOUBT_S, SETTLE_S, DoubtfulNodes, LostRoom, Regrouping
 
 NODE = {"CPU": 2.0, "memory": 1e9}
 HEAD, FULL = {"CPU": 1.0}, {"CPU": 0.0}
@@ -123,3 +123,21 @@ class TestLostRoom:
         assert not watch.is_gone([{"CPU": 3.0}, {"CPU": 3.0}], 0)
         assert not watch.is_gone([{"CPU": 3.0}, HEAD], 1)
         assert watch.is_gone([{"CPU": 3.0}, {"CPU": -4.0}], 1 + GONE_S)
+
+
+class TestDoubtfulNodes:
+    """Two workers of 1 CPU each; NODE holds two."""
+
+    def test_nodes_with_less_than_all_they_have_are_asked_while_a_group_waits(self) -> None:
+        watch = DoubtfulNodes(config({"scaling.num_workers": 2}).scaling)
+        total = {"head": HEAD, "empty": NODE, "full": NODE, "half": NODE}
+        free = {"head": HEAD, "empty": NODE, "half": {"CPU": 1.0}}
+        asked = {now: watch.at(now, total, free, waits=now >= 5) for now in range(200)}
+        first = int(5 + DOUBT_S)
+        times = (first, int(first + NEXT_DOUBT_S), int(first + 2 * NEXT_DOUBT_S))
+        assert {now: nodes for now, nodes in asked.items() if nodes} == {now: ["full", "half"] for now in times}
+
+    def test_each_wait_begins_anew(self) -> None:
+        watch = DoubtfulNodes(config({"scaling.num_workers": 2}).scaling)
+        waits = {now: now != int(DOUBT_S) - 1 for now in range(30)}
+        assert not any(watch.at(now, {"full": NODE}, {}, waits=there) for now, there in waits.items())
