@@ -29,6 +29,8 @@ PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
 COORDINATOR_TIMEOUT_S = 10.0
 ANSWER_S = 10.0
+# Seconds between two looks at whether nodes respond, and responses in a row after which they are taken for alive.
+NODE_LOOK_S, NODE_RESPONSES = 1.0, 3
 # Of `start_timeout_s`; the elastic one is a little longer than Ray Train takes to plan anew. Ray's default is 60.
 FIXED_START_S, ELASTIC_START_S = "600", "25"
 # Where a job has a part of the machine: logical CPUs of a Ray that is started here.
@@ -310,14 +312,30 @@ def draining_nodes() -> set[str]:
 
 
 def lost_nodes(before: set[str], *, wait_s: float) -> int:
-    """How many of the nodes are gone; waits for the cluster to notice one.
+    """How many of the nodes are gone; waits for the cluster to notice one, as long as one does not respond.
 
     Args:
         before: Ids of nodes that have been alive.
         wait_s: The longest wait. A node that falls silent is taken for dead after five checks, 3 s apart, each with
             10 s to answer (health_check_failure_threshold, _period_ms and _timeout_ms of Ray).
     """
-    end = time.monotonic() + (wait_s if before else 0.0)
-    while not (gone := before - living_nodes()) and time.monotonic() < end:
-        time.sleep(POLL_S)
-    return len(gone)
+    end, responses = time.monotonic() + (wait_s if before else 0.0), 0
+    # A node that is about to end may still respond.
+    while before <= living_nodes() and responses < NODE_RESPONSES and time.monotonic() < end:
+        responses = responses + 1 if all(map(_responds, _raylets(before))) else 0
+        time.sleep(NODE_LOOK_S)
+    return len(before - living_nodes())
+
+
+def _raylets(nodes: set[str]) -> list[tuple[str, int]]:
+    """Where Ray listens on these nodes."""
+    every = ray.nodes()
+    return [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in every if node["NodeID"] in nodes]
+
+
+def _responds(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=NODE_LOOK_S).close()
+    except OSError:
+        return False
+    return True

@@ -61,9 +61,9 @@ END_S = 10.0
 # Gives back what a run that was stopped says.
 Loop = Callable[[dict[str, Any]], Any]
 
-# The cluster may learn a little later than Ray Train that a worker's node went with it; where a worker fell silent,
-# only then.
-NODE_GOES_TOO_S, NODE_FALLS_SILENT_S = 5.0, 60.0
+# The cluster may learn later than Ray Train that a worker's node went with it, after five checks with 3 s between them
+# (Ray's health_check_failure_threshold and _period_ms); where a worker fell silent, each check takes 10 s more.
+NODE_GOES_TOO_S, NODE_FALLS_SILENT_S = 20.0, 60.0
 # Nodes that an elastic run may lose before it comes to another checkpoint.
 MAX_LOSSES = 20
 

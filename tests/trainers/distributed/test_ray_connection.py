@@ -1,12 +1,16 @@
+import math
 import os
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from tests.trainers.synthetic import config
 from trainers.distributed import ray_connection
-from trainers.distributed.ray_connection import set_own_token, start_timeout_s
+from trainers.distributed.ray_connection import lost_nodes, set_own_token, start_timeout_s
 from trainers.errors import ConfigError
 
 VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -65,3 +69,44 @@ def test_a_fixed_number_of_workers_waits_for_a_node_that_an_autoscaler_adds() ->
     elastic = config({"scaling.num_workers": {"min": 1, "max": 2}, "training.global_batch_size": 8})
     assert float(start_timeout_s(config({"scaling.num_workers": 2}))) >= 600
     assert float(start_timeout_s(elastic)) < 60, "a plan may name nodes that are gone"
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The cluster's own list of its nodes; looks at it follow each other at once."""
+    listed: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "nodes", lambda: listed)
+    monkeypatch.setattr(ray_connection, "NODE_LOOK_S", 0.01)
+    return listed
+
+
+def node_at(port: int, name: str) -> dict[str, Any]:
+    return {
+        "NodeID": name,
+        "Alive": True,
+        "Resources": {},
+        "NodeManagerAddress": "127.0.0.1",
+        "NodeManagerPort": port,
+    }
+
+
+def test_nodes_that_respond_are_not_waited_for(nodes: list[dict[str, Any]]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        nodes += [node_at(here.getsockname()[1], name) for name in ("a", "b")]
+        assert lost_nodes({"a", "b"}, wait_s=math.inf) == 0
+
+
+def test_a_node_that_does_not_respond_is_lost_once_the_cluster_says_so(
+    nodes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as here, socket.create_server(("127.0.0.1", 0)) as gone:
+        nodes += [node_at(here.getsockname()[1], "a"), node_at(gone.getsockname()[1], "b")]
+    looks = iter(range(100))
+
+    def sleep(seconds: float) -> None:
+        nodes[1]["Alive"] = next(looks) < 50
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert lost_nodes({"a", "b"}, wait_s=math.inf) == 1
+    assert next(looks) == 51
+    assert lost_nodes(set(), wait_s=math.inf) == 0
