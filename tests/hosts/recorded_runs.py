@@ -18,17 +18,21 @@ if __name__ == "__main__":
 
 
 class RecordedRuns(HostRuns):
-    """Runs that take time for each step until they are told to hurry."""
+    """Runs, one at a time, that do not come to their end before they are told to hurry."""
 
     def __init__(self, hosts: RayHosts, folder: Path):
-        """Clears what earlier ones have written."""
+        """See HostRuns."""
         super().__init__(hosts, folder)
         self._folder = folder
         shutil.copy(recording_task.__file__, self.tree)
         (self.tree / "task.py").write_text(TASK)
-        for host in hosts.workers:
+
+    def submit(self, name: str, *sets: str) -> None:
+        """Queues a training; clears what earlier ones have written."""
+        for host in self.hosts.workers:
             host.run("rm", "-rf", LINES)
             host.run("mkdir", LINES)
+        super().submit(name, *sets)
 
     def hurry(self) -> None:
         """From now on steps take no longer than they need."""

@@ -58,7 +58,9 @@ def test_a_lost_host_shrinks_an_elastic_group_and_a_returned_one_grows_it(hosts:
     runs.submit("elastic", *ELASTIC, f"training.max_steps={STEPS}", f"training.global_batch_size={BATCH}")
     journal = journal_of(hosts, "elastic")
     runs.until_step("elastic", DURING)
-    hosts.workers[0].kill()
+    with hosts.workers[0].unplugged():
+        hosts.workers[0].kill()
+        runs.drive.until(lambda: len(journal.read().resizes) == 1, "smaller group")
     # Ray is started on it again by the head.
     runs.drive.until(lambda: len(journal.read().resizes) == 2, "larger group")
     runs.hurry()

@@ -15,7 +15,8 @@ from trainers.training.loop import Loop
 from trainers.training.on_ray import ray_workers
 from trainers.training.worker import work
 
-STEP_S, HURRY = 0.3, "hurry"
+# From this step on, each takes so long until the run is told to hurry that none comes to its end before.
+SLOW_FROM, STEP_S, HURRY = 10, 2.0, "hurry"
 
 
 class Recorder(TrainerCallback):
@@ -41,7 +42,7 @@ class Recorder(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Takes its time."""
-        end = time.monotonic() + STEP_S
+        end = time.monotonic() + (STEP_S if state.global_step >= SLOW_FROM else 0.0)
         while time.monotonic() < end and not (self._folder / HURRY).exists():
             time.sleep(0.02)
 

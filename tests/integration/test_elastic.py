@@ -23,7 +23,7 @@ from trainers.distributed.preemption_notices import Notice
 from trainers.run_folder.journal import Resize
 
 SLOT = {"slot": 1}
-MAX_STEPS = 240
+MAX_STEPS, DURING = 240, 13
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_drained_node_shrinks_an_elastic_group_and_another_grows_it_at_no_step
 ) -> None:
     nodes = [cluster[0].add_node(num_cpus=1, resources=SLOT) for _ in range(3)]
     run.start()
-    run.wait_for(lambda: run.reached(25), "step 25")
+    run.wait_for(lambda: run.reached(DURING), f"step {DURING}")
     assert drain(Raylet(nodes[1].node_id, cluster[1].address, {}), Notice("a test", time.time() + 120)) is None
     run.wait_for(lambda: len(run.resizes()) == 1, "smaller group")
     # Only now, since the group might have taken it at once.
@@ -110,7 +110,7 @@ def test_a_drained_node_shrinks_an_elastic_group_and_another_grows_it_at_no_step
         assert f"resuming from checkpoint-{step}-" in said
     assert recording_task.trained_twice(run.lines) == []
     sizes = {step: size for step, (size, _) in run.recorded().items()}
-    assert 25 <= shrunk.step < grown.step
+    assert DURING <= shrunk.step < grown.step
     assert sizes == {step: 2 if shrunk.step < step <= grown.step else 3 for step in range(1, MAX_STEPS + 1)}
     ids = [read for _, read in run.recorded().values()]
     # 48 clips make 7 steps of 7, the last smaller.
