@@ -44,7 +44,7 @@ class RayHosts:
         head: The host of the head.
         workers: The hosts of the workers.
         storage: The host of the S3.
-        is_up: Whether Ray was started on them.
+        is_up: Whether `up` has succeeded since the head was last ended.
     """
 
     def __init__(self, folder: Path, made: Network, data: Path):
@@ -93,8 +93,14 @@ class RayHosts:
         wait_until(lambda: PORT in self.storage.listening(), "S3")
         boto3.session.Session().client("s3", endpoint_url=self.endpoint).create_bucket(Bucket=BUCKET)
 
+    def kill_head(self) -> int:
+        """SIGKILL for all processes of the head; Ray is up when `up` has succeeded. Gives how many there were."""
+        self.is_up = False
+        return self.head.kill()
+
     def up(self) -> str:
         """Starts Ray on all hosts, or on those on which it does not run, and waits for them; gives what was printed."""
+        self.is_up = False
         command = [
             "cluster",
             "up",
@@ -121,9 +127,8 @@ class RayHosts:
 
     def down(self) -> str:
         """Ends Ray on all hosts; gives what was printed."""
-        printed = self.rayscribe("cluster", "down", CLUSTER)
         self.is_up = False
-        return printed
+        return self.rayscribe("cluster", "down", CLUSTER)
 
     def storage_requests(self) -> list[tuple[str, str, int]]:
         """Method, path and status of every request to the storage, in the order in which they took effect."""

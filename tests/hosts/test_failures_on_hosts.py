@@ -53,7 +53,7 @@ def test_the_driver_is_killed(hosts: RayHosts, runs: RecordedRuns) -> None:
 def test_the_head_is_killed_and_started_again(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("head-killed")
     runs.until_step("head-killed", DURING)
-    assert hosts.head.kill() > 0
+    assert hosts.kill_head() > 0
     hosts.up()
     runs.hurry()
     assert ended_well(runs, "head-killed") == [Cause.CLUSTER_LOST, Cause.SUCCEEDED]
