@@ -1,7 +1,8 @@
 """Trainings on the hosts' cluster, through the service, and what is asked of their ends."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +108,29 @@ def weights_of(checkpoint: Checkpoint) -> str:
 
 
 def check_same(hosts: RayHosts, name: str, calm: str) -> None:
-    """A run ended as an undisturbed one did: its weights, its scores, and every step once."""
+    """A run ended as an undisturbed one did: its weights, its scores, and no step left out."""
     mine, theirs = last_checkpoint(hosts, name), last_checkpoint(hosts, calm)
     assert mine.step == theirs.step == MAX_STEPS
     assert weights_of(mine) == weights_of(theirs)
     assert mine.metrics == theirs.metrics
     folder, other = folder_of(hosts, name), folder_of(hosts, calm)
     assert folder.storage.read_bytes("evaluation/test.json") == other.storage.read_bytes("evaluation/test.json")
-    steps = [line["step"] for line in metrics_of(folder) if "loss" in line]
-    assert set(steps) == set(range(1, MAX_STEPS + 1))
+    for run in (folder, other):
+        state = Journal(run).read()
+        steps = [line["step"] for line in metrics_of(run, state) if "loss" in line]
+        check_steps(steps, restarts=len(state.groups) - 1)
     assert folder.storage.exists(f"{CHECKPOINTS}/{mine.name}/MANIFEST.json")
+
+
+def check_steps(steps: Sequence[int], *, restarts: int) -> None:
+    """Every step is reported in its order, and again only where a worker group began from a checkpoint before it.
+
+    Args:
+        steps: Of all losses that count. What a killed group had reported counts, and is reported again by the next.
+        restarts: How many worker groups there were after the first.
+    """
+    assert (steps[0], steps[-1]) == (1, MAX_STEPS)
+    back = [(before, after) for before, after in pairwise(steps) if after != before + 1]
+    assert len(back) <= restarts, back
+    # Less than two save intervals, even with a disk that was lost.
+    assert all(0 < before + 1 - after < 2 * SAVE_STEPS for before, after in back), back
