@@ -16,6 +16,7 @@ from jobs.clusters.remembered.reach import close_tunnels
 from tests.hosts.network import wait_until
 from tests.hosts.ray_hosts import CLUSTER, RayHosts, printed_exports
 from tests.hosts.runs import CALM, check_same, submitted, write_tree
+from tests.integration.controller_driver import TIMEOUT_S
 
 SSH = {22}
 
@@ -55,7 +56,7 @@ def test_plain_ray_job_submit_trains_as_rayscribe_submit_does(hosts: RayHosts, c
         command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit"]
         command += ["--working-dir", str(tree), "--", *shlex.split(entrypoint)]
         environment = {**os.environ, **hosts.environment(), **variables}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     check_same(hosts, "plain-job", CALM)
 
