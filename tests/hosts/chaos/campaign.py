@@ -5,11 +5,12 @@ moment of the training, again and again. What happened is recorded for `check_re
 """
 
 import argparse
+import contextlib
 import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,10 +19,13 @@ import psutil
 
 from jobs.lifecycle import RunState
 from tests.hosts.chaos import check_record
+from tests.hosts.chaos.replay import replayed, summary_of
 from tests.hosts.network import why_not
 from tests.hosts.ray_hosts import RayHosts, ray_hosts
 from tests.hosts.runs import MAX_STEPS, HostRuns, entries_of, folder_of, journal_of, last_checkpoint, weights_of
+from tests.integration.controller_driver import POLL_S
 from tests.integration.training_trees import write_tones
+from trainers.config.submitted import CONFIG_VARIABLE
 
 CALM = "chaos-calm"
 # Of an outage, at least and at most. Seconds.
@@ -31,6 +35,8 @@ MOMENT_S = 25.0
 # Failures have more retries than a user would give.
 RETRIES = "job.max_retries=50"
 END_TIMEOUT_S = 1200.0
+# In command lines: of an attempt's entrypoint, and of the actors that train, to which Ray gives their title.
+DRIVER, WORKER = "task.py --attempt", "ray::RayTrainWorker"
 
 
 class Campaign:
@@ -40,7 +46,7 @@ class Campaign:
         """Starts the record; does nothing yet."""
         self._hosts, self._runs, self._chance, self._record = hosts, runs, random.Random(seed), record
         self._started = time.monotonic()
-        self._seen: set[tuple[str, tuple[int, ...]]] = set()
+        self._seen: set[tuple[str, str, tuple[int, ...]]] = set()
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text("")
 
@@ -60,10 +66,10 @@ class Campaign:
                 if done < failures and self._wait_for_a_moment(name):
                     done += self._fail(name, done + 1)
             self._end(name)
-        for name in names:
+        for name in (CALM, *names):
             self.write("run", **self._describe(name))
-        requests = [item for item in self._hosts.storage_requests() if "/checkpoints/checkpoint-" in item[1]]
-        self.write("storage", requests=requests)
+        folder = f"/{self._hosts.runs.removeprefix('s3://')}/"
+        self.write("storage", requests=replayed(self._hosts.storage_requests(), folder))
 
     def write(self, kind: str, **content: Any) -> None:
         """Adds a line to the record."""
@@ -109,7 +115,7 @@ class Campaign:
 
     def kill_the_head(self, _: float) -> bool:
         """All processes of the head, which is then started again by hand."""
-        killed = self._hosts.head.kill() > 0
+        killed = self._hosts.kill_head() > 0
         self._hosts.up()
         return killed
 
@@ -121,13 +127,22 @@ class Campaign:
 
     def cut_the_storage_off(self, outage_s: float) -> bool:
         """The storage is without network for a while."""
+        end = time.monotonic() + outage_s
+        # No rounds of the controller, which would wait for it, too.
         with self._hosts.storage.unplugged():
-            time.sleep(outage_s)
+            while time.monotonic() < end:
+                self._look()
+                time.sleep(POLL_S)
         return True
 
     def _pass(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        self._runs.drive.until(lambda: time.monotonic() > end, "end of an outage")
+
+        def passed() -> bool:
+            self._look()
+            return time.monotonic() > end
+
+        self._runs.drive.until(passed, "end of an outage")
 
     def _end(self, name: str) -> None:
         def ended() -> bool:
@@ -138,25 +153,26 @@ class Campaign:
         self._runs.drive.until(ended, f"end of {name}", timeout_s=END_TIMEOUT_S)
 
     def _look(self) -> None:
-        """Records which attempts' drivers are alive now, where that has changed."""
+        """Records which attempts' drivers and training workers are alive now, where that has changed."""
+        self._note("drivers", (item for item in self._hosts.head.named(DRIVER) if is_python(item)))
+        self._note("workers", (item for host in self._hosts.nodes for item in host.named(WORKER)))
+
+    def _note(self, kind: str, processes: Iterable[psutil.Process]) -> None:
         alive: dict[str, set[int]] = {}
-        for process in self._hosts.head.named("task.py --attempt"):
-            try:
-                words, name = process.cmdline(), json.loads(process.environ()["RAYSCRIBE_CONFIG"])["run"]["name"]
-            except (psutil.Error, KeyError):
-                continue
-            if words[0].endswith("python"):
-                alive.setdefault(name, set()).add(int(words[words.index("--attempt") + 1]))
+        for process in processes:
+            # It may end meanwhile.
+            with contextlib.suppress(psutil.Error, KeyError, ValueError):
+                name, attempt = run_and_attempt(process)
+                alive.setdefault(name, set()).add(attempt)
         for name, attempts in alive.items():
-            seen = (name, tuple(sorted(attempts)))
+            seen = (kind, name, tuple(sorted(attempts)))
             if seen not in self._seen:
                 self._seen.add(seen)
-                self.write("drivers", run=name, attempts=seen[1])
+                self.write(kind, run=name, attempts=seen[2])
 
     def _describe(self, name: str) -> dict[str, Any]:
         run, ledger = self._runs.workspace.ledger.run(name), self._runs.workspace.ledger
         state = journal_of(self._hosts, name).read()
-        journal = [{"entry": item["kind"], "attempt": attempt_of(item)} for item in entries_of(self._hosts, name)]
         succeeded = run.state == RunState.SUCCEEDED
         return {
             "run": name,
@@ -165,17 +181,28 @@ class Campaign:
             "causes": [str(item.cause) for item in ledger.attempts(name)],
             "weights": weights_of(last_checkpoint(self._hosts, name)) if state.checkpoints else None,
             "undisturbed": weights_of(last_checkpoint(self._hosts, CALM)),
-            "finished": state.finished is not None,
-            "journal": journal,
+            "journal": [summary_of(entry) for entry in entries_of(self._hosts, name)],
             "scores": scores_of(self._hosts, name) if succeeded else [],
         }
 
 
-def attempt_of(entry: dict[str, Any]) -> int | None:
-    """The attempt that wrote an entry of a journal; None where it does not say."""
-    # Not a checkpoint's own, which a later attempt may have uploaded for a killed one.
-    found = entry.get("attempt")
-    return int(found) if found is not None else None
+def is_python(process: psutil.Process) -> bool:
+    """Whether it is the entrypoint itself, not the shell that has started it."""
+    with contextlib.suppress(psutil.Error):
+        return any(word.endswith("python") for word in process.cmdline()[:1])
+    return False
+
+
+def run_and_attempt(process: psutil.Process) -> tuple[str, int]:
+    """What a process works for: Ray starts all workers of a job with the variables of the job's environment.
+
+    Raises:
+        psutil.Error: it has ended.
+        KeyError: it belongs to no attempt.
+        ValueError: its variables cannot be read any more.
+    """
+    variables = process.environ()
+    return str(json.loads(variables[CONFIG_VARIABLE])["run"]["name"]), int(variables["RAYSCRIBE_ATTEMPT"])
 
 
 def scores_of(hosts: RayHosts, name: str) -> list[str]:
