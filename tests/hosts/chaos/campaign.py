@@ -7,6 +7,7 @@ moment of the training, again and again. What happened is recorded for `check_re
 import argparse
 import contextlib
 import json
+import math
 import random
 import sys
 import time
@@ -30,8 +31,9 @@ from trainers.config.submitted import CONFIG_VARIABLE
 CALM = "chaos-calm"
 # Of an outage, at least and at most. Seconds.
 OUTAGE_S = (2.0, 20.0)
-# The longest wait from the start of an attempt to a failure. Seconds.
-MOMENT_S = 25.0
+# Of the moments of failures, the fraction at a step of the training; the others, which find attempts that are about to
+# begin, too, wait so long at most. Seconds.
+BY_STEP, MOMENT_S = 0.7, 25.0
 # Failures have more retries than a user would give.
 RETRIES = "job.max_retries=50"
 END_TIMEOUT_S = 1200.0
@@ -78,8 +80,9 @@ class Campaign:
 
     def _wait_for_a_moment(self, name: str) -> bool:
         """Waits into the run's training; False where the run ended before."""
-        step = self._chance.randint(1, MAX_STEPS - 1)
-        end = time.monotonic() + self._chance.uniform(0.0, MOMENT_S)
+        by_step = self._chance.random() < BY_STEP
+        step = self._chance.randint(1, MAX_STEPS - 1) if by_step else MAX_STEPS
+        end = math.inf if by_step else time.monotonic() + self._chance.uniform(0.0, MOMENT_S)
 
         def reached() -> bool:
             self._look()
@@ -88,7 +91,7 @@ class Campaign:
             at = run.progress.step or 0 if run.progress is not None else 0
             return run.state.ended or (run.state.holding and (at >= step or time.monotonic() > end))
 
-        self._runs.drive.until(reached, f"moment for a failure of {name}")
+        self._runs.drive.until(reached, f"moment for a failure of {name}", timeout_s=END_TIMEOUT_S)
         return not self._runs.workspace.ledger.run(name).state.ended
 
     def _fail(self, name: str, number: int) -> bool:
