@@ -312,7 +312,9 @@ def ssh(
 def _record(name: str | None) -> "ClusterRecord":
     from jobs.clusters.remembered.cluster_record import read_record, the_only_record  # noqa: PLC0415
 
-    return read_record(name) if name else the_only_record()
+    record = read_record(name) if name else the_only_record()
+    record.check_machine()
+    return record
 
 
 def _with_head(record: "ClusterRecord") -> "ClusterRecord":

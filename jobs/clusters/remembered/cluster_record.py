@@ -4,7 +4,8 @@ NAME.json          how it is reached; 0600
 NAME.token         its token, made once; 0600, never printed
 NAME.yaml          what `ray up` was given
 NAME.known_hosts   the key of its head, trusted when it was first seen
-NAME/              logs of starting and ending it, its nodes' logs, and the lock of the command that is at work on it
+NAME/              logs of starting and ending it, its nodes' logs, the lock of the command that is at work on it, and
+                   `taken-down` from its end to its next start
 """
 
 import os
@@ -17,7 +18,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from jobs.addresses import address_in_environment, cluster_address, cluster_name, is_loopback, is_loopback_url
-from jobs.errors import NotFoundError
+from jobs.clusters.remembered.machine import host_of, sees_processes_of, was_restarted
+from jobs.errors import ClusterError, NotFoundError
 from jobs.paths import home
 from trainers.distributed.local_ray import ray_lives
 from trainers.errors import ConfigError
@@ -56,6 +58,7 @@ class ClusterRecord(BaseModel):
         dashboard: URL of a local one's dashboard.
         address: host:port that drivers of a local one join.
         folder: Temporary folder of a local one.
+        machine: Where a local one was started, see `machine.py`; None: here.
         provider: Of `ray up`, e.g. local or aws.
         ssh: How the head is reached; None until it is known.
         dashboard_port: Port of the dashboard on the head's loopback.
@@ -71,6 +74,7 @@ class ClusterRecord(BaseModel):
     dashboard: str | None = None
     address: str | None = None
     folder: Path | None = None
+    machine: str | None = None
     provider: str | None = None
     ssh: SshTarget | None = None
     dashboard_port: int = DASHBOARD_PORT
@@ -80,6 +84,11 @@ class ClusterRecord(BaseModel):
     def files(self) -> Path:
         """Folder of its logs."""
         return clusters_folder() / self.name
+
+    @property
+    def path(self) -> Path:
+        """What is remembered of it."""
+        return clusters_folder() / f"{self.name}.json"
 
     @property
     def token_path(self) -> Path:
@@ -101,19 +110,63 @@ class ClusterRecord(BaseModel):
         port = _loopback_port(address)
         return port is not None and port == _loopback_port(self.dashboard or "")
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is a Ray of another host or container: nobody here can tell whether it lives."""
+        machine = self.machine
+        return machine is not None and not (sees_processes_of(machine) or was_restarted(machine))
+
+    def check_machine(self) -> None:
+        """Refuses one of another machine.
+
+        Raises:
+            ClusterError: names that machine.
+        """
+        if self.is_elsewhere:
+            raise ClusterError(
+                f"{cluster_address(self.name)} was started on {host_of(self.machine or '')}, whose processes are not "
+                f"seen from here, be it another host or another container: work there, or remove {self.path} if that "
+                "machine is gone"
+            )
+
+    def ray_lives(self) -> bool:
+        """Whether the Ray of a local one lives.
+
+        Raises:
+            ClusterError: it is elsewhere.
+        """
+        self.check_machine()
+        return self.folder is not None and ray_lives(self.folder)
+
     def write(self) -> None:
         """Remembers it."""
-        write_private(clusters_folder() / f"{self.name}.json", self.model_dump_json(indent=2))
+        write_private(self.path, self.model_dump_json(indent=2))
+        _taken_down_path(self.name).unlink(missing_ok=True)
 
-    def forget(self) -> None:
-        """Removes all but the logs; the token is of no more use."""
-        for path in (self.token_path, self.config_path, self.known_hosts_path, clusters_folder() / f"{self.name}.json"):
+    def forget(self, *, taken_down: bool = False) -> None:
+        """Removes all but the logs; the token is of no more use.
+
+        Args:
+            taken_down: Whether it has ended for certain, and its jobs with it, which is known until its next start.
+        """
+        if taken_down:
+            write_private(_taken_down_path(self.name), "")
+        for path in (self.token_path, self.config_path, self.known_hosts_path, self.path):
             path.unlink(missing_ok=True)
 
 
 def clusters_folder() -> Path:
     """Where clusters are remembered."""
     return home() / "clusters"
+
+
+def was_taken_down(name: str) -> bool:
+    """Whether the cluster of this name was ended from here, and not started again since."""
+    return _taken_down_path(name).exists()
+
+
+def _taken_down_path(name: str) -> Path:
+    return clusters_folder() / name / "taken-down"
 
 
 def token_path(name: str) -> Path:
@@ -191,7 +244,7 @@ def is_local_address(address: str) -> bool:
     if name is None:
         return is_loopback_url(address)
     record = find_record(name)
-    return record is not None and record.kind == "local"
+    return record is not None and record.kind == "local" and not record.is_elsewhere
 
 
 def record_at(address: str) -> ClusterRecord | None:
@@ -204,7 +257,7 @@ def record_at(address: str) -> ClusterRecord | None:
         return None
     for item in all_records():
         ports = map(_loopback_port, (item.dashboard or "", item.address or ""))
-        if port in ports and item.folder is not None and ray_lives(item.folder):
+        if port in ports and not item.is_elsewhere and item.ray_lives():
             return item
     return None
 

@@ -6,7 +6,6 @@ from jobs.addresses import cluster_address
 from jobs.clusters.idle_stop import counted
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_record import ClusterRecord
-from jobs.clusters.remembered.local_cluster import runs
 from jobs.clusters.remembered.up_down import has_ended
 from jobs.errors import ClusterError
 
@@ -38,10 +37,10 @@ class ClusterStatus:
 
 def status_of(record: ClusterRecord) -> ClusterStatus:
     """Calls the cluster."""
-    if record.kind == "local" and not runs(record):
-        text = f"its processes have ended; start it again: rayscribe cluster up --local --name {record.name}"
-        return ClusterStatus(record.name, record.kind, "ended", text=text)
     try:
+        if record.kind == "local" and not record.ray_lives():
+            text = f"its processes have ended; start it again: rayscribe cluster up --local --name {record.name}"
+            return ClusterStatus(record.name, record.kind, "ended", text=text)
         cluster = RayJobs(cluster_address(record.name))
         capacity, jobs = cluster.capacity({}), len(cluster.working_jobs())
     except ClusterError as error:

@@ -13,9 +13,11 @@ from jobs.clusters.remembered.cluster_record import (
     check_name,
     ensure_token,
     find_record,
+    was_taken_down,
 )
+from jobs.clusters.remembered.machine import this_machine
 from jobs.errors import ConflictError
-from trainers.distributed.local_ray import MARK, LocalRay, ray_lives, start_ray, without_ray_settings
+from trainers.distributed.local_ray import MARK, LocalRay, start_ray, without_ray_settings
 
 # Two workers and the CPU of Ray Data fit, as the recipes ask for; on fewer cores they share them.
 LEAST_CPUS = 4
@@ -37,23 +39,26 @@ def up(
         The cluster, and whether this call started it.
 
     Raises:
-        ConflictError: a cluster elsewhere has the name.
+        ClusterError: another machine that shares this home folder has started one of this name.
+        ConflictError: a cluster of `ray up` has the name.
         ResourceError: Ray does not start; names the port that is taken and by what, or has the last lines of its log.
     """
     before = find_record(check_name(name))
     if before is not None and before.kind != "local":
         raise ConflictError(f"{name} is a cluster of `ray up`: choose another --name, or end it first")
     if before is not None and before.folder is not None:
-        if before.state == "up" and runs(before):
+        if before.state == "up" and before.ray_lives():
             return _with_idle_stop(before, idle_stop_minutes), False
-        _ray_of(before).stop()
-    record = _start(ClusterRecord(name=name, kind="local", created_s=now_s), num_cpus, dashboard_port)
+        down(before)
+    new = ClusterRecord(name=name, kind="local", created_s=now_s, machine=this_machine())
+    record = _start(new, num_cpus, dashboard_port)
     return _with_idle_stop(record, idle_stop_minutes), True
 
 
 def _start(record: ClusterRecord, num_cpus: int | None, dashboard_port: int | None) -> ClusterRecord:
     """Starts its Ray, and waits until it takes jobs; nothing is left of one that does not."""
     cpus = num_cpus if num_cpus is not None else max(LEAST_CPUS, os.cpu_count() or 1)
+    taken_down = was_taken_down(record.name)
 
     def remember(folder: Path) -> None:
         # Before its first process, so that whatever is left can be found and ended.
@@ -77,7 +82,7 @@ def _start(record: ClusterRecord, num_cpus: int | None, dashboard_port: int | No
     except BaseException:
         if record.folder is not None:
             _ray_of(record).stop()
-        record.forget()
+        record.forget(taken_down=taken_down)
         raise
     return record
 
@@ -112,15 +117,15 @@ def _start_idle_stop(record: ClusterRecord, environment: dict[str, str], minutes
         )
 
 
-def runs(record: ClusterRecord) -> bool:
-    """Whether its Ray lives."""
-    return record.folder is not None and ray_lives(record.folder)
-
-
 def down(record: ClusterRecord) -> None:
-    """Ends its processes, and forgets it."""
+    """Ends its processes, and forgets it.
+
+    Raises:
+        ClusterError: it is elsewhere.
+    """
+    record.check_machine()
     _ray_of(record).stop()
-    record.forget()
+    record.forget(taken_down=True)
 
 
 def _ray_of(record: ClusterRecord) -> LocalRay:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from jobs.addresses import cluster_name, is_loopback_url
-from jobs.clusters.remembered.cluster_record import ClusterRecord, clusters_folder, find_record, record_at
+from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record, record_at, was_taken_down
 from jobs.clusters.remembered.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ClusterGoneError
-from trainers.distributed.local_ray import ray_lives
 
 _LOCK = threading.Lock()
 _TUNNELS: dict[str, Tunnel] = {}
@@ -44,7 +43,7 @@ def reach(address: str) -> Reach:
 
     Raises:
         ClusterError: it cannot be reached, or another machine has started it.
-        ClusterGoneError: it was taken down from here, and its jobs with it.
+        ClusterGoneError: it was taken down from here, or its Ray has ended, and its jobs with it.
     """
     name = cluster_name(address)
     if name is None:
@@ -56,7 +55,7 @@ def reach(address: str) -> Reach:
     record = find_record(name)
     if record is None:
         raise _unknown(name)
-    if record.folder is not None and not ray_lives(record.folder):
+    if record.folder is not None and not record.ray_lives():
         raise ClusterGoneError(f"{address} has ended; start it again: rayscribe cluster up --local --name {name}")
     if record.dashboard is not None:
         return Reach(record.dashboard, token_headers_of(record), on_this_machine=True)
@@ -68,11 +67,11 @@ def reach(address: str) -> Reach:
 
 
 def _unknown(name: str) -> ClusterError:
-    """What a cluster without a record means: its logs stay where it was taken down, and are nowhere else."""
-    if (clusters_folder() / name).is_dir():
+    """What a cluster without a record means."""
+    if was_taken_down(name):
         return ClusterGoneError(f"cluster://{name} was taken down; start it again: rayscribe cluster up")
     return ClusterError(
-        f"cluster://{name} was not started from this machine, which cannot tell whether it runs: start it here "
+        f"cluster://{name} is not known on this machine, which cannot tell whether it runs: start it here "
         "(rayscribe cluster up), or work on the machine that has started it"
     )
 

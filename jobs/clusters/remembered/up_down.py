@@ -254,7 +254,7 @@ def down(record: ClusterRecord, *, say: Say, force: bool = False) -> None:
         if not force:
             raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force where they are gone")
         say(f"{text}; the cluster is forgotten all the same")
-    record.forget()
+    record.forget(taken_down=not left)
 
 
 def _stop_hosts(record: ClusterRecord, content: Mapping[str, Any]) -> Iterator[str | None]:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from jobs.clusters.remembered.cluster_lock import at_work_on
-from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token
+from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, was_taken_down
 from jobs.clusters.remembered.reach import close_tunnels, reach
 from jobs.clusters.remembered.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ClusterGoneError, JobLostError
@@ -99,13 +99,30 @@ def test_a_cluster_that_was_taken_down_runs_no_job(kind: str, tmp_path: Path) ->
         made = ClusterRecord.model_validate({"name": "gone", "kind": kind, "created_s": 1.0, "folder": tmp_path})
         made.write()
     with at_work_on("gone"):
-        made.forget()
+        made.forget(taken_down=True)
     with pytest.raises(ClusterGoneError, match="cluster://gone was taken down"):
         reach("cluster://gone")
 
 
+def test_a_start_that_failed_here_says_nothing_of_a_cluster_elsewhere() -> None:
+    with at_work_on("theirs"):
+        made = ClusterRecord(name="theirs", kind="ray-up", created_s=1.0)
+        made.write()
+        made.forget()
+    with pytest.raises(ClusterError, match="cluster://theirs is not known on this machine") as error:
+        reach("cluster://theirs")
+    assert not isinstance(error.value, JobLostError)
+
+
+def test_a_cluster_that_is_started_again_is_no_longer_known_as_taken_down() -> None:
+    record().forget(taken_down=True)
+    assert was_taken_down("hosts")
+    record()
+    assert not was_taken_down("hosts")
+
+
 def test_a_cluster_that_another_machine_has_started_or_that_starts_may_run_jobs() -> None:
-    with pytest.raises(ClusterError, match="cluster://theirs was not started from this machine") as error:
+    with pytest.raises(ClusterError, match="cluster://theirs is not known on this machine") as error:
         reach("cluster://theirs")
     assert not isinstance(error.value, JobLostError)
     ClusterRecord(name="new", kind="ray-up", created_s=1.0).write()

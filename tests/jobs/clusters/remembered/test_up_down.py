@@ -15,7 +15,13 @@ import yaml
 from jobs.clusters.idle_stop import stop_commands
 from jobs.clusters.remembered import up_down
 from jobs.clusters.remembered.cluster_lock import at_work_on
-from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record
+from jobs.clusters.remembered.cluster_record import (
+    ClusterRecord,
+    SshTarget,
+    ensure_token,
+    find_record,
+    was_taken_down,
+)
 from jobs.clusters.remembered.logged_command import plain, run_logged, telling
 from jobs.clusters.remembered.up_down import (
     TOKEN_ON_NODES,
@@ -253,6 +259,18 @@ def test_a_cluster_with_a_dead_host_is_forgotten_by_force_only(calls: Calls, mon
     shown: list[str] = []
     down(record, say=shown.append, force=True)
     assert find_record("hosts") is None and "10.0.0.2 (no answer" in shown[0]
+    assert not was_taken_down("hosts"), "jobs may run on"
+
+
+def test_a_cluster_of_which_nothing_is_left_is_known_as_taken_down(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered(6379)
+    record = find_record("hosts")
+    assert record is not None
+    monkeypatch.setattr(up_down, "_stop_hosts", lambda *given: iter([None, None]))
+    down(record, say=print)
+    assert was_taken_down("hosts")
 
 
 def test_two_commands_do_not_start_and_end_one_cluster_at_once() -> None:
