@@ -30,8 +30,12 @@ _TOKENS = re.compile(
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
 )
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-# Of HTTP; what begins with one of these signs is a reference or a placeholder.
-_AUTHORIZATION = re.compile(r"(Authorization:\s*(?:Bearer|Basic|Token)\s+)[^\s\"'$`<{%]+", re.IGNORECASE)
+# Of HTTP, as a header or as an entry of JSON, YAML or a dict, whose quotes may be escaped; what begins with one of the
+# last signs is a reference or a placeholder.
+_AUTHORIZATION = re.compile(
+    r"""(Authorization(?:\\*["'])?\s*:\s*(?:\\*["'])?(?:Bearer|Basic|Token|Api-?Key)\s+)[^\s"'$`<{%\\][^\s"'$`<{%]*""",
+    re.IGNORECASE,
+)
 
 _AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s?#'\"]*)")
 _QUERY = re.compile(

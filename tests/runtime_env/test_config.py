@@ -4,9 +4,19 @@ import pytest
 from pydantic import ValidationError
 
 from runtime_env.config import RuntimeEnvPart, SecretRef
+from runtime_env.credentials import masked
 
 PASSWORD = "hunter2-very-secret"
 TOKEN = "hf_" + "a1B2" * 8
+# As a line, YAML, a dict, JSON, and JSON within a text.
+HEADERS = (
+    "Authorization: Bearer %s",
+    "Authorization: ApiKey %s",
+    'Authorization: "Bearer %s"',
+    "{'Authorization': 'Bearer %s'}",
+    '{"Authorization": "Bearer %s"}',
+    '"{\\"authorization\\":\\"Basic %s\\"}"',
+)
 
 
 def faults_of(**fields: Any) -> str:
@@ -106,7 +116,7 @@ def test_a_variable_whose_name_says_secret_is_refused(name: str) -> None:
         "postgresql://u:hunter2@db/x",
         "ghp_" + "a" * 36,
         "AKIA" + "A" * 16,
-        "Authorization: Bearer hunter2-very-secret",
+        *(header % PASSWORD for header in HEADERS),
     ],
 )
 def test_a_value_that_looks_like_a_secret_is_refused(value: str) -> None:
@@ -114,6 +124,14 @@ def test_a_value_that_looks_like_a_secret_is_refused(value: str) -> None:
     assert "the value of env_vars.HARMLESS looks like a secret" in message
     assert value not in message
     assert "hunter2" not in message
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("token", [PASSWORD, "aHVudGVyMg\\/=="])
+def test_the_token_of_a_header_is_masked_and_nothing_else(header: str, token: str) -> None:
+    said = masked(f"curl failed: {header % token} (403)")
+    assert "aHVudGVyMg" not in said and "hunter2" not in said and "/" not in said
+    assert said.startswith(f"curl failed: {header.partition('%s')[0]}…") and said.endswith(" (403)")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +147,9 @@ def test_a_value_that_looks_like_a_secret_is_refused(value: str) -> None:
         ("S3_ENDPOINT", "http://127.0.0.1:9000"),
         ("COMPASS", "north"),
         ("EOS_TOKEN", "</s>"),
-        ("HEADER", "Authorization: Bearer $HF"),
+        *(("HEADER", header % "$HF") for header in HEADERS),
+        ("HEADER", '{"Authorization": "Bearer <token>"}'),
+        ("TEXT", "Authorization: by token"),
     ],
 )
 def test_plain_variables_are_plain(name: str, value: str) -> None:

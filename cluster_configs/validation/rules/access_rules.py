@@ -28,6 +28,8 @@ _HARMLESS = frozenset(
     {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP"}
     | {"SETGID", "SETPCAP", "SETUID", "SYS_CHROOT", "IPC_LOCK", "SYS_NICE"}
 )
+# Kubernetes gives it to every namespace.
+_OF_ALL_NAMESPACES = "kubernetes.io/metadata.name"
 OUTSIDE = ("NodePort", "LoadBalancer")
 FORWARD = "rayscribe cluster dashboard NAME, or ssh -L 8265:127.0.0.1:8265 HEAD, forwards its port"
 
@@ -180,8 +182,16 @@ def _guards(policy: Node, group: Node) -> bool:
 def _is_everybody(caller: Node) -> bool:
     """Whether it is all pods of all namespaces, or the world."""
     namespaces, pods = caller.get("namespaceSelector"), caller.get("podSelector")
-    all_pods = namespaces.value == {} and not pods.value
+    all_pods = namespaces.value is not None and _selects_all(namespaces, _OF_ALL_NAMESPACES) and _selects_all(pods)
     return all_pods or _is_the_world(caller.get("ipBlock", "cidr").text)
+
+
+def _selects_all(selector: Node, label_of_all: str = "") -> bool:
+    """Whether a selector leaves nothing out, where all have the label that is named."""
+    expressions = [
+        (each.get("key").text, each.get("operator").text) for each in selector.get("matchExpressions").elements()
+    ]
+    return not selector.get("matchLabels").value and all(each == (label_of_all, "Exists") for each in expressions)
 
 
 def _no_root(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
