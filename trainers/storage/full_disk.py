@@ -2,15 +2,19 @@
 
 import contextlib
 import errno
+import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from trainers.errors import RayscribeError, StorageError
 
 # Of Linux, of safetensors, and of a quota.
 TEXTS = ("No space left on device", "StorageFull", "Disk quota exceeded")
+# Of torch and of paths: what DataLoaders share is in memory, not on a disk.
+SHARED_MEMORY_TEXTS = ("/dev/shm", "memory(shm)", "</torch_")
 NUMBERS = {errno.ENOSPC, errno.EDQUOT}
 FIX = "free space on it, or have Ray keep its files on a larger disk (ray start --temp-dir, and TMPDIR)"
 # torch's writer does not say why a write has failed.
@@ -29,13 +33,29 @@ def naming_full_disk() -> Iterator[None]:
     except RayscribeError:
         raise
     except Exception as error:
-        folder = tempfile.gettempdir()
-        free_bytes = shutil.disk_usage(folder).free
+        folder, free_bytes = _disk_of(error)
         if not is_full_disk(error, free_bytes):
             raise
         line = str(error).partition("\n")[0]
-        detail = f"{type(error).__name__}: {line}; {folder} has {free_bytes / 2**20:.0f} MiB free"
+        detail = f"{type(error).__name__}: {line}"
+        if free_bytes is not None:
+            detail += f"; {folder} has {free_bytes / 2**20:.0f} MiB free"
         raise StorageError(f"{full_disk(detail)}: {FIX}") from error
+
+
+def _disk_of(error: Exception) -> tuple[str, int | None]:
+    """The folder that was written to, or that of temporary files where the error names none; what its disk has left.
+
+    A full disk may be why there is no usable folder of temporary files; then nothing is left to measure.
+    """
+    # Of a copy or a move, the second is the target.
+    named = (error.filename2 or error.filename) if isinstance(error, OSError) else None
+    try:
+        # It may also be the number of an open file.
+        folder = str(Path(named).absolute().parent) if isinstance(named, str | os.PathLike) else tempfile.gettempdir()
+        return folder, shutil.disk_usage(folder).free
+    except OSError:
+        return "", None
 
 
 def full_disk(detail: str) -> str:
@@ -43,12 +63,15 @@ def full_disk(detail: str) -> str:
     return f"a disk of host {socket.gethostname()} is full ({detail})"
 
 
-def is_full_disk(error: BaseException, free_bytes: int) -> bool:
+def is_full_disk(error: BaseException, free_bytes: int | None) -> bool:
     """Whether the error says that a disk is full, or may come from one that is.
 
     Args:
         error: Of a write.
-        free_bytes: What the disk of temporary files has left.
+        free_bytes: What the disk has left that was written to; None: not known.
     """
     text = str(error)
-    return any(item in text for item in TEXTS) or (WRITER_TEXT in text and free_bytes < NEARLY_FULL_BYTES)
+    if any(item in text for item in SHARED_MEMORY_TEXTS):
+        return False
+    nearly_full = free_bytes is not None and free_bytes < NEARLY_FULL_BYTES
+    return any(item in text for item in TEXTS) or (WRITER_TEXT in text and nearly_full)

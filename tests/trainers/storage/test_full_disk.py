@@ -2,7 +2,11 @@
 
 import errno
 import os
+import shutil
 import socket
+import tempfile
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -11,6 +15,9 @@ from trainers.storage.full_disk import is_full_disk, naming_full_disk
 from trainers.storage.s3_errors import explain_s3_error
 
 WRITER = "[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/0: file write failed"
+
+# Of torch, about what DataLoaders share.
+SHARED = "{} </torch_18_2290117_0>: No space left on device (28)"
 
 
 @pytest.mark.parametrize(
@@ -25,10 +32,15 @@ WRITER = "[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed
         (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), 2**40, True),
         (RuntimeError(WRITER), 0, True),
         (RuntimeError(WRITER), 2**40, False),
+        (RuntimeError(WRITER), None, False),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None, True),
         (OSError(errno.EACCES, os.strerror(errno.EACCES)), 0, False),
+        (RuntimeError(SHARED.format("unable to allocate shared memory(shm) for file")), 0, False),
+        (RuntimeError(SHARED.format("unable to write to file")), 0, False),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/dev/shm/x"), 0, False),
     ],
 )
-def test_a_full_disk_is_recognized(error: Exception, free_bytes: int, expected: bool) -> None:
+def test_a_full_disk_is_recognized(error: Exception, free_bytes: int | None, expected: bool) -> None:
     assert is_full_disk(error, free_bytes) is expected
 
 
@@ -42,6 +54,32 @@ def test_the_message_names_host_and_fix_and_other_errors_stay() -> None:
         with pytest.raises(type(error)) as caught, naming_full_disk():
             raise error
         assert caught.value is error
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_the_disk_of_the_file_is_named_of_a_copy_that_of_the_target(tmp_path: Path, second: bool) -> None:
+    target = str(tmp_path / "file")
+    names = ("/elsewhere/file", None, target) if second else (target,)
+    with pytest.raises(StorageError, match=rf"; {tmp_path} has \d+ MiB free"), naming_full_disk():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *names)
+
+
+def no_folder(*given: object) -> NoReturn:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+
+@pytest.mark.parametrize("broken", [(tempfile, "gettempdir"), (shutil, "disk_usage")], ids=lambda item: item[1])
+def test_an_error_is_not_replaced_by_that_of_a_disk_that_cannot_be_measured(
+    monkeypatch: pytest.MonkeyPatch, broken: tuple[object, str]
+) -> None:
+    monkeypatch.setattr(*broken, no_folder)
+    with (
+        pytest.raises(StorageError, match=r"is full \(OSError: .*No space left on device\): free space"),
+        naming_full_disk(),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(ValueError, match=r"^x$"), naming_full_disk():
+        raise ValueError("x")
 
 
 def test_a_download_to_a_full_disk_names_the_host_too() -> None:
