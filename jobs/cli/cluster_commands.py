@@ -298,7 +298,8 @@ def ssh(
 
     Example: rayscribe cluster ssh speech -- nvidia-smi
     """
-    from jobs.clusters.remembered.up_down import attach_command, ray_environment  # noqa: PLC0415
+    from jobs.clusters.remembered.ray_launcher import ray_environment  # noqa: PLC0415
+    from jobs.clusters.remembered.up_down import attach_command  # noqa: PLC0415
 
     record = _record(name)
     if record.kind == "local":

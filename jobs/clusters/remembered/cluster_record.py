@@ -4,13 +4,14 @@ NAME.json          how it is reached; 0600
 NAME.token         its token, made once; 0600, never printed
 NAME.yaml          what `ray up` was given
 NAME.known_hosts   the key of its head, trusted when it was first seen
-NAME/              logs of starting and ending it, its nodes' logs, the lock of the command that is at work on it, and
-                   `taken-down` from its end to its next start
+NAME/              logs of starting and ending it, its nodes' logs, the lock of the command that is at work on it,
+                   temporary files of Ray's own commands, and `taken-down` from its end to its next start
 """
 
 import os
 import re
 import secrets
+import shutil
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -86,6 +87,11 @@ class ClusterRecord(BaseModel):
         return clusters_folder() / self.name
 
     @property
+    def temporary_files(self) -> Path:
+        """Folder of what Ray's own commands keep until it ends; 0700."""
+        return self.files / "tmp"
+
+    @property
     def path(self) -> Path:
         """What is remembered of it."""
         return clusters_folder() / f"{self.name}.json"
@@ -153,6 +159,7 @@ class ClusterRecord(BaseModel):
             write_private(_taken_down_path(self.name), "")
         for path in (self.token_path, self.config_path, self.known_hosts_path, self.path):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.temporary_files, ignore_errors=True)
 
 
 def clusters_folder() -> Path:

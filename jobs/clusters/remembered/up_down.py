@@ -2,8 +2,6 @@
 
 import contextlib
 import copy
-import io
-import logging
 import re
 import shlex
 import subprocess
@@ -20,9 +18,10 @@ from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_lock import at_work_on
 from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record, write_private
 from jobs.clusters.remembered.logged_command import run_logged
+from jobs.clusters.remembered.ray_launcher import NoHeadError, head_of, ray_environment, ssh_target
 from jobs.clusters.remembered.ssh_tunnel import ssh_command
 from jobs.errors import ClusterError, ConflictError
-from trainers.distributed.local_ray import ray_command, without_ray_settings
+from trainers.distributed.local_ray import ray_command
 from trainers.errors import ConfigError
 
 Say = Callable[[str], None]
@@ -34,10 +33,6 @@ DOWN_TIMEOUT_S, STOP_TIMEOUT_S = 900.0, 90.0
 # The worker nodes of an own host's cluster.
 HEAD_ALONE = 1
 DEFAULT_GCS_PORT = 6379
-
-
-class NoHeadError(ClusterError):
-    """The cluster has no head: it was not started, or its machine was taken away."""
 
 
 def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | None = None) -> dict[str, Any]:
@@ -132,7 +127,7 @@ def _bring_up(
     # Otherwise Ray is started anew, and jobs are lost.
     arguments += ["--no-restart"] if runs else []
     _ray(record, arguments, "up.log", timeout_s=timeout_s, say=say, doing=f"starting {record.name}")
-    head = _head_of(record)
+    head = head_of(record)
     if record.ssh is not None and record.ssh.host != head.host:
         record.known_hosts_path.unlink(missing_ok=True)
     record = record.model_copy(update={"ssh": head})
@@ -151,7 +146,7 @@ def head_runs(record: ClusterRecord) -> bool:
     if responds(record):
         return True
     try:
-        head = _head_of(record)
+        head = head_of(record)
     except NoHeadError:
         # The next one has another key.
         record.known_hosts_path.unlink(missing_ok=True)
@@ -183,7 +178,7 @@ def has_ended(record: ClusterRecord) -> bool:
     if record.kind != "ray-up" or record.ssh is None:
         return False
     try:
-        head = _head_of(record)
+        head = head_of(record)
         return head.host == record.ssh.host and not _ray_listens(record, head)
     except NoHeadError:
         return True
@@ -245,7 +240,7 @@ def down(record: ClusterRecord, *, say: Say, force: bool = False) -> None:
     if record.provider == "local" and not content.get("docker"):
         if record.ssh is None:
             with contextlib.suppress(ClusterError):
-                record = record.model_copy(update={"ssh": _head_of(record)})
+                record = record.model_copy(update={"ssh": head_of(record)})
         left = [host for host in _stop_hosts(record, content) if host is not None]
     doing = f"ending {record.name}"
     _ray(record, ["down", str(record.config_path), "--yes"], "down.log", timeout_s=DOWN_TIMEOUT_S, say=say, doing=doing)
@@ -266,7 +261,7 @@ def _stop_hosts(record: ClusterRecord, content: Mapping[str, Any]) -> Iterator[s
 
 
 def _stop_host(record: ClusterRecord, content: Mapping[str, Any], host: str, shell: list[str]) -> str | None:
-    target = _ssh_target(content["auth"], host)
+    target = ssh_target(content["auth"], host)
     command = [*ssh_command(target, record.known_hosts_path), shlex.join(shell)]
     if record.ssh is not None and host != content["provider"]["head_ip"]:
         # As the head reaches it; from here it may be out of reach.
@@ -290,55 +285,6 @@ def _ray(record: ClusterRecord, arguments: list[str], log: str, *, timeout_s: fl
         timeout_s=timeout_s,
         say=say,
         doing=doing,
-    )
-
-
-def ray_environment(record: ClusterRecord) -> dict[str, str]:
-    """The variables of Ray's own commands for a cluster.
-
-    What Ray remembers of own hosts is in a folder of temporary files by the cluster's name alone, which belongs to
-    whoever was first on this machine; here each cluster has a folder.
-    """
-    return {**without_ray_settings(), "RAY_TMPDIR": str(record.files)}
-
-
-def _head_of(record: ClusterRecord) -> SshTarget:
-    """How the head is reached: on a cloud, address and key are known once it was started.
-
-    Raises:
-        NoHeadError: there is none.
-        ClusterError: it cannot be found out.
-    """
-    # Imported here: it takes seconds, and only a start needs it.
-    from ray.autoscaler.sdk import bootstrap_config  # noqa: PLC0415
-
-    logging.getLogger("ray.autoscaler").setLevel(logging.ERROR)
-    try:
-        # It prints what it does.
-        with contextlib.redirect_stdout(io.StringIO()):
-            config = bootstrap_config(yaml.safe_load(record.config_path.read_text(encoding="utf-8")))
-    except (Exception, SystemExit) as error:
-        raise ClusterError(f"the head of {record.name} is not known: {error}") from error
-    asked = subprocess.run(
-        ray_command("get-head-ip", str(record.config_path)),
-        env=ray_environment(record),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if asked.returncode != 0:
-        reason = asked.stderr.strip().rpartition("\n")[2]
-        kind = NoHeadError if "Head node" in reason and "not found" in reason else ClusterError
-        raise kind(f"the head of {record.name} is not known: {reason}")
-    return _ssh_target(config["auth"], asked.stdout.split()[-1])
-
-
-def _ssh_target(auth: Mapping[str, Any], host: str) -> SshTarget:
-    return SshTarget(
-        host=host,
-        user=auth["ssh_user"],
-        private_key=auth.get("ssh_private_key"),
-        proxy_command=auth.get("ssh_proxy_command"),
     )
 
 

@@ -61,7 +61,7 @@ def test_a_cluster_that_an_idle_stop_has_ended_is_shown_so_and_needs_no_force(
     record = ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, state="up", ssh=head)
     record.write()
     record.config_path.write_text("head_start_ray_commands: []\n")
-    monkeypatch.setattr(up_down, "_head_of", lambda record: head)
+    monkeypatch.setattr(up_down, "head_of", lambda record: head)
     # The host responds, and nothing of Ray listens there.
     (tmp_path / "ssh").write_text('#!/bin/sh\ncase "$*" in *proc/net/tcp*) exit 1;; esac\nexit 255\n')
     assert main(["cluster", "status"]) == 0

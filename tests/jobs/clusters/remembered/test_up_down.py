@@ -23,9 +23,9 @@ from jobs.clusters.remembered.cluster_record import (
     was_taken_down,
 )
 from jobs.clusters.remembered.logged_command import plain, run_logged, telling
+from jobs.clusters.remembered.ray_launcher import NoHeadError
 from jobs.clusters.remembered.up_down import (
     TOKEN_ON_NODES,
-    NoHeadError,
     attach_command,
     down,
     min_workers,
@@ -172,7 +172,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     made = Calls()
     monkeypatch.setattr(up_down, "ssh_command", lambda *given: ["sh", "-c"])
     monkeypatch.setattr(up_down, "responds", lambda record: False)
-    monkeypatch.setattr(up_down, "_head_of", lambda record: HEAD)
+    monkeypatch.setattr(up_down, "head_of", lambda record: HEAD)
     monkeypatch.setattr(up_down, "_wait_for_nodes", lambda *given, **options: None)
     monkeypatch.setattr(up_down, "_ray", lambda record, arguments, *given, **options: made.append(arguments))
     return made
@@ -226,7 +226,7 @@ def test_the_key_of_a_head_is_forgotten_with_its_machine(
             raise NoHeadError("not found")
         return HEAD.model_copy(update={"host": host or HEAD.host})
 
-    monkeypatch.setattr(up_down, "_head_of", other)
+    monkeypatch.setattr(up_down, "head_of", other)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     calls.up(remembered(port))
