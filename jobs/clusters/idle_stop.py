@@ -21,7 +21,13 @@ import psutil
 import yaml
 
 from jobs.errors import ClusterError
-from trainers.distributed.local_ray import gcs_addresses_of, has_control_store, processes_of, stop_ray
+from trainers.distributed.local_ray import (
+    gcs_addresses_of,
+    has_control_store,
+    is_own_host,
+    processes_of,
+    stop_ray,
+)
 
 POLL_S = 15.0
 TERMINATE_POLL_S = 5.0
@@ -118,13 +124,28 @@ def working_jobs(address: str, folder: Path | None) -> int:
         if not has_control_store(processes):
             print(f"{error}; no Ray is left here", flush=True)
             return 0
-        addresses = gcs_addresses_of(processes)
+        addresses = control_stores_of(processes)
         if not addresses:
             raise
         # In a process of its own, since Ray aborts one that has no token.
         working = sum(int(_run([sys.executable, "-c", ASK, one]).split()[-1]) for one in sorted(addresses))
         print(f"{error}; its control store has {counted(working, 'job')} at work", flush=True)
         return working
+
+
+def control_stores_of(processes: Sequence[psutil.Process]) -> set[str]:
+    """What drivers join, of those Rays whose control store is one of these processes.
+
+    A node of another host's Ray may run here, too, and that host must not get the token.
+    """
+    ports: set[str] = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if has_control_store([process]):
+                listening = (one for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
+                ports.update(str(one.laddr.port) for one in listening)
+    joined = {address: address.rpartition(":") for address in gcs_addresses_of(processes)}
+    return {address for address, (host, _, port) in joined.items() if port in ports and is_own_host(host.strip("[]"))}
 
 
 def own_processes() -> list[psutil.Process]:

@@ -1,8 +1,10 @@
 """When a cluster without jobs ends itself."""
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -184,3 +186,37 @@ def test_a_control_store_that_does_not_say_how_it_is_reached_may_have_jobs(tmp_p
     finally:
         process.kill()
         process.wait()
+
+
+LISTEN = (
+    "import socket, time; server = socket.create_server(('127.0.0.1', 0)); print(server.getsockname()[1], flush=True)"
+)
+
+
+def test_only_a_control_store_of_this_host_gets_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control_store = tmp_path / "gcs_server"
+    control_store.symlink_to(sys.executable)
+    asked: list[str] = []
+
+    def answer(command: list[str]) -> str:
+        asked.append(command[-1])
+        return "3"
+
+    monkeypatch.setattr(idle_stop, "_run", answer)
+    with contextlib.ExitStack() as started, socket.create_server(("127.0.0.1", 0)) as other:
+
+        def start(*command: str | Path) -> subprocess.Popen[str]:
+            environment = {**os.environ, MARK: str(tmp_path)}
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            started.callback(process.wait)
+            started.callback(process.kill)
+            return process
+
+        listening = start(control_store, "-c", f"{LISTEN}; time.sleep(600)").stdout
+        assert listening is not None
+        port = int(listening.readline())
+        # Nodes of this Ray, of one whose head is another host, and of one of which nothing but a port is here.
+        for address in (f"127.0.0.1:{port}", f"192.0.2.77:{port}", f"127.0.0.1:{other.getsockname()[1]}"):
+            start(sys.executable, "-c", "import time; time.sleep(600)", f"--gcs-address={address}")
+        assert working_jobs("http://127.0.0.1:9", tmp_path) == 3
+    assert asked == [f"127.0.0.1:{port}"]
