@@ -15,7 +15,7 @@ ASK = """
 import json, sys, yaml
 from ray.autoscaler.sdk import bootstrap_config, get_head_node_ip
 with open(sys.argv[1]) as file:
-    auth = bootstrap_config(yaml.safe_load(file), no_config_cache=True)["auth"]
+    auth = bootstrap_config(yaml.safe_load(file))["auth"]
 print(json.dumps({"auth": auth, "host": get_head_node_ip(sys.argv[1])}))
 """
 ASK_TIMEOUT_S = 90.0
