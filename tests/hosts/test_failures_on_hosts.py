@@ -11,6 +11,7 @@ from tests.hosts.network import Host
 from tests.hosts.ray_hosts import RayHosts
 from tests.hosts.recorded_runs import RecordedRuns
 from tests.hosts.runs import CALM, ended_well
+from trainers.errors import LostNodeError
 
 DURING = 13
 
@@ -33,13 +34,20 @@ def test_a_worker_host_whose_processes_are_killed(hosts: RayHosts, runs: Recorde
 
 
 def test_a_host_cut_off_from_the_network_and_back(hosts: RayHosts, runs: RecordedRuns) -> None:
-    runs.submit("cut-off")
+    # The attempt could start its workers again, but those that are left do not hold them.
+    runs.submit("cut-off", "scaling.resources_per_worker={CPU: 2}", "run.max_failures=3", "job.max_retries=0")
     runs.until_step("cut-off", DURING)
     with hosts.workers[0].unplugged():
-        run = runs.until("cut-off", lambda run: not run.state.holding, "end of the attempt")
+        run = runs.until("cut-off", lambda run: run.state == RunState.PREEMPTED, "word of the lost node")
         assert "a node was lost" in run.reason
+        runs.drive.until(
+            lambda: "but the cluster at" in runs.workspace.service.run(run.id).reason, "word of what is missing"
+        )
     runs.hurry()
     assert ended_well(runs, "cut-off") == [Cause.NODE_LOST, Cause.SUCCEEDED]
+    first, second = runs.workspace.ledger.attempts(run.id)
+    assert first.exit_code == LostNodeError.exit_code
+    assert second.resume_from is not None
 
 
 def test_the_driver_is_killed(hosts: RayHosts, runs: RecordedRuns) -> None:

@@ -10,17 +10,17 @@ from tests.integration.ray_cluster import ray_cluster
 from tests.integration.training_trees import write_tones, write_training_tree
 
 LOGICAL_CPUS = 8
-# With many processes, or up to a limit that another's growth would reach.
-FILLING_MEMORY = ("test_fenced", "test_hurt_clusters")
+# With many processes, up to a limit that another's growth would reach, or by a time limit.
+ONE_AT_A_TIME = ("test_fenced", "test_hurt_clusters", "test_time_limits")
 # Ray gives a node half a minute to register, which it needs where two of these start at once on two cores.
-OF_SEVERAL_NODES = ("test_doubtful_nodes", "test_elastic", "test_time_limits", "test_unauthenticated_calls")
+OF_SEVERAL_NODES = ("test_doubtful_nodes", "test_elastic", "test_unauthenticated_calls")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """One process runs, on one Ray, all that need it, and what fills the memory; modules of the rest stay together."""
+    """One process runs, on one Ray, all that need it, and what others disturb; modules of the rest stay together."""
     item.add_marker(pytest.mark.integration)
     assert isinstance(item, pytest.Function)
-    together = "ray_head" in item.fixturenames or item.path.stem in FILLING_MEMORY
+    together = "ray_head" in item.fixturenames or item.path.stem in ONE_AT_A_TIME
     group = "hosts" if item.path.stem in OF_SEVERAL_NODES else item.path.stem
     item.add_marker(pytest.mark.xdist_group("ray" if together else group))
 
