@@ -299,10 +299,12 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._is_elastic, self._failed_starts, self._losses = config.scaling.is_elastic, 0, 0
         self._nodes: set[str] = set()
         self._decided = False
+        self._controller: Any = None
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """The driver can end this controller."""
-        self._coordinator.set_controller.remote(get_runtime_context().current_actor)
+        self._controller = get_runtime_context().current_actor
+        self._coordinator.set_controller.remote(self._controller)
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         """A new group has its workers on these nodes."""
@@ -332,6 +334,8 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         """
         if not isinstance(current_state, RestartingState | ReschedulingState) or current_state is previous_state:
             return
+        # Again, since a coordinator that has started anew has forgotten it.
+        self._coordinator.set_controller.remote(self._controller)
         self._coordinator.set_phase.remote(WAITING)
         error = current_state.training_failed_error
         if isinstance(current_state, ReschedulingState) and self._is_elastic and not is_wait_for_room(error):

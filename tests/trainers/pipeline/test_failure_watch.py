@@ -38,6 +38,8 @@ class FakeCoordinator:
         self.request_regroup = SimpleNamespace(remote=lambda *request: self.requests.append(request))
         self.add_line = SimpleNamespace(remote=self.lines.append)
         self.set_phase = SimpleNamespace(remote=self.phases.append)
+        self.controllers: list[Any] = []
+        self.set_controller = SimpleNamespace(remote=self.controllers.append)
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +134,14 @@ def test_a_group_is_decided_about_once_and_waits_when_it_is_gone() -> None:
     assert coordinator.phases == [], "others of the group may still store a checkpoint"
     failures.after_controller_state_update(RunningState(), RestartingState(WorkerGroupError("", {1: DIED})))
     assert coordinator.phases == ["waiting"]
+
+
+def test_a_coordinator_that_has_started_anew_learns_the_controller_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "get_runtime_context", lambda: SimpleNamespace(current_actor="the controller"))
+    failures, coordinator = watch(1)
+    failures.after_controller_start(None)
+    failures.after_controller_state_update(RunningState(), RestartingState(WorkerGroupError("", {1: DIED})))
+    assert coordinator.controllers == ["the controller"] * 2
 
 
 @pytest.mark.parametrize(("workers", "starts"), [({"min": 1, "max": 4}, 2), (2, 9)])
