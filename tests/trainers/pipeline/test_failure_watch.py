@@ -207,17 +207,19 @@ class Waiting:
     """Ray Train waits for room; one of the two nodes of its workers is gone.
 
     Attributes:
-        polls: How often the coordinator is asked until another node comes. None: none comes.
+        polls: How often the coordinator is asked, after nodes were, until another node comes. None: none comes.
+        asked: Nodes that were asked what is free on them.
     """
 
     def __init__(self) -> None:
         self.polls: int | None = None
+        self.asked: list[str] = []
         self.room = threading.Event()
         self.fit = self.room.wait
         self._updates = [WorkerUpdate([], STOPPABLE, ("a", "b"), "first"), WorkerUpdate([], WAITING)]
 
     def poll(self, coordinator: Any) -> WorkerUpdate | None:
-        if self.polls is not None:
+        if self.polls is not None and self.asked:
             self.polls -= 1
             if self.polls == 0:
                 self.room.set()
@@ -231,12 +233,15 @@ class Waiting:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
     trainer = Waiting()
-    monkeypatch.setattr(regrouping, "GONE_S", 0.0)
+    for name in ("GONE_S", "DOUBT_S"):
+        monkeypatch.setattr(regrouping, name, 0.0)
     for name in ("LOOK_S", "POLL_S"):
         monkeypatch.setattr(ray_engine, name, 0.01)
     monkeypatch.setattr(ray_engine, "driver_node_id", lambda: "a")
     monkeypatch.setattr(ray_engine, "draining_nodes", set)
     monkeypatch.setattr(ray_engine, "free_resources", dict)
+    monkeypatch.setattr(ray_engine, "node_resources", lambda: {"a": {"CPU": 1.0}, "head": {}})
+    monkeypatch.setattr(ray_engine, "have_reported", trainer.asked.extend)
     monkeypatch.setattr(ray_engine, "lasting_resources", lambda leaving: [{"CPU": 1.0}])
     monkeypatch.setattr(ray_engine, "poll_coordinator", trainer.poll)
     monkeypatch.setattr(ray_engine, "kill_controller", trainer.kill)
@@ -259,3 +264,4 @@ def test_without_room_an_attempt_that_a_queue_starts_again_ends_as_with_a_lost_n
 def test_without_room_others_wait_for_a_node(waiting: Waiting, *, requeued: bool, workers: Any) -> None:
     waiting.polls = 20
     assert fit_of(waiting, requeued=requeued, workers=workers).wait() is True
+    assert waiting.asked == ["a"], "once in a minute, and only where a worker fits"
