@@ -355,16 +355,15 @@ class TestCapacity:
 def test_a_cluster_whose_pools_are_empty_holds_what_its_head_says_it_grows_to(monkeypatch: pytest.MonkeyPatch) -> None:
     head = {"CPU": 4.0, "node:__internal_head__": 1.0}
     monkeypatch.setattr(ray, "cluster_resources", lambda: head)
-    monkeypatch.setattr(ray_connection, "node_resources", lambda: {"head": head})
     four = config({"scaling.num_workers": 4, "scaling.use_gpu": True, "scaling.resources_per_worker": {"GPU": 4}})
     monkeypatch.delenv("RAYSCRIBE_GROWS_TO", raising=False)
     with pytest.raises(ResourceError, match="export RAYSCRIBE_GROWS_TO=GPU="):
         ray_connection.check_capacity(four)
-    assert LostRoom(four.scaling).is_gone(ray_connection.lasting_resources(set()), 0) is False
+    assert LostRoom(four.scaling).is_gone(ray_connection.lasting_resources({"head": head}, set()), 0) is False
     monkeypatch.setenv("RAYSCRIBE_GROWS_TO", "CPU=544,GPU=16")
     ray_connection.check_capacity(four)
     room = LostRoom(four.scaling)
-    assert not any(room.is_gone(ray_connection.lasting_resources(set()), now) for now in (0.0, 1000.0))
+    assert not any(room.is_gone(ray_connection.lasting_resources({"head": head}, set()), now) for now in (0.0, 1000.0))
 
 
 def test_an_interrupted_command_says_how_it_goes_on(

@@ -297,9 +297,14 @@ def _do_nothing() -> None:
     pass
 
 
-def lasting_resources(leaving: Set[str]) -> list[dict[str, float]]:
-    """All that each node has which is not among those that leave, and as one more what an autoscaler can add."""
-    nodes = [each for node, each in node_resources().items() if node not in leaving]
+def lasting_resources(every: Mapping[str, dict[str, float]], leaving: Set[str]) -> list[dict[str, float]]:
+    """All that each node has which is not among those that leave, and as one more what an autoscaler can add.
+
+    Args:
+        every: See `node_resources`.
+        leaving: Ids of nodes.
+    """
+    nodes = [each for node, each in every.items() if node not in leaving]
     limits = _growth().items()
     return [*nodes, {name: limit - sum(node.get(name, 0.0) for node in nodes) for name, limit in limits}]
 

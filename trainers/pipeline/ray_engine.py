@@ -245,11 +245,11 @@ class _Fit:
             group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
             reason, is_room_gone = None, False
             with contextlib.suppress(RayError, RuntimeError, OSError):
-                draining, free, now_s = draining_nodes(), free_resources(), time.monotonic()
-                have_reported(self._doubtful.at(now_s, node_resources(), free, waits=self._phase == WAITING))
+                draining, every, free, now_s = draining_nodes(), node_resources(), free_resources(), time.monotonic()
+                have_reported(self._doubtful.at(now_s, every, free, waits=self._phase == WAITING))
                 reason = self._regrouping.reason(nodes, free, draining, now_s)
                 if self._lost_room is not None:
-                    is_room_gone = self._lost_room.is_gone(lasting_resources(draining), now_s)
+                    is_room_gone = self._lost_room.is_gone(lasting_resources(every, draining), now_s)
             self._is_room_gone = is_room_gone
             if reason is not None:
                 print_line(f"{reason}: the workers store a checkpoint and start anew")

@@ -242,7 +242,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
     monkeypatch.setattr(ray_engine, "free_resources", dict)
     monkeypatch.setattr(ray_engine, "node_resources", lambda: {"a": {"CPU": 1.0}, "head": {}})
     monkeypatch.setattr(ray_engine, "have_reported", trainer.asked.extend)
-    monkeypatch.setattr(ray_engine, "lasting_resources", lambda leaving: [{"CPU": 1.0}])
+    monkeypatch.setattr(ray_engine, "lasting_resources", lambda every, leaving: [{"CPU": 1.0}])
     monkeypatch.setattr(ray_engine, "poll_coordinator", trainer.poll)
     monkeypatch.setattr(ray_engine, "kill_controller", trainer.kill)
     return trainer
