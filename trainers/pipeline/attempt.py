@@ -16,7 +16,7 @@ from trainers.data.selection import select_scored, select_training
 from trainers.data.sources.fingerprint import changed_since, remember
 from trainers.data.sources.opening import Source
 from trainers.distributed.console import print_line
-from trainers.errors import ConfigError, DataError, ResumeError
+from trainers.errors import ConfigError, DataError, LostNodeError, ResourceError, ResumeError
 from trainers.models.adaptation.skeletons import describe_trained
 from trainers.models.ctc.decoding.decode_files import check_search
 from trainers.models.family import masking_problem, matching_problem
@@ -135,7 +135,7 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     state = journal.read()
     refuse_superseded(request.folder, state, request.number)
     refuse_without_journal(state, request.folder)
-    request.engine.check(config, trains=True)
+    _check_cluster(request)
     status.show(Phase.PREPARING_DATA, detail="opening the data")
     refuse_foreign_fields(config, family_of(config.model))
     if not state.has_begun:
@@ -156,6 +156,16 @@ def _refuse_early(request: AttemptRequest, journal: Journal, status: StatusWrite
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
     return opened
+
+
+def _check_cluster(request: AttemptRequest) -> None:
+    try:
+        request.engine.check(request.config, trains=True)
+    except ResourceError as error:
+        if request.number is None:
+            raise
+        # Nodes that join again come and go; the queue starts the run when there is room again.
+        raise LostNodeError(f"the cluster has lost a node since the queue found room there: {error}") from None
 
 
 def _check_model(config: TrainConfig, state: State) -> None:
