@@ -82,10 +82,12 @@ def cluster() -> Iterator[tuple[Cluster, RayHead]]:
 
 @pytest.fixture
 def run(cluster: tuple[Cluster, RayHead], recipe: Path, tmp_path: Path) -> RecordedRun:
-    return RecordedRun(cluster[1], "taken", str(tmp_path / "runs"), recipe, [], tmp_path / "driver.log")
+    storage = str(tmp_path / "runs")
+    return RecordedRun(cluster[1], "taken", storage, recipe, [], tmp_path / "driver.log", poll_s=0.5)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_drained_node_shrinks_an_elastic_group_and_another_grows_it_at_no_step_of_cost(
     cluster: tuple[Cluster, RayHead], run: RecordedRun
 ) -> None:

@@ -5,15 +5,18 @@ elastic group itself, but would end the workers without a checkpoint. Where ther
 starts the run again when there is, the attempt ends instead of waiting; where there should be room, nodes are asked.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from trainers.config.parts.scaling_part import ScalingPart
 
 # For how long there must be room: Ray Train counts the nodes anew every 20 s (TICK_INTERVAL_S of its
-# AutoscalingCoordinator), and would otherwise start as few workers as before.
-SETTLE_S = 25.0
+# AutoscalingCoordinator; one count may fail), and would otherwise start as few workers as before.
+SETTLE_S = 45.0
 # The wait after a regroup until the next one for room; it doubles as long as the group does not grow.
 PAUSE_S, LONGEST_PAUSE_S = 300.0, 3600.0
+# How often the same room is tried in vain: the first time Ray Train may not have counted a node that is new.
+TRIES = 2
 # For how long there must be no room: nodes join a head that has restarted one by one.
 GONE_S = 15.0
 
@@ -39,7 +42,7 @@ class Regrouping:
         self._leaving: set[str] = set()
         self._room: Room = frozenset()
         self._since_s = 0.0
-        self._tried: set[Room] = set()
+        self._tries: Counter[Room] = Counter()
         self._size, self._asked_s, self._pause_s = 0, 0.0, 0.0
 
     def reason(
@@ -67,6 +70,7 @@ class Regrouping:
         size = len(group)
         if size > self._size:
             self._pause_s = 0.0
+            self._tries.clear()
         each = self._scaling.worker_resources
         counts = {node: group.count(node) + workers_on(there, each) for node, there in free.items()}
         workers = min(sum(counts.values()), self._scaling.max_workers)
@@ -77,10 +81,11 @@ class Regrouping:
         room = frozenset((node, count) for node, count in counts.items() if count)
         if self._room != room:
             self._room, self._since_s = room, now_s
-        # Where the same room did not take more workers before, something holds it that Ray does not count.
-        if now_s - self._since_s < SETTLE_S or room in self._tried or now_s - self._asked_s < self._pause_s:
+        # Where the same room does not take more workers, something holds it that Ray does not count.
+        is_vain = self._tries[room] >= TRIES
+        if now_s - self._since_s < SETTLE_S or is_vain or now_s - self._asked_s < self._pause_s:
             return None
-        self._tried.add(room)
+        self._tries[room] += 1
         self._size, self._asked_s = size, now_s
         self._pause_s = min(max(2 * self._pause_s, PAUSE_S), LONGEST_PAUSE_S)
         return f"there is room for {workers} workers instead of {size}"

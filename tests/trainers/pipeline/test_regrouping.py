@@ -4,7 +4,16 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.regrouping import DOUBT_S, GONE_S, NEXT_DOUBT_S, SETTLE_S, DoubtfulNodes, LostRoom, Regrouping
+from trainers.pipeline.regrouping import (
+    DOUBT_S,
+    GONE_S,
+    NEXT_DOUBT_S,
+    SETTLE_S,
+    TRIES,
+    DoubtfulNodes,
+    LostRoom,
+    Regrouping,
+)
 
 NODE = {"CPU": 2.0, "memory": 1e9}
 HEAD, FULL = {"CPU": 1.0}, {"CPU": 0.0}
@@ -57,13 +66,17 @@ class TestGrowth:
             others = {f"other-{now}": FULL, "b": FULL}
             assert watch.reason(["a", "a"], {"a": FULL, **others}, set(), now) is None
 
-    def test_nodes_without_room_in_truth_are_tried_once_whoever_else_joins(self) -> None:
+    def test_nodes_without_room_in_truth_are_tried_twice_whoever_else_joins(self) -> None:
         watch, free = elastic(1, 6), {"a": FULL, "b": NODE}
         asked = [
             watch.reason(["a", "a"], {**free, f"other-{now}": FULL}, set(), now) is not None
-            for now in range(0, 2000, 10)
+            for now in range(0, 4000, 10)
         ]
-        assert sum(asked) == 1
+        assert sum(asked) == TRIES
+        # A group that did grow, and has lost a worker since, tries once more.
+        assert watch.reason(["a", "a", "b"], {"a": FULL, "b": FULL}, set(), 5000) is None
+        assert watch.reason(["a", "a"], free, set(), 6000) is None
+        assert watch.reason(["a", "a"], free, set(), 6000 + SETTLE_S) is not None
 
     def test_a_group_that_did_not_grow_is_left_alone_for_longer_and_longer(self) -> None:
         watch, asked = elastic(1, 6), []
