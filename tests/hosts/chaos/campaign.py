@@ -44,9 +44,18 @@ DRIVER, WORKER = "task.py --attempt", "ray::RayTrainWorker"
 class Campaign:
     """Failures, and the runs that they hit."""
 
-    def __init__(self, hosts: RayHosts, runs: HostRuns, seed: int, record: Path):
-        """Starts the record; does nothing yet."""
+    def __init__(self, hosts: RayHosts, runs: HostRuns, seed: int, record: Path, *, in_a_run: int = 3):
+        """Starts the record; does nothing yet.
+
+        Args:
+            hosts: Whose cluster is up.
+            runs: What submits there.
+            seed: Of all that is chosen.
+            record: File of JSON lines, written anew.
+            in_a_run: How many failures a run meets at most.
+        """
         self._hosts, self._runs, self._chance, self._record = hosts, runs, random.Random(seed), record
+        self._in_a_run = in_a_run
         self._started = time.monotonic()
         self._seen: set[tuple[str, str, tuple[int, ...]]] = set()
         record.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +73,7 @@ class Campaign:
             name = f"chaos-{len(names):02}"
             names.append(name)
             self._runs.submit(name, RETRIES)
-            for _ in range(self._chance.randint(1, 3)):
+            for _ in range(self._chance.randint(1, self._in_a_run)):
                 if done < failures and self._wait_for_a_moment(name):
                     done += self._fail(name, done + 1)
             self._end(name)

@@ -15,7 +15,7 @@ from ray.train.v2._internal.execution.controller.state import (
 )
 
 from tests.trainers.synthetic import config
-from trainers.distributed.coordinator import STOPPABLE, WAITING, EndRequest, WorkerUpdate
+from trainers.distributed.coordinator import WAITING, EndRequest, WorkerUpdate
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, LostNodeError, LostWorkerError, RegroupError, StoppedError
 from trainers.pipeline import ray_engine, regrouping
@@ -216,7 +216,7 @@ class Waiting:
         self.asked: list[str] = []
         self.room = threading.Event()
         self.fit = self.room.wait
-        self._updates = [WorkerUpdate([], STOPPABLE, ("a", "b"), "first"), WorkerUpdate([], WAITING)]
+        self._updates = [WorkerUpdate([], WAITING, ("a", "b"), "first")]
 
     def poll(self, coordinator: Any) -> WorkerUpdate | None:
         if self.polls is not None and self.asked:
