@@ -30,7 +30,8 @@ def test_a_worker_host_whose_processes_are_killed(hosts: RayHosts, runs: Recorde
     runs.until_step("host-killed", DURING)
     assert hosts.workers[0].kill() > 0
     runs.hurry()
-    assert ended_well(runs, "host-killed") == [Cause.NODE_LOST, Cause.SUCCEEDED]
+    # More than one where Ray, started again on the host, goes once more before the next attempt looks.
+    assert set(ended_well(runs, "host-killed")[:-1]) == {Cause.NODE_LOST}
 
 
 def test_a_host_cut_off_from_the_network_and_back(hosts: RayHosts, runs: RecordedRuns) -> None:
@@ -44,10 +45,10 @@ def test_a_host_cut_off_from_the_network_and_back(hosts: RayHosts, runs: Recorde
             lambda: "but the cluster at" in runs.workspace.service.run(run.id).reason, "word of what is missing"
         )
     runs.hurry()
-    assert ended_well(runs, "cut-off") == [Cause.NODE_LOST, Cause.SUCCEEDED]
-    first, second = runs.workspace.ledger.attempts(run.id)
+    assert set(ended_well(runs, "cut-off")[:-1]) == {Cause.NODE_LOST}
+    first, *_, last = runs.workspace.ledger.attempts(run.id)
     assert first.exit_code == LostNodeError.exit_code
-    assert second.resume_from is not None
+    assert last.resume_from is not None
 
 
 def test_the_driver_is_killed(hosts: RayHosts, runs: RecordedRuns) -> None:
@@ -64,7 +65,9 @@ def test_the_head_is_killed_and_started_again(hosts: RayHosts, runs: RecordedRun
     assert hosts.kill_head() > 0
     hosts.up()
     runs.hurry()
-    assert ended_well(runs, "head-killed") == [Cause.CLUSTER_LOST, Cause.SUCCEEDED]
+    lost, *others = ended_well(runs, "head-killed")[:-1]
+    assert lost == Cause.CLUSTER_LOST
+    assert set(others) <= {Cause.NODE_LOST}
 
 
 def test_the_storage_is_not_reachable_for_half_a_minute(hosts: RayHosts, runs: RecordedRuns) -> None:
