@@ -55,11 +55,18 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "cluster_configs": ("trainers.config", "trainers.errors", "runtime_env.credentials"),
     "trainers.errors": (),
 }
-# What neither the client nor the service loads.
+# What neither the client nor the service loads, nor Ray Train's controller for what it decides here.
 HEAVY = ("torch", "transformers", "datasets")
 # What a command on a laptop loads before it has decided to drive runs itself.
 WITHOUT_RAY = ("jobs.api.client", "jobs.service.operations", "jobs.cli")
-LIGHT = (*WITHOUT_RAY, "trainers.run_folder.layout", "jobs.service.controller", "jobs.api.server.app", "task")
+LIGHT = (
+    *WITHOUT_RAY,
+    "trainers.run_folder.layout",
+    "jobs.service.controller",
+    "jobs.api.server.app",
+    "trainers.pipeline.on_ray.failure_watch",
+    "task",
+)
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 FOLDERS = sorted({path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_dir()} - {ROOT})
 MAX_ENTRIES, MAX_LINES, MAX_FUNCTION_LINES = 14, 400, 50

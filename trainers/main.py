@@ -246,7 +246,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     if given.no_ray:
         return _run(given, config, changed, LocalEngine(config.scaling.backend))
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
-    from trainers.pipeline.ray_engine import RayEngine  # noqa: PLC0415
+    from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
 
     # Again inside, since Ray takes SIGTERM for itself when it connects.
     with connected(config, given.address), STOP_SIGNAL.on_signals():

@@ -35,7 +35,7 @@ from trainers.models.decoder_labels import pad_labels
 from trainers.models.known_families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
-from trainers.pipeline.ray_engine import RayEngine
+from trainers.pipeline.on_ray.ray_engine import RayEngine
 from trainers.pipeline.splits import prepare_all
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import silence_libraries

@@ -11,7 +11,12 @@ import torch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Of task.py on Ray and without, and of a controller.
-PRELOADED = ["trainers.main", "trainers.pipeline.ray_engine", "trainers.training.worker", "jobs.service.controller"]
+PRELOADED = [
+    "trainers.main",
+    "trainers.pipeline.on_ray.ray_engine",
+    "trainers.training.worker",
+    "jobs.service.controller",
+]
 Main = Callable[[Sequence[str]], int | None]
 
 

@@ -78,7 +78,7 @@ def recording_loop(loop_config: dict[str, Any], folder: Path) -> str | None:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs task.py; the first argument is the folder of the lines."""
-    from trainers.pipeline.ray_engine import RayEngine  # noqa: PLC0415
+    from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
 
     folder, *rest = arguments
     defaults: Any = RayEngine.__init__.__kwdefaults__

@@ -12,7 +12,7 @@ from tests.integration.ray_cluster import ray_cluster
 from tests.trainers.synthetic import config
 from trainers.distributed.local_ray import free_ports
 from trainers.distributed.ray_connection import free_resources, have_reported, node_resources
-from trainers.pipeline.regrouping import DOUBT_S, NEXT_DOUBT_S, DoubtfulNodes
+from trainers.pipeline.on_ray.regrouping import DOUBT_S, NEXT_DOUBT_S, DoubtfulNodes
 
 # Ray's control store calls an address at which nobody listens less and less often.
 GONE_S = 6.0

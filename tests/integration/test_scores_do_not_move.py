@@ -17,7 +17,7 @@ from trainers.models.known_families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
-from trainers.pipeline.ray_engine import RayEngine
+from trainers.pipeline.on_ray.ray_engine import RayEngine
 from trainers.storage import open_storage
 
 # Of a new output layer's weights, so that another symbol than one wins.

@@ -15,7 +15,7 @@ from trainers.errors import ResourceError
 from trainers.main import main
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.pipeline.demo_run import NOTICE
-from trainers.pipeline.regrouping import LostRoom
+from trainers.pipeline.on_ray.regrouping import LostRoom
 
 TASK = Path(__file__).parents[2] / "task.py"
 FEW_WORDS = ["one two", "three", "four five six"]

@@ -31,6 +31,9 @@ COORDINATOR_TIMEOUT_S = 10.0
 ANSWER_S = 10.0
 # Seconds between two looks at whether nodes respond, and responses in a row after which they are taken for alive.
 NODE_LOOK_S, NODE_RESPONSES = 1.0, 3
+# The cluster may learn later than Ray Train that a worker's node went with it, after five checks with 3 s between them
+# (Ray's health_check_failure_threshold and _period_ms); where a worker fell silent, each check takes 10 s more.
+NODE_GOES_TOO_S, NODE_FALLS_SILENT_S = 20.0, 60.0
 # Of `start_timeout_s`; the elastic one is a little longer than Ray Train takes to plan anew. Ray's default is 60.
 FIXED_START_S, ELASTIC_START_S = "600", "25"
 # Where a job has a part of the machine: logical CPUs of a Ray that is started here.

@@ -50,7 +50,7 @@ def checkpoint_config(config: TrainConfig) -> CheckpointConfig:
 
 
 def failure_config(config: TrainConfig) -> FailureConfig:
-    """How often Ray starts a worker group again within an attempt: as often as `ray_engine.FailureWatch` lets it.
+    """How often Ray starts a worker group again within an attempt: as often as `failure_watch.FailureWatch` lets it.
 
     Errors of Ray's controller are waits for room that were too long, see `ray_connection.start_timeout_s`, and workers
     that do not start. An elastic group may be planned with a node that is gone by then, which is a wait like others; so

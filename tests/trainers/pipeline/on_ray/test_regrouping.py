@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.regrouping import (
+from trainers.pipeline.on_ray.regrouping import (
     DOUBT_S,
     GONE_S,
     NEXT_DOUBT_S,

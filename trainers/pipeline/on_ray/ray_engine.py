@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from ray import get_runtime_context
 from ray.exceptions import RayError
-from ray.train import RunConfig, TrainingFailedError, WorkerGroupError
+from ray.train import RunConfig, TrainingFailedError
 from ray.train.torch import TorchTrainer
-from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
-from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
 
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
 from trainers.distributed.console import print_line
 from trainers.distributed.coordinator import STOPPABLE, WAITING, EndRequest
 from trainers.distributed.ray_connection import (
+    NODE_FALLS_SILENT_S,
+    NODE_GOES_TOO_S,
     POLL_S,
     check_capacity,
     draining_nodes,
@@ -32,20 +31,14 @@ from trainers.distributed.ray_connection import (
     node_resources,
     open_coordinator,
     poll_coordinator,
-    stop_requested,
 )
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import LostNodeError, LostWorkerError, RegroupError, StoppedError
-from trainers.pipeline.ray_configs import run_config, scaling_config, torch_config
-from trainers.pipeline.regrouping import DoubtfulNodes, LostRoom, Regrouping
-from trainers.pipeline.root_cause import (
-    TooManyFailuresError,
-    is_preemption,
-    is_wait_for_room,
-    only_connection_errors,
-    root_cause_of,
-)
-from trainers.pipeline.shared_storage import refuse_unshared_folders
+from trainers.errors import LostNodeError, StoppedError
+from trainers.pipeline.on_ray.failure_watch import FailureWatch
+from trainers.pipeline.on_ray.ray_configs import run_config, scaling_config, torch_config
+from trainers.pipeline.on_ray.regrouping import DoubtfulNodes, LostRoom, Regrouping
+from trainers.pipeline.on_ray.shared_storage import refuse_unshared_folders
+from trainers.pipeline.root_cause import only_connection_errors, root_cause_of
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs
@@ -60,12 +53,6 @@ LOOK_S = 1.0
 END_S = 10.0
 # Gives back what a run that was stopped says.
 Loop = Callable[[dict[str, Any]], Any]
-
-# The cluster may learn later than Ray Train that a worker's node went with it, after five checks with 3 s between them
-# (Ray's health_check_failure_threshold and _period_ms); where a worker fell silent, each check takes 10 s more.
-NODE_GOES_TOO_S, NODE_FALLS_SILENT_S = 20.0, 60.0
-# Nodes that an elastic run may lose before it comes to another checkpoint.
-MAX_LOSSES = 20
 
 
 class RayEngine:
@@ -283,83 +270,3 @@ class _Fit:
         else:
             # From now on the main process writes.
             self._status.rest()
-
-
-class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
-    """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
-
-    def __init__(self, coordinator: Any, config: TrainConfig):
-        """Counts nothing yet.
-
-        Args:
-            coordinator: Handle of the coordinator.
-            config: Says how many failures there may be; an elastic run loses nodes without counting them.
-        """
-        self._coordinator, self._max_failures, self._count = coordinator, config.run.max_failures, 0
-        self._is_elastic, self._failed_starts, self._losses = config.scaling.is_elastic, 0, 0
-        self._nodes: set[str] = set()
-        self._decided = False
-        self._controller: Any = None
-
-    def after_controller_start(self, train_run_context: Any) -> None:
-        """The driver can end this controller."""
-        self._controller = get_runtime_context().current_actor
-        self._coordinator.set_controller.remote(self._controller)
-
-    def after_worker_group_start(self, worker_group: Any) -> None:
-        """A new group has its workers on these nodes."""
-        self._nodes = {worker.metadata.node_id for worker in worker_group.get_workers()}
-        self._decided = False
-
-    def after_report(self, training_report: Any, metrics: Any) -> None:
-        """The workers have come further than the group before, to another checkpoint."""
-        self._losses = 0
-
-    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """Decides once per group: Ray polls those that a drained node has left until its deadline.
-
-        Raises:
-            RayscribeError: the error would recur, or a stop was requested.
-            TooManyFailuresError: there were more than may be.
-        """
-        if worker_group_status.errors and not self._decided:
-            self._decide(worker_group_status.errors)
-            self._decided = True
-
-    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Notes that a group is gone, and counts those that did not start; waits for room are not counted.
-
-        Raises:
-            ControllerError: an elastic group failed to start more often than may be. Ray counts for a fixed one.
-        """
-        if not isinstance(current_state, RestartingState | ReschedulingState) or current_state is previous_state:
-            return
-        # Again, since a coordinator that has started anew has forgotten it.
-        self._coordinator.set_controller.remote(self._controller)
-        self._coordinator.set_phase.remote(WAITING)
-        error = current_state.training_failed_error
-        if isinstance(current_state, ReschedulingState) and self._is_elastic and not is_wait_for_room(error):
-            self._failed_starts += 1
-            if 0 <= self._max_failures < self._failed_starts:
-                raise error
-
-    def _decide(self, worker_exceptions: dict[int, Exception]) -> None:
-        combined = WorkerGroupError("", worker_exceptions)
-        error = root_cause_of(combined)
-        if self._is_elastic and isinstance(error, LostWorkerError):
-            error = root_cause_of(combined, lost_nodes=lost_nodes(self._nodes, wait_s=NODE_GOES_TOO_S))
-        if error.final:
-            raise error
-        if stop_requested(self._coordinator):
-            raise StoppedError(f"stopped without a new checkpoint, since the workers failed meanwhile: {error}")
-        is_left = isinstance(error, RegroupError)
-        is_loss = self._is_elastic and isinstance(error, LostNodeError) and not is_left
-        # They left with a checkpoint.
-        self._losses = 0 if is_left else self._losses + is_loss
-        counts = not (is_preemption(combined) or is_left or is_loss)
-        self._count += counts
-        if self._max_failures >= 0 and (self._max_failures < self._count or self._losses > MAX_LOSSES):
-            raise TooManyFailuresError(worker_exceptions)
-        of_all = f"{self._count} of at most {self._max_failures}" if self._max_failures >= 0 else f"{self._count}"
-        count = of_all if counts else "not counted"
-        self._coordinator.add_line.remote(f"the workers restart from the last checkpoint ({count}): {error}")

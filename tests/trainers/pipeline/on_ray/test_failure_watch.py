@@ -1,8 +1,7 @@
 """What Ray Train's controller lets the workers start again after, and what it counts."""
 
-import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from ray.train import ControllerError, WorkerGroupError
@@ -14,12 +13,11 @@ from ray.train.v2._internal.execution.controller.state import (
     RunningState,
 )
 
+from tests.trainers.pipeline.on_ray.fake_coordinator import FakeCoordinator
 from tests.trainers.synthetic import config
-from trainers.distributed.coordinator import WAITING, EndRequest, WorkerUpdate
-from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, LostNodeError, LostWorkerError, RegroupError, StoppedError
-from trainers.pipeline import ray_engine, regrouping
-from trainers.pipeline.ray_engine import MAX_LOSSES, FailureWatch
+from trainers.pipeline.on_ray import failure_watch
+from trainers.pipeline.on_ray.failure_watch import MAX_LOSSES, FailureWatch
 from trainers.pipeline.root_cause import TooManyFailuresError
 
 DIED = LostWorkerError("rank 1 died")
@@ -27,25 +25,10 @@ LEFT = RegroupError("the node of rank 1 is about to be taken away")
 GONE = LostNodeError("node 7")
 
 
-class FakeCoordinator:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.phases: list[str] = []
-        self.requests: list[Any] = []
-        self.request_stop = SimpleNamespace(remote=lambda: self.requests.append("stop"))
-        self.request_regroup = SimpleNamespace(remote=lambda *request: self.requests.append(request))
-        self.add_line = SimpleNamespace(remote=self.lines.append)
-        self.set_phase = SimpleNamespace(remote=self.phases.append)
-        self.controllers: list[Any] = []
-        self.set_controller = SimpleNamespace(remote=self.controllers.append)
-
-
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "lost_nodes", lambda before, wait_s: 0)
-    monkeypatch.setattr(ray_engine, "stop_requested", lambda coordinator: False)
+    monkeypatch.setattr(failure_watch, "lost_nodes", lambda before, wait_s: 0)
+    monkeypatch.setattr(failure_watch, "stop_requested", lambda coordinator: False)
 
 
 def failed(errors: dict[int, Exception]) -> Any:
@@ -99,7 +82,7 @@ def test_an_elastic_run_does_not_count_its_nodes(error: Exception) -> None:
 
 def test_a_worker_that_went_with_its_node_is_not_counted_either(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = type("DistNetworkError", (RuntimeError,), {})("Connection closed by peer")
-    monkeypatch.setattr(ray_engine, "lost_nodes", lambda before, wait_s: len(before & {"b"}))
+    monkeypatch.setattr(failure_watch, "lost_nodes", lambda before, wait_s: len(before & {"b"}))
     failures, coordinator = watch(0, {"min": 1, "max": 4})
     failures.after_worker_group_start(started("a", "b"))
     failures.after_worker_group_poll_status(failed({0: connection}))
@@ -137,7 +120,7 @@ def test_a_group_is_decided_about_once_and_waits_when_it_is_gone() -> None:
 
 
 def test_a_coordinator_that_has_started_anew_learns_the_controller_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "get_runtime_context", lambda: SimpleNamespace(current_actor="the controller"))
+    monkeypatch.setattr(failure_watch, "get_runtime_context", lambda: SimpleNamespace(current_actor="the controller"))
     failures, coordinator = watch(1)
     failures.after_controller_start(None)
     failures.after_controller_state_update(RunningState(), RestartingState(WorkerGroupError("", {1: DIED})))
@@ -172,96 +155,6 @@ def test_a_fixed_number_counts_lost_nodes_and_not_those_that_it_left() -> None:
 def test_what_would_fail_again_and_a_stop_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError):
         watch(9)[0].after_worker_group_poll_status(failed({0: ConfigError("x is 1"), 1: DIED}))
-    monkeypatch.setattr(ray_engine, "stop_requested", lambda coordinator: True)
+    monkeypatch.setattr(failure_watch, "stop_requested", lambda coordinator: True)
     with pytest.raises(StoppedError, match="workers failed meanwhile: rank 1 died"):
         watch(9)[0].after_worker_group_poll_status(failed({1: DIED}))
-
-
-def test_requests_are_sent_until_the_coordinator_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "driver_node_id", lambda: "head")
-    coordinator, status = FakeCoordinator(), SimpleNamespace(show=lambda *_, **__: None, rest=lambda: None)
-    fit: Any = ray_engine._Fit(None, coordinator, status, config({}))  # type: ignore[arg-type]
-    updates = [
-        WorkerUpdate([], "stoppable", ("a",), "first"),
-        WorkerUpdate([], "stoppable", ("a",), "first", EndRequest("a node goes")),
-        # It has started again.
-        WorkerUpdate([], None),
-        WorkerUpdate([], "working", ("a",), "second"),
-    ]
-    monkeypatch.setattr(ray_engine, "poll_coordinator", lambda _: updates.pop(0))
-    fit._read()
-    fit._leaves = ("first", "a node goes")
-    for _ in range(2):
-        fit._read()
-    assert (coordinator.requests, fit.nodes) == ([("a node goes", "first")], {"a"})
-    fit._read()
-    assert len(coordinator.requests) == 1, "the next group is not asked"
-    monkeypatch.setattr(STOP_SIGNAL, "_number", 15)
-    updates += [WorkerUpdate([], None), WorkerUpdate([], None, request=EndRequest()), WorkerUpdate([], None)]
-    for _ in range(3):
-        fit._read()
-    assert coordinator.requests[1:] == ["stop", "stop"]
-
-
-class Waiting:
-    """Ray Train waits for room; one of the two nodes of its workers is gone.
-
-    Attributes:
-        polls: How often the coordinator is asked, after nodes were, until another node comes. None: none comes.
-        asked: Nodes that were asked what is free on them.
-    """
-
-    def __init__(self) -> None:
-        self.polls: int | None = None
-        self.asked: list[str] = []
-        self.room = threading.Event()
-        self.fit = self.room.wait
-        self._updates = [WorkerUpdate([], WAITING, ("a", "b"), "first")]
-
-    def poll(self, coordinator: Any) -> WorkerUpdate | None:
-        if self.polls is not None and self.asked:
-            self.polls -= 1
-            if self.polls == 0:
-                self.room.set()
-        return self._updates.pop(0) if self._updates else None
-
-    def kill(self, coordinator: Any) -> bool:
-        self.room.set()
-        return True
-
-
-@pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
-    trainer = Waiting()
-    for name in ("GONE_S", "DOUBT_S"):
-        monkeypatch.setattr(regrouping, name, 0.0)
-    for name in ("LOOK_S", "POLL_S"):
-        monkeypatch.setattr(ray_engine, name, 0.01)
-    monkeypatch.setattr(ray_engine, "driver_node_id", lambda: "a")
-    monkeypatch.setattr(ray_engine, "draining_nodes", set)
-    monkeypatch.setattr(ray_engine, "free_resources", dict)
-    monkeypatch.setattr(ray_engine, "node_resources", lambda: {"a": {"CPU": 1.0}, "head": {}})
-    monkeypatch.setattr(ray_engine, "have_reported", trainer.asked.extend)
-    monkeypatch.setattr(ray_engine, "lasting_resources", lambda every, leaving: [{"CPU": 1.0}])
-    monkeypatch.setattr(ray_engine, "poll_coordinator", trainer.poll)
-    monkeypatch.setattr(ray_engine, "kill_controller", trainer.kill)
-    return trainer
-
-
-def fit_of(waiting: Waiting, *, requeued: bool, workers: Any = 2) -> Any:
-    status: Any = SimpleNamespace(show=lambda *_, **__: None, rest=lambda: None)
-    changes, trainer = {"scaling.num_workers": workers, "training.global_batch_size": 8}, cast("Any", waiting)
-    return ray_engine._Fit(trainer, FakeCoordinator(), status, config(changes), requeued=requeued)
-
-
-def test_without_room_an_attempt_that_a_queue_starts_again_ends_as_with_a_lost_node(waiting: Waiting) -> None:
-    with pytest.raises(LostNodeError, match=r"a node was lost, and with it the room for 2 workers × \(1 CPU\)"):
-        fit_of(waiting, requeued=True).wait()
-    assert not {"fit", "nodes"} & {thread.name for thread in threading.enumerate()}
-
-
-@pytest.mark.parametrize(("requeued", "workers"), [(False, 2), (True, {"min": 2, "max": 4})])
-def test_without_room_others_wait_for_a_node(waiting: Waiting, *, requeued: bool, workers: Any) -> None:
-    waiting.polls = 20
-    assert fit_of(waiting, requeued=requeued, workers=workers).wait() is True
-    assert waiting.asked == ["a"], "once in a minute, and only where a worker fits"
