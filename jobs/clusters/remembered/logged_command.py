@@ -23,6 +23,8 @@ PROBLEM = re.compile(
     re.IGNORECASE,
 )
 SHOWN_LINES = 8
+# A line of progress that repeats itself is shown this often. Seconds.
+REPEAT_S = 30.0
 
 
 def run_logged(
@@ -79,13 +81,14 @@ def run_logged(
 def _read(process: "subprocess.Popen[bytes]", start_s: float, say: Callable[[str], None]) -> Iterator[str]:
     """The lines of its output; those that tell of progress are shown."""
     assert process.stdout is not None
-    last = ""
+    last, shown_s = "", start_s
     for raw in process.stdout:
         line = plain(raw.decode(errors="replace"))
         text = line.strip()
-        if PROGRESS.match(text) and text != last:
-            say(f"{time.monotonic() - start_s:4.0f} s  {text}")
-            last = text
+        now_s = time.monotonic()
+        if PROGRESS.match(text) and (text != last or now_s - shown_s >= REPEAT_S):
+            say(f"{now_s - start_s:4.0f} s  {text}")
+            last, shown_s = text, now_s
         yield line
 
 

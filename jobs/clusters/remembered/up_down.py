@@ -17,6 +17,7 @@ from jobs.clusters.idle_stop import counted, login_shell, shell_for_head, start_
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.remembered.cluster_lock import at_work_on
 from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record, write_private
+from jobs.clusters.remembered.first_login import check_key, check_login
 from jobs.clusters.remembered.logged_command import run_logged
 from jobs.clusters.remembered.ray_launcher import NoHeadError, head_of, ray_environment, ssh_target
 from jobs.clusters.remembered.ssh_tunnel import ssh_command
@@ -83,10 +84,12 @@ def up(
         restart: Whether Ray is started anew on a head on which it runs, and its jobs are lost.
 
     Raises:
-        ClusterError: it did not come up, with the lines that say why; or its head cannot be asked whether Ray runs.
+        ClusterError: it did not come up, with the lines that say why; or its head cannot be asked.
+        ConfigError: the file is none of `ray up`, or its SSH key is not here.
         ConflictError: a Ray of this machine has the name, or another command is at work on it.
     """
     name = name_of(content)
+    check_key(content)
     with at_work_on(name):
         before = find_record(name)
         if before is not None and before.kind == "local":
@@ -116,6 +119,8 @@ def _bring_up(
     record: ClusterRecord, content: Mapping[str, Any], *, runs: bool, timeout_s: float, say: Say
 ) -> ClusterRecord:
     """Calls `ray up`, unless the cluster runs as the file says; gives the cluster with its head."""
+    if record.ssh is None:
+        check_login(content)
     text = yaml.safe_dump(prepared(content, ensure_token(record.name), record.idle_stop_minutes), sort_keys=False)
     unchanged = record.config_path.exists() and record.config_path.read_text(encoding="utf-8") == text
     # Remembered before anything is started, so that `down` finds what a failed start leaves.

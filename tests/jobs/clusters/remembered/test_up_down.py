@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from jobs.clusters.idle_stop import stop_commands
-from jobs.clusters.remembered import up_down
+from jobs.clusters.remembered import first_login, logged_command, up_down
 from jobs.clusters.remembered.cluster_lock import at_work_on
 from jobs.clusters.remembered.cluster_record import (
     ClusterRecord,
@@ -66,6 +66,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     python.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} {package} "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(first_login, "ssh_command", lambda *given: ["true"])
     return package
 
 
@@ -109,6 +110,22 @@ def test_a_failed_start_says_why_and_is_remembered_so_that_it_can_be_ended(home:
     assert record is not None and (record.state, record.provider) == ("starting", "local")
     assert yaml.safe_load(record.config_path.read_text())["cluster_name"] == "hosts"
     assert record.token_path.read_text() not in str(error.value)
+
+
+def test_progress_that_repeats_itself_is_shown_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> int:
+        lines: list[str] = []
+        given: Any = {"environment": os.environ, "timeout_s": 60.0, "say": lines.append, "doing": "waiting"}
+        run_logged(
+            ["sh", "-c", "echo SSH still not available; echo SSH still not available"], tmp_path / "log", **given
+        )
+        return len(lines)
+
+    assert shown() == 1
+    monkeypatch.setattr(logged_command, "REPEAT_S", 0.0)
+    assert shown() == 2
 
 
 def test_a_cluster_whose_end_failed_stays_remembered(ray: Path) -> None:
