@@ -7,7 +7,7 @@ are named here, and found on the nodes.
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from cluster_configs.rendering.target_parts import (
     DNS_LABEL,
@@ -138,10 +138,7 @@ class SecretPart(Part):
 class ClusterSpec(Part):
     """One cluster: nodes, what they run, and what each target needs beside."""
 
-    name: str = Field(
-        pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$",
-        description="Name of the cluster, or of the batch job: lower-case letters, digits and -.",
-    )
+    name: str = Field(description="Name of the cluster, or of the batch job: lower-case letters, digits and -.")
     image: Word | None = Field(
         None,
         description="Container image of every node, built from cluster_configs/Dockerfile; with a tag. null: nodes "
@@ -189,29 +186,41 @@ class ClusterSpec(Part):
             raise ConfigError(f"{field}: must be one of the pools {', '.join(self.pools)} (got {name!r})")
         return name, self.pools[name]
 
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", value) is None:
+            raise ValueError("must begin with a lower-case letter, and hold at most 40 of these, digits and -")
+        return value
+
+    @field_validator("storage")
+    @classmethod
+    def _is_reached_by_all(cls, value: str) -> str:
+        if not is_absolute(value):
+            raise ValueError("must be an absolute folder or an s3:// URL")
+        if not value.isprintable():
+            raise ValueError("holds a line break or another character that is not printed: leave it out")
+        return value
+
     @model_validator(mode="after")
     def _nothing_secret(self) -> Self:
         for name, value in self.exports.items():
             if name in RESERVED:
-                raise ValueError(f"exports.{name} is set by the rendered file: leave it out")
+                raise ValueError(f"exports.{name}: is set by the rendered file: leave it out")
             if value_looks_secret(value) or (name_looks_secret(name) and not is_switch(value)):
                 raise ValueError(
-                    f"exports.{name} looks like a secret (not shown): name it under secrets, {_places(name)}"
+                    f"exports.{name}: looks like a secret (not shown): name it under secrets, {_places(name)}"
                 )
             if re.search(r"[\"'`\\\n]|\$\(", value):
                 raise ValueError(
-                    f"exports.{name} holds a quote, a backslash, a line break or a command: write it plainly"
+                    f"exports.{name}: holds a quote, a backslash, a line break or a command: write it plainly"
                 )
         if both := sorted({*self.exports} & {*self.secrets}):
-            raise ValueError(f"{both[0]} is in exports and in secrets: keep one")
+            raise ValueError(f"exports.{both[0]}: is in exports and in secrets: keep one")
         return self
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        if not is_absolute(self.storage):
-            raise ValueError(f"storage must be an absolute folder or an s3:// URL (got {self.storage!r})")
-        if not self.storage.isprintable():
-            raise ValueError("storage holds a line break or another character that is not printed: leave it out")
         if isinstance(self.ray_up, LocalPart) and len(self.pools) != 1:
             raise ValueError("pools: own hosts are one pool, since Ray's provider local knows one kind of node")
         if isinstance(self.ray_up, LocalPart) and self.image is not None and self.ray_up.private_key is None:

@@ -1,8 +1,10 @@
 """What one target needs beside the rest of a ClusterSpec: `ray_up`, `kubernetes`, `slurm`, `sge`."""
 
-from typing import Annotated, Literal
+import re
+from ipaddress import ip_address
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from trainers.config.parts.part import NotNegative, Part, Positive
 
@@ -10,9 +12,23 @@ DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 SLURM_TIME = r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$"
 SGE_TIME = r"^\d+:\d{2}:\d{2}$"
 
-Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$")]
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
 Word = Annotated[str, StringConstraints(pattern=r"^[^\s'\"$`;|&<>\\#]+$")]
 DnsLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL)]
+
+
+def _host(value: str) -> str:
+    if HOST.fullmatch(value) is None:
+        raise ValueError("must be an address or a host name, as 10.0.0.1")
+    if re.fullmatch(r"[\d.]+", value):
+        try:
+            ip_address(value)
+        except ValueError:
+            raise ValueError("is no IPv4 address: four numbers from 0 to 255, as 10.0.0.1") from None
+    return value
+
+
+Host = Annotated[str, AfterValidator(_host)]
 
 
 def _clock(value: object) -> object:
@@ -46,6 +62,13 @@ class LocalPart(RayUpPart):
     provider: Literal["local"] = Field(description="local: own hosts.")
     head_ip: Host = Field(description="Address of the head, as the workers reach it, e.g. 10.0.0.1.")
     worker_ips: list[Host] = Field([], description="Addresses of the workers.")
+
+    @model_validator(mode="after")
+    def _each_host_once(self) -> Self:
+        hosts = [self.head_ip, *self.worker_ips]
+        if twice := next((host for host in hosts if hosts.count(host) > 1), None):
+            raise ValueError(f"head_ip and worker_ips name {twice} twice: one Ray runs on each host")
+        return self
 
 
 class CloudPart(RayUpPart):

@@ -65,11 +65,16 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     if problem["type"] in ("missing", "union_tag_not_found"):
         return f"{name}: missing; --set {name}=… or write it in the file"
     message = str(problem["msg"]).removeprefix("Value error, ")
+    value = problem.get("input")
+    if problem["type"] == "union_tag_invalid":
+        kind = problem["ctx"]["discriminator"].strip("'")
+        return f"{name}.{kind}: must be one of {problem['ctx']['expected_tags']} (got '{problem['ctx']['tag']}')"
     if problem["type"] == "string_pattern_mismatch":
         message = PATTERN_MESSAGES.get(problem["ctx"]["pattern"], message)
     elif problem["type"] == "list_type":
         message = "must be a list, as [a, b]"
-    value = problem.get("input")
+    elif value is None:
+        return f"{name}: is empty; --set {name}=… or write it in the file"
     # What was written into an environment by mistake may be a secret.
     hidden = isinstance(value, dict | BaseModel) or problem["type"] == UNSUPPORTED_URL
     shown = "" if hidden or not KEPT_OUT_OF_MESSAGES.isdisjoint(location) else f" (got {value!r})"
