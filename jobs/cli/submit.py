@@ -1,5 +1,7 @@
 """rayscribe submit, resume, preflight: check a recipe and queue it as a run."""
 
+import math
+import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +27,9 @@ from trainers.errors import ConfigError
 if TYPE_CHECKING:
     from jobs.submission.assemble import Bundle
     from trainers.inspection.findings import Finding
+
+# A cluster that responds takes a job in less. Seconds.
+HINT_S = 5.0
 
 AddressOption = Annotated[
     str | None,
@@ -255,11 +260,15 @@ def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None
 
 
 def _first_attempt(session: Session, run_id: str) -> Run:
-    status = StatusPrinter()
+    status, hint_s = StatusPrinter(), time.monotonic() + HINT_S
 
     def submitted() -> bool:
+        nonlocal hint_s
         run = session.operations.run(run_id)
         status.print_changes(run)
+        if time.monotonic() > hint_s:
+            hint_s = math.inf
+            typer.echo("without a service, this command waits until the run starts; Ctrl-C leaves it queued", err=True)
         attempts = session.operations.attempts(run_id)
         return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None)
 

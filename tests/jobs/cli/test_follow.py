@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from jobs.cli import connect as connections
+from jobs.cli import submit
 from jobs.cli.connect import Session
 from jobs.cli.follow import LOG_TIMEOUT_S, Follower, exit_code_of
 from jobs.errors import ServiceError
@@ -53,6 +54,13 @@ def follow(operations: FakeOperations, clock: Callable[[], float] = lambda: 0.0)
     shown: list[str] = []
     Follower(session, "sr", source=None, show=lambda line: shown.append(line.text), clock=clock).run_to_end(states=True)
     return shown
+
+
+class WithoutAttempts(FakeOperations):
+    """A run that no cluster takes."""
+
+    def attempts(self, run_id: str) -> list[Any]:
+        return []
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +120,14 @@ def test_a_log_without_output_prints_a_notice(capsys: pytest.CaptureFixture[str]
 )
 def test_the_entrypoint_s_own_exit_code_is_given_back(state: RunState, code: int | None, given: int) -> None:
     assert exit_code_of(sample_run(state=state, exit_code=code)) == given
+
+
+def test_a_submission_to_a_cluster_that_does_not_respond_says_once_how_to_leave_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(submit, "HINT_S", -1.0)
+    queued, stopped = (sample_run(state=state) for state in (RunState.QUEUED, RunState.STOPPED))
+    nothing, operated = lambda: None, cast(Any, WithoutAttempts([queued] * 3 + [stopped], {}))
+    session = Session(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
+    assert submit._first_attempt(session, "sr").state == RunState.STOPPED
+    assert capsys.readouterr().err.count("waits until the run starts; Ctrl-C leaves it queued") == 1
