@@ -72,7 +72,10 @@ def prepare(
 
 def evaluate(
     spec: Spec,
-    model: Annotated[str, typer.Option(metavar="RUN_OR_FOLDER", help="Run folder, folder with a model, or Hub id.")],
+    model: Annotated[
+        str,
+        typer.Option(metavar="FOLDER", help="Folder of a run or of a model, or an id of the Hub; no name of a run."),
+    ],
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     nbest: Annotated[
         int | None,
