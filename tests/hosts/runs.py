@@ -19,6 +19,8 @@ from trainers.run_folder.layout import CHECKPOINTS, JOURNAL, RunFolder
 from trainers.storage import open_storage
 
 MAX_STEPS, SAVE_STEPS = 60, 10
+# A round asks cluster and storage, on two cores that train.
+POLL_S = 0.5
 # The undisturbed run.
 CALM = "calm"
 RECIPE = "recipe.yaml"
@@ -45,7 +47,7 @@ class HostRuns:
         folder.mkdir(exist_ok=True)
         self.hosts, self.tree = hosts, write_tree(hosts, folder / "tree")
         self.workspace = Workspace(folder / "service", cluster_address(CLUSTER), QueuesConfig(), bucket=hosts.runs)
-        self.drive = ControllerDriver(self.workspace)
+        self.drive = ControllerDriver(self.workspace, poll_s=POLL_S)
 
     def submit(self, name: str, *sets: str) -> None:
         """Queues a training."""

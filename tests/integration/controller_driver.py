@@ -15,9 +15,14 @@ POLL_S = 0.2
 class ControllerDriver:
     """A controller in this process, whose clock can be put forward over a backoff."""
 
-    def __init__(self, workspace: Workspace):
-        """Starts with the true time."""
-        self.workspace, self._ahead_s = workspace, 0.0
+    def __init__(self, workspace: Workspace, *, poll_s: float = POLL_S):
+        """Starts with the true time.
+
+        Args:
+            workspace: Whose runs are driven.
+            poll_s: Between two rounds. Seconds.
+        """
+        self.workspace, self._ahead_s, self._poll_s = workspace, 0.0, poll_s
         lease = workspace.ledger.lease("test", ttl_s=5.0)
         self._controller = Controller(
             workspace.ledger, workspace.clusters, workspace.packages, workspace.queues, lease=lease, clock=self.now_s
@@ -33,7 +38,7 @@ class ControllerDriver:
         while not condition():
             assert time.monotonic() < end, f"no {what}: {[(r.id, r.state, r.reason) for r in self.runs()]}"
             self._controller.round()
-            time.sleep(POLL_S)
+            time.sleep(self._poll_s)
 
     def until_ended(self, name: str) -> Run:
         """Rounds until a run has ended; what waits for a retry need not wait."""
