@@ -42,6 +42,9 @@ NODE_PORTS = {
 HEAD_METRICS_PORTS = "44217 and 44227"
 # Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60).
 OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0"}
+# Ray's autoscaler gives a host up for good after one start that failed (Ray 2.60), as where the node was busy and did
+# not come up in Ray's 30 s. Tried five times.
+START_AGAIN = "[ $((tries += 1)) -lt 5 ] || exit 1; ray stop; sleep 10"
 MARKET_TYPE = "ray.io/market-type"
 # What `docker run` needs for a device; Ray itself adds --gpus where it finds NVIDIA's runtime.
 DEVICE_OPTIONS = {
@@ -214,7 +217,10 @@ def _start_worker(spec: ClusterSpec, part: RayUpPart) -> str:
                 f"'{json.dumps({RESOURCE[pool.hardware]: pool.accelerators}, separators=(',', ':'))}'"
             )
         options["labels"] = _joined({"pool": name, **pool.labels})
-    start = f"export {assignments(CLUSTER_VARIABLES)}; ulimit -n 65536; ray start {_options(options)}"
+    start = f"ray start {_options(options)}"
+    if isinstance(part, LocalPart):
+        start = f"until {start}; do {START_AGAIN}; done"
+    start = f"export {assignments(CLUSTER_VARIABLES)}; ulimit -n 65536; {start}"
     if not any(pool.spot for pool in spec.pools.values()):
         return start
     provider = f" --provider {part.provider}" if isinstance(part, AwsPart | GcpPart) else ""
@@ -262,6 +268,7 @@ def _comments(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
     }
     if isinstance(part, LocalPart):
         found["head_start_ray_commands"] += " Ray's newer autoscaler would count the head as a worker."
+        found["worker_start_ray_commands"] += " After one start that failed Ray's autoscaler would give a host up."
         found["provider"] = "Addresses by which the hosts reach each other. All of the workers join."
         return found | _docker_comment(spec)
     cpus = f"{spec.head.ray_cpus} CPUs take" if spec.head.ray_cpus else "it takes no"

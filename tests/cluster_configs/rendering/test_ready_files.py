@@ -210,3 +210,25 @@ def test_only_spot_nodes_get_an_agent_and_a_failed_start_is_seen(
     assert (ended.returncode == 0) == ray_starts
     found = tmp_path / "agents"
     assert (len(found.read_text().splitlines()) if found.exists() else 0) == agents
+
+
+@pytest.mark.parametrize(("failures", "code", "starts"), [(0, 0, 1), (4, 0, 5), (5, 1, 5)])
+def test_a_host_whose_ray_does_not_start_is_tried_five_times(
+    tmp_path: Path, failures: int, code: int, starts: int
+) -> None:
+    calls = tmp_path / "calls"
+    (tmp_path / "ray").write_text(
+        f'#!/bin/sh\necho "$1" >> {calls}\n[ "$1" = stop ] || [ $(grep -c start {calls}) -gt {failures} ]\n'
+    )
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    for name in ("ray", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    command = yaml.safe_load((FOLDER / "local.yaml").read_text())["worker_start_ray_commands"][-1]
+    # As Ray's command runner has it.
+    done = subprocess.run(
+        ["bash", "-c", f"true && ({command})"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "RAY_HEAD_IP": "10.0.0.1"},
+        check=False,
+    )
+    assert done.returncode == code
+    assert calls.read_text().split().count("start") == starts
