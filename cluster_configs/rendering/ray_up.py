@@ -40,8 +40,9 @@ NODE_PORTS = {
 }
 # Numbers of the autoscaler and of the dashboard, Ray's defaults.
 HEAD_METRICS_PORTS = "44217 and 44227"
-# Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60).
-OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0"}
+# Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60). The
+# older one waits 900 s until a host can be logged in to, and then gives it up for good; a host may be away for a week.
+OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0", "AUTOSCALER_NODE_START_WAIT_S": "604800"}
 # Ray's autoscaler gives a host up for good after one start that failed (Ray 2.60), as where the node was busy and did
 # not come up in Ray's 30 s. Tried five times.
 START_AGAIN = "[ $((tries += 1)) -lt 5 ] || exit 1; ray stop; sleep 10"
