@@ -1,13 +1,12 @@
 """What is found out before `ray up` is called, which would try for minutes: the key, and a login on an own host."""
 
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jobs.clusters.remembered.ray_launcher import ssh_target
-from jobs.clusters.remembered.ssh_tunnel import CONNECT_TIMEOUT_S, ssh_command
+from jobs.clusters.remembered.ssh_tunnel import CONNECT_TIMEOUT_S, run_over_ssh
 from jobs.errors import ClusterError
 from trainers.errors import ConfigError
 
@@ -39,12 +38,7 @@ def check_login(content: Mapping[str, Any]) -> None:
         return
     target = ssh_target(content["auth"], str(host))
     # Who the host is, is decided when its address is remembered.
-    command = [*ssh_command(target, Path(os.devnull)), "true"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LOGIN_TIMEOUT_S, check=False)
-        code, said = done.returncode, done.stderr.strip()
-    except subprocess.TimeoutExpired:
-        code, said = -1, f"no answer in {LOGIN_TIMEOUT_S:.0f} s"
+    code, said = run_over_ssh(target, Path(os.devnull), "true", timeout_s=LOGIN_TIMEOUT_S)
     if code != 0:
         key = f" -i {target.private_key}" if target.private_key is not None else ""
         raise ClusterError(

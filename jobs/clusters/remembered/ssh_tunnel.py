@@ -41,6 +41,26 @@ def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
     return [*command, f"{target.user}@{target.host}"]
 
 
+def run_over_ssh(target: SshTarget, known_hosts: Path, command: str, *, timeout_s: float) -> tuple[int, str]:
+    """Runs a command on a host.
+
+    Args:
+        target: How the host is reached.
+        known_hosts: File of the keys of hosts.
+        command: What its shell runs.
+        timeout_s: It is ended after this. Seconds.
+
+    Returns:
+        The exit code, 255 where ssh itself failed, and what was said on standard error; -1 where it took too long.
+    """
+    line = [*ssh_command(target, known_hosts), command]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return -1, f"no answer in {timeout_s:.0f} s"
+    return done.returncode, done.stderr.strip()
+
+
 class Tunnel:
     """A forwarded port, which keeps its number when the connection is opened again."""
 

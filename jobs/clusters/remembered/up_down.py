@@ -20,7 +20,7 @@ from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, en
 from jobs.clusters.remembered.first_login import check_key, check_login
 from jobs.clusters.remembered.logged_command import run_logged
 from jobs.clusters.remembered.ray_launcher import NoHeadError, head_of, ray_environment, ssh_target
-from jobs.clusters.remembered.ssh_tunnel import ssh_command
+from jobs.clusters.remembered.ssh_tunnel import run_over_ssh, ssh_command
 from jobs.errors import ClusterError, ConflictError
 from trainers.distributed.local_ray import ray_command
 from trainers.errors import ConfigError
@@ -164,12 +164,8 @@ def head_runs(record: ClusterRecord) -> bool:
 def _ray_listens(record: ClusterRecord, head: SshTarget) -> bool:
     """Whether Ray's port is open on the head."""
     content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
-    command = [*ssh_command(head, record.known_hosts_path), listens_line(gcs_port(content))]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=STOP_TIMEOUT_S, check=False)
-        code, message = done.returncode, done.stderr.strip()
-    except subprocess.TimeoutExpired:
-        code, message = -1, f"no answer in {STOP_TIMEOUT_S:.0f} s"
+    line = listens_line(gcs_port(content))
+    code, message = run_over_ssh(head, record.known_hosts_path, line, timeout_s=STOP_TIMEOUT_S)
     if code not in (0, 1):
         raise ClusterError(
             f"the head of {record.name}, {head.host}, cannot be asked whether Ray and jobs run there ({message}): "

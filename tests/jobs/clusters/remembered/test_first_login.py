@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jobs.clusters.remembered import first_login
+from jobs.clusters.remembered import first_login, ssh_tunnel
 from jobs.clusters.remembered.cluster_record import find_record
 from jobs.clusters.remembered.first_login import check_login
 from jobs.clusters.remembered.up_down import up
@@ -46,7 +46,7 @@ def test_a_key_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_head_that_lets_nobody_in_is_named_with_what_to_try(
     monkeypatch: pytest.MonkeyPatch, ssh: str, says: str
 ) -> None:
-    monkeypatch.setattr(first_login, "ssh_command", lambda *given: ["sh", "-c", ssh])
+    monkeypatch.setattr(ssh_tunnel, "ssh_command", lambda *given: ["sh", "-c", ssh])
     if says.startswith("no answer"):
         monkeypatch.setattr(first_login, "LOGIN_TIMEOUT_S", 0.2)
     with pytest.raises(ClusterError) as error:
@@ -57,7 +57,7 @@ def test_a_head_that_lets_nobody_in_is_named_with_what_to_try(
 
 
 def test_a_cloud_has_no_head_before_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_login, "ssh_command", lambda *given: ["false"])
+    monkeypatch.setattr(ssh_tunnel, "ssh_command", lambda *given: ["false"])
     check_login({"provider": {"type": "aws"}, "auth": {"ssh_user": "ana"}})
-    monkeypatch.setattr(first_login, "ssh_command", lambda *given: ["true"])
+    monkeypatch.setattr(ssh_tunnel, "ssh_command", lambda *given: ["true"])
     check_login(CONTENT)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from jobs.clusters.idle_stop import stop_commands
-from jobs.clusters.remembered import first_login, logged_command, up_down
+from jobs.clusters.remembered import logged_command, ssh_tunnel, up_down
 from jobs.clusters.remembered.cluster_lock import at_work_on
 from jobs.clusters.remembered.cluster_record import (
     ClusterRecord,
@@ -66,7 +66,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     python.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} {package} "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(first_login, "ssh_command", lambda *given: ["true"])
+    monkeypatch.setattr(ssh_tunnel, "ssh_command", lambda *given: ["true"])
     return package
 
 
@@ -187,7 +187,8 @@ class Calls(list[list[str]]):
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """A head that this machine plays."""
     made = Calls()
-    monkeypatch.setattr(up_down, "ssh_command", lambda *given: ["sh", "-c"])
+    for module in (ssh_tunnel, up_down):
+        monkeypatch.setattr(module, "ssh_command", lambda *given: ["sh", "-c"])
     monkeypatch.setattr(up_down, "responds", lambda record: False)
     monkeypatch.setattr(up_down, "head_of", lambda record: HEAD)
     monkeypatch.setattr(up_down, "_wait_for_nodes", lambda *given, **options: None)
@@ -228,7 +229,7 @@ def test_ray_is_started_where_the_head_has_none(calls: Calls) -> None:
 
 def test_a_head_that_cannot_be_asked_is_not_restarted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     content = remembered(6379)
-    monkeypatch.setattr(up_down, "ssh_command", lambda *given: ["sh", "-c", "echo No route to host >&2; exit 255"])
+    monkeypatch.setattr(ssh_tunnel, "ssh_command", lambda *given: ["sh", "-c", "echo No route to host >&2; exit 255"])
     with pytest.raises(ClusterError, match=r"10\.0\.0\.1, cannot be asked .*\(No route to host\).*--restart"):
         calls.up(content)
     assert calls == []
