@@ -108,7 +108,7 @@ def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
         raise ConfigError(f"{file} is no YAML: {error}") from error
     if not isinstance(content, dict) or {"cluster_name", "pools", "ray_up"}.isdisjoint(content):
         raise ConfigError(f"{file}: neither a file of `ray up` (cluster_name, provider, …) nor a spec (name, pools, …)")
-    if "cluster_name" not in content:
+    if "pools" in content or "cluster_name" not in content:
         rendered: dict[str, Any] = yaml.safe_load(render(load_cluster_spec(file, overrides), Target.RAY_UP))
         return rendered
     if overrides:
