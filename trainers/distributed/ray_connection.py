@@ -24,7 +24,6 @@ from trainers.distributed.local_ray import LOOPBACK, LocalRay, gcs_address_at, i
 from trainers.errors import ConfigError, ResourceError
 
 POLL_S = 0.2
-RESOURCES = "scaling.resources_per_worker"
 # Set by install_and_run.sh, see runtime_env.install_script.
 PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
@@ -188,7 +187,8 @@ def check_capacity(config: TrainConfig) -> None:
         if wanted > held:
             fits = int(held // each)
             fewer = f"set {field} to at most {fits}, " if fits else ""
-            fix = "set scaling.use_gpu: false" if name == "GPU" and not held else f"lower {RESOURCES}.{name}"
+            lower = f"lower scaling.resources_per_worker.{name}"
+            fix = "set scaling.use_gpu: false" if name == "GPU" and not held else lower
             raise ResourceError(
                 f"{field} {part.min_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster has "
                 f"{held:g} and cannot grow beyond: {fewer}{fix}, or use a larger cluster; where an autoscaler adds "
