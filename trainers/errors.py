@@ -3,13 +3,16 @@
 RayscribeError                 anything that we raise on purpose; its text names the thing, the value and the fix
 ├── ConfigError                a value in the YAML, or a pair of values, cannot work
 ├── DataError                  a manifest or a recording cannot be used
+│   ├── NotHereError           a file of the data is missing on this machine; others may have it
 │   └── AudioError             one recording cannot be decoded; the text is its quarantine reason
 ├── StorageError               a folder or bucket cannot be read or written
 ├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
 │   └── DamagedError           a checkpoint is not whole, and will not become so
 ├── ResourceError              the cluster can never hold what the config asks for
 ├── ScoringError               the ids that were scored are not those that were asked for, or a score is no number
+├── DivergedError              the loss or a weight is no longer a finite number; earlier checkpoints are stored
 ├── ProgramError               the code, a library or a value of the config is wrong in a way that no check covers
+│   └── PackageError           a package is not installed, or is of another version than the code expects
 ├── FencedError                a newer attempt has taken the run over; this one must not write
 ├── LostWorkerError            the process of a training worker died
 ├── LostNodeError              the node of a training worker died, or was taken away
@@ -48,6 +51,10 @@ class DataError(RayscribeError):
     final = True
 
 
+class NotHereError(DataError):
+    """A file of the data cannot be read on this machine."""
+
+
 class AudioError(DataError):
     """One recording cannot be decoded; the message is the reason a person reads in the quarantine file."""
 
@@ -83,10 +90,23 @@ class ScoringError(RayscribeError):
     final = True
 
 
+class DivergedError(RayscribeError):
+    """Training diverged: the loss or a weight is no longer a finite number; the checkpoints before are stored."""
+
+    exit_code = 13
+    final = True
+
+
 class ProgramError(RayscribeError):
     """A worker failed with an error, such as a TypeError, that the same again would meet again."""
 
     final = True
+
+
+class PackageError(ProgramError):
+    """A worker cannot import something: a package is not installed there, or is of another version."""
+
+    exit_code = 14
 
 
 class FencedError(RayscribeError):

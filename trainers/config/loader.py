@@ -1,6 +1,5 @@
 """From YAML text to a TrainConfig, and back."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,10 +14,15 @@ from trainers.config.locations import expand_home, expand_variables
 from trainers.config.overrides import copy_levels
 from trainers.config.reading import EVERYTHING, Reading
 from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import in_home
+from trainers.config.strict_loading import YamlError, load_json, load_yaml_file
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
 Config = TypeVar("Config", bound=TrainConfig)
+
+# How a run's name ends that `with_run_name` has made.
+_OF_THE_TIME = re.compile(r"-\d{8}-\d{6}$")
 
 
 @dataclass(frozen=True)
@@ -39,25 +43,38 @@ class FileKind:
 RECIPE = FileKind("recipe", "jobs/specs/whisper_micro.yaml", "run, data, model, training, …")
 
 
+# In the repository, and in an installed distribution alike.
+_ROOT = Path(__file__).parents[2]
+_SHIPPED = ("jobs/specs", "cluster_configs")
+
+
+def shipped(path: Path) -> Path:
+    """The path, or where it names no file here, the file that this distribution has by that name.
+
+    So `jobs/specs/whisper_micro.yaml` is found from any folder, as `--help` and the documentation name it.
+    """
+    ours = any(path.is_relative_to(folder) for folder in _SHIPPED) and ".." not in path.parts
+    return _ROOT / path if ours and not path.exists() and (_ROOT / path).is_file() else path
+
+
 def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     """Reads a mapping from a file.
 
     Args:
-        path: The file.
+        path: The file, or one that is shipped.
         kind: What it is meant to be.
 
     Raises:
         ConfigError: the file is missing, is not YAML, or is not a mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml_file(shipped(path))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; name a {kind.noun}, e.g. {kind.example}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: a folder; name the {kind.noun} in it, e.g. {path / f'{kind.noun}.yaml'}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        message = " ".join(str(error).replace('in "<unicode string>", ', "").split())
-        raise ConfigError(f"{path}: cannot be read as YAML: {message}; correct it there") from None
+    except (OSError, YamlError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}; correct it there") from None
     if not isinstance(content, dict):
         what = "nothing" if content is None else f"a {type(content).__name__}"
         raise ConfigError(f"{path}: holds {what}, not the keys {kind.keys}")
@@ -103,9 +120,9 @@ def read_ds_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
         return result, []
     path = part.pop("ds_config")
     try:
-        file = Path(os.path.expandvars(path)).expanduser()
-        part["ds_config"] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        file = in_home(os.path.expandvars(path))
+        part["ds_config"] = load_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, ConfigError) as error:
         return result, [f"strategy.ds_config: {path}: cannot be read as JSON: {error}; name a ds_config.json"]
     return result, []
 
@@ -117,6 +134,11 @@ def with_run_name(config: Config, recipe: Path | None, now: datetime) -> Config:
     stem = re.sub(r"[^A-Za-z0-9.-]+", "-", recipe.stem).strip("-.") if recipe is not None else ""
     name = f"{stem[:80] or 'run'}-{now:%Y%m%d-%H%M%S}"
     return config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
+
+
+def same_command(name: str) -> str:
+    """What continues a run that was started by hand; one whose name was made of the time needs its name."""
+    return f"the same recipe with --set run.name={name}" if _OF_THE_TIME.search(name) else "the same command"
 
 
 def to_yaml(config: TrainConfig) -> str:

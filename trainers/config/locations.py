@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainers.config.family_table import family_parts
 from trainers.config.overrides import copy_levels
 from trainers.config.parts.run_part import PREPARED
 from trainers.config.reading import EVERYTHING, PATH_FIELDS, STORAGE_FIELDS, Reading
 from trainers.config.schema import TrainConfig
-from trainers.config.storage_location import is_absolute
+from trainers.config.storage_location import in_home, is_absolute
 from trainers.errors import ConfigError
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
@@ -21,7 +22,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 def default_storage_path() -> str:
     """Where Ray keeps results when no storage path is given, on this machine."""
-    return str(Path(RAY_DEFAULT_STORAGE).expanduser())
+    return str(in_home(RAY_DEFAULT_STORAGE))
 
 
 def storage_path_of(config: TrainConfig) -> str:
@@ -39,9 +40,14 @@ def variables_in(text: str) -> list[str]:
     return _VARIABLE.findall(text)
 
 
+def _path_fields() -> Iterator[tuple[str, str]]:
+    yield from PATH_FIELDS
+    yield from (("model", field) for part in family_parts().values() for field in part.files)
+
+
 def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Part, field and value of each path in the content of a recipe that is a text."""
-    for part, field in PATH_FIELDS:
+    for part, field in _path_fields():
         value = content[part].get(field) if isinstance(content.get(part), Mapping) else None
         if isinstance(value, str):
             yield part, field, value
@@ -61,7 +67,7 @@ def expand_variables(
             f"{part}.{field}: {value} names the variable {name}, which is not set: "
             f"export {name}=…, or --set {part}.{field}=…"
             for name in variables_in(value)
-            if name not in environment and (part, field) in reading.paths
+            if name not in environment and reading.opens(part, field)
         ]
         result[part][field] = _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), value)
     return result, problems
@@ -82,8 +88,8 @@ def expand_home(content: Mapping[str, Any]) -> dict[str, Any]:
 def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
     """Returns the config with every relative path joined to `base`; a Hub id stays as it is."""
     updates: dict[str, dict[str, str]] = {}
-    for part, field in PATH_FIELDS:
-        value = getattr(getattr(config, part), field)
+    for part, field in _path_fields():
+        value = getattr(getattr(config, part), field, None)
         if value is None or is_absolute(value) or (field in _HUB_IDS and not (base / value).is_dir()):
             continue
         updates.setdefault(part, {})[field] = str((base / value).resolve())

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
+from trainers.config.strict_loading import YamlError, load_yaml
 from trainers.errors import ConfigError
 
 Override = tuple[tuple[str, ...], Any]
@@ -20,9 +19,9 @@ def parse_override(text: str) -> Override:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: write it as key.subkey=value, e.g. --set training.max_steps=200")
     try:
-        return tuple(key.strip().split(".")), yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text}: the value is not YAML: {error}") from None
+        return tuple(key.strip().split(".")), load_yaml(value)
+    except YamlError as error:
+        raise ConfigError(f"--set {text}: the value cannot be read as YAML: {error.reason}") from None
 
 
 def apply_overrides(content: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
 AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
 LM_FIELDS = (("decode", "lexicon"), ("decode", "lm"))
 DECODE_FIELDS = (*LM_FIELDS, ("decode", "rescoring_model"))
-MODEL_FIELDS = (("model", "name_or_path"), ("model", "vocabulary_file"))
-PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, *MODEL_FIELDS)
+# Without the files that a family's own fields name, see `ModelPart.files`.
+PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, ("model", "name_or_path"))
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,16 @@ class Reading:
     Attributes:
         paths: Part and field of each path that is opened; a variable that another path names need not be set.
         trains: Whether there is to be a training, which needs a training set, weights and a length.
+        is_new: Whether nothing runs with it yet: what is refused since then ends no run that began before.
     """
 
     paths: tuple[tuple[str, str], ...] = PATH_FIELDS
     trains: bool = True
+    is_new: bool = True
+
+    def opens(self, part: str, field: str) -> bool:
+        """Whether the path of a field is opened; those of the model are where it is trained."""
+        return (part, field) in self.paths or (part == "model" and self.trains)
 
     @classmethod
     def to_score(cls, split: str) -> "Reading":
@@ -36,4 +42,5 @@ class Reading:
 
 
 EVERYTHING = Reading()
+SUBMITTED = Reading(is_new=False)
 TO_PREPARE = Reading((*STORAGE_FIELDS, *DATA_FIELDS), trains=False)

@@ -4,21 +4,23 @@ Every field states its meaning, unit and special values. Unknown keys are refuse
 message is made). Faults that need two fields to be seen are found by the validators at the end of each part.
 """
 
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from trainers.config.family_table import AnyModelPart
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.decode_part import DecodePart
-from trainers.config.parts.model_part import ModelPart
-from trainers.config.parts.part import Part, trains
+from trainers.config.parts.part import Part, Settings, trains
 from trainers.config.parts.run_part import RunPart
 from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.parts.scoring_part import ScoringPart
 from trainers.config.parts.strategy_part import StrategyPart, refuse_contradictions
 from trainers.config.parts.training_part import TrainingPart
+from trainers.metrics.known_metrics import known_metrics
 
 
 class TrainConfig(Part):
@@ -26,15 +28,16 @@ class TrainConfig(Part):
 
     run: RunPart = RunPart()
     data: DataPart
-    model: ModelPart
+    model: AnyModelPart
     adapt: AdaptPart = AdaptPart()
     training: TrainingPart
     augment: AugmentPart = AugmentPart()
     decode: DecodePart = DecodePart()
+    scoring: ScoringPart = ScoringPart()
     scaling: ScalingPart = ScalingPart()
     strategy: StrategyPart = StrategyPart()
     checkpoint: CheckpointPart = CheckpointPart()
-    job: dict[str, Any] = Field(default_factory=dict, description="For the jobs service; not read by training.")
+    job: Settings = Field(default_factory=dict, description="For the jobs service; not read by training.")
 
     @model_validator(mode="after")
     def _parts_fit(self, info: ValidationInfo) -> Self:
@@ -59,7 +62,7 @@ class TrainConfig(Part):
                 f"scaling.num_workers is {self.scaling.num_workers}, and a step's utterances would change with it: "
                 "set training.global_batch_size to how many one step takes, without training.max_batch_duration_s"
             )
-        if self.model.apply_spec_augment and self.augment.masks:
+        if self.model.masks_features and self.augment.masks:
             raise ValueError(
                 "model.apply_spec_augment and augment.time_masks or augment.frequency_masks both mask features: set "
                 "model.apply_spec_augment: false, or augment.time_masks: 0 and augment.frequency_masks: 0"
@@ -74,6 +77,24 @@ class TrainConfig(Part):
                 raise ValueError(f"training.{name} needs a GPU: set scaling.use_gpu: true, or training.{name}: false")
         if trains(info):
             refuse_contradictions(self.strategy, self.adapt, self.training, self.scaling)
+        return self
+
+    @model_validator(mode="after")
+    def _ranking_fits(self) -> Self:
+        attribute, order = self.checkpoint.checkpoint_score_attribute, self.checkpoint.checkpoint_score_order
+        # The better order of each; of the recipe's own, the recipe says it.
+        orders = {f"eval_{name}": metric.order for name, metric in known_metrics().items()}
+        orders |= {f"eval_{name}": order for name in self.scoring.metrics}
+        if attribute is not None and attribute not in orders:
+            raise ValueError(
+                f"checkpoint.checkpoint_score_attribute: {attribute} ranks no checkpoints: give one of "
+                f"{', '.join(orders)}, or name the metric in scoring.metrics"
+            )
+        if order != (better := orders[attribute] if attribute is not None else "min"):
+            raise ValueError(
+                f"checkpoint.checkpoint_score_order is {order}, but {attribute or 'an error rate'} is better when it "
+                f"is {'smaller' if better == 'min' else 'larger'}: set it to {better}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from trainers.errors import ConfigError
 
 S3_SCHEME = "s3://"
 # What a URL of each kind of storage begins with; another path is a folder's.
@@ -45,12 +47,40 @@ def unsupported_url(location: str) -> str | None:
 
     Without this, `gs://bucket` would be a relative path: a folder named `gs:` in the working directory.
     """
-    found = None if is_url(location) else _LIKE_A_URL.match(location)
-    if found is None:
-        return None
-    return f"{found[1] or found[2]}:// is not supported: give a folder, or an {S3_SCHEME}bucket/… URL"
+    problem = refused_url(location, f"a folder, or an {S3_SCHEME}bucket/… URL")
+    return None if is_url(location) else problem
+
+
+def refused_url(location: str, instead: str) -> str | None:
+    """Why a location that looks like a URL is refused where none is opened; None for any other text.
+
+    Args:
+        location: What is given.
+        instead: What to give, for the message, which does not repeat the URL: it may hold a password.
+    """
+    found = _LIKE_A_URL.match(location)
+    return f"{found[1] or found[2]}:// is not supported: give {instead}" if found is not None else None
+
+
+def without_password(url: str) -> str:
+    """A URL as messages may show it, whether it is one or not: without user, password and query."""
+    before, at, rest = url.rpartition("@")
+    scheme = f"{before.partition('://')[0]}://" if "://" in before else ""
+    return (f"{scheme}…@{rest}" if at else url).partition("?")[0]
 
 
 def is_absolute(path: str) -> bool:
     """Whether a storage or cache path means the same on every node: a URL, or an absolute folder."""
     return is_url(path) or PurePosixPath(path).is_absolute()
+
+
+def in_home(path: str) -> Path:
+    """A path of this machine, in which a leading `~` is the home folder of its user.
+
+    Raises:
+        ConfigError: that is not known, as in a container whose user has no name, or there is no user of the name.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{path}: the home folder is not known: set HOME, or write the absolute path") from None

@@ -1,4 +1,4 @@
-"""What a job is told by environment variables: its config, as one JSON text, and what its cluster can grow to.
+"""What a job is told by environment variables: its config, as one JSON text, and what it cannot find out itself.
 
 The text of the config is what the ledger stores, byte for byte. On the node only `${NAME}` of variables that the job
 brings and paths relative to the package are resolved.
@@ -13,11 +13,15 @@ from typing import Any
 import yaml
 
 from trainers.config.locations import expand_variables, make_paths_absolute, unresolved_paths
+from trainers.config.reading import SUBMITTED
 from trainers.config.schema import TrainConfig
+from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
 CONFIG_VARIABLE = "RAYSCRIBE_CONFIG"
+# A checkpoint that the service knows the run has. Not an argument, which packages of before would refuse.
+CHECKPOINT_VARIABLE = "RAYSCRIBE_CHECKPOINT"
 # Of the head of a cluster and of its jobs: `CPU=64,GPU=16`. Ray has no call for what its autoscaler may add.
 GROWTH_VARIABLE = "RAYSCRIBE_GROWS_TO"
 # What the client overrode, in the package. A record: nothing reads values from it.
@@ -58,7 +62,7 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> TrainCo
         ) from None
     known = {name: environment[name] for name in brought if name in environment}
     expanded, missing = expand_variables(content, known)
-    config, problems = validated(TrainConfig, expanded)
+    config, problems = validated(TrainConfig, expanded, SUBMITTED)
     if config is not None and not missing:
         problems = unresolved_paths(config, ())
     refuse([*missing, *problems], CONFIG_VARIABLE)
@@ -101,7 +105,7 @@ def write_record(overrides: list[str]) -> bytes:
 def read_record(working_dir: Path) -> list[str]:
     """The record of what was overridden; empty where the package has none that can be read."""
     try:
-        content = yaml.safe_load((working_dir / OVERRIDES_RECORD).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        content = load_yaml_file(working_dir / OVERRIDES_RECORD)
+    except (OSError, YamlError):
         return []
     return [item for item in content if isinstance(item, str)] if isinstance(content, list) else []

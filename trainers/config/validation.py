@@ -6,16 +6,21 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from trainers.config.family_table import families_with, family_parts
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.part import UNSUPPORTED_URL, URL
 from trainers.config.parts.run_part import NAME
 from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
 from trainers.config.reading import EVERYTHING, Reading
+from trainers.config.storage_location import without_password
 from trainers.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
 
 # Keys under which a secret may have been written by mistake: what is there is not repeated.
 KEPT_OUT_OF_MESSAGES = frozenset({"runtime_env", "secrets", "exports", "setup"})
+# A request of a megabyte may have 200,000; a person fixes the first ones first.
+MAX_PROBLEMS = 100
 # Shown in place of a regular expression.
 PATTERN_MESSAGES = {
     NAME: "must begin with a letter or a digit, and hold only these and . _ -",
@@ -40,7 +45,11 @@ def validated(
     try:
         return model.model_validate(content, context=reading), []
     except ValidationError as error:
-        return None, [_describe(problem, model) for problem in error.errors()]
+        problems = error.errors()
+        return None, [
+            *(_describe(problem, model) for problem in problems[:MAX_PROBLEMS]),
+            *(["further problems are shown when these are fixed"] if len(problems) > MAX_PROBLEMS else []),
+        ]
 
 
 def refuse(problems: Sequence[str], origin: str) -> None:
@@ -59,7 +68,8 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     location = _walk(steps, model)[0]
     name = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        return f"{name}: unknown key{_suggest(steps, model)}"
+        others = families_with(steps[-1]) if location[:-1] == ["model"] else []
+        return f"{name}: unknown key{f': a field of the family {others[0]}' if others else _suggest(steps, model)}"
     if problem["type"] == "union_tag_not_found":
         name = f"{name}.{problem['ctx']['discriminator'].strip(chr(39))}"
     if problem["type"] in ("missing", "union_tag_not_found"):
@@ -70,13 +80,16 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
         kind = problem["ctx"]["discriminator"].strip("'")
         return f"{name}.{kind}: must be one of {problem['ctx']['expected_tags']} (got '{problem['ctx']['tag']}')"
     if problem["type"] == "string_pattern_mismatch":
-        message = PATTERN_MESSAGES.get(problem["ctx"]["pattern"], message)
+        pattern = problem["ctx"]["pattern"]
+        message = PATTERN_MESSAGES.get(URL if pattern.startswith(URL) else pattern, message)
     elif problem["type"] == "list_type":
         message = "must be a list, as [a, b]"
     elif value is None:
         return f"{name}: is empty; --set {name}=… or write it in the file"
     # What was written into an environment by mistake may be a secret.
     hidden = isinstance(value, dict | BaseModel) or problem["type"] == UNSUPPORTED_URL
+    if problem["type"] == "string_pattern_mismatch" and problem["ctx"]["pattern"].startswith(URL):
+        value = without_password(str(value))
     shown = "" if hidden or not KEPT_OUT_OF_MESSAGES.isdisjoint(location) else f" (got {value!r})"
     return f"{name}: {message}{shown}" if name else f"{message}"
 
@@ -123,6 +136,8 @@ def _fields_of(name: str, model: type[BaseModel]) -> list[str]:
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     """The kinds of part that a field may hold; none for a mapping of parts, in which a key comes first."""
+    if annotation is ModelPart:
+        return [*family_parts().values()]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     inner = () if get_origin(annotation) in (dict, list) else get_args(annotation)

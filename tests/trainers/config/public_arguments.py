@@ -24,6 +24,7 @@ GAUDI = (
     "ignore_eos non_blocking_data_copy profiling_warmup_steps profiling_steps profiling_record_shapes "
     "profiling_with_stack half_precision_backend ddp_backend sdp_on_bf16 fp8"
 )
+LAUNCHER = "world_size hostfile use_mpi use_deepspeed master_port"
 DROPPED = (
     "overwrite_output_dir evaluation_strategy evaluate_during_training per_gpu_train_batch_size "
     "per_gpu_eval_batch_size warmup_ratio logging_dir save_safetensors no_cuda use_mps_device jit_mode_eval use_ipex "

@@ -61,7 +61,7 @@ def test_what_cannot_be_meant_is_refused(changes: dict[str, object], said: str) 
 
 
 def test_the_model_s_own_masking_goes_with_everything_but_ours() -> None:
-    assert config({"model.apply_spec_augment": True, "augment.speed_factors": [0.9, 1.1]}).model.apply_spec_augment
+    assert config({"model.apply_spec_augment": True, "augment.speed_factors": [0.9, 1.1]}).model.masks_features
 
 
 def test_a_default_that_is_written_out_is_fine() -> None:

@@ -1,5 +1,6 @@
 """What a config refuses, and how it says so: all errors at once, each with the field, the value and the fix."""
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,11 @@ import yaml
 
 from tests.trainers.synthetic import config, content
 from trainers.config.loader import build_config
-from trainers.config.reading import Reading
+from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.parts.scaling_part import UNUSED_ACCELERATORS, WITHOUT_GPU
+from trainers.config.reading import SUBMITTED, Reading
+from trainers.config.schema import TrainConfig
+from trainers.config.validation import validated
 from trainers.errors import ConfigError
 
 DEMO: dict[str, Any] = {"data.train": None, "data.validation": None, "data.demo": {}}
@@ -28,6 +33,13 @@ def refused(changes: Mapping[str, Any], environment: Mapping[str, str] | None = 
     return str(caught.value)
 
 
+@pytest.mark.parametrize("field", ["training.max_steps", "training.warmup_steps", "run.max_failures", "model.d_model"])
+def test_an_integer_that_json_does_not_have_exactly_is_refused(field: str) -> None:
+    assert (
+        f"{field}: " in (message := refused({field: 10**400})) and "less than or equal to 9007199254740991" in message
+    )
+
+
 class TestUnknownKeys:
     @pytest.mark.parametrize(
         ("key", "suggestion"),
@@ -43,6 +55,11 @@ class TestUnknownKeys:
         message = refused({key: 1})
         assert f"{key}: unknown key" in message
         assert f"did you mean {suggestion}?" in message
+
+    def test_a_thousand_unknown_keys_make_a_message_of_the_first_hundred(self) -> None:
+        message = refused({f"key_{number}": 1 for number in range(1000)})
+        assert message.count("unknown key") == 100
+        assert message.endswith("further problems are shown when these are fixed")
 
     def test_a_key_close_to_none_is_refused_with_the_keys_that_there_are(self) -> None:
         message = refused({"scaling.zzzz": 1})
@@ -76,21 +93,42 @@ class TestFaults:
             "data.validation",
             "data.test",
             "data.cache_dir",
-            "model.name_or_path",
             "run.resume",
         ],
     )
     def test_a_url_that_no_storage_opens_is_refused_by_its_scheme(self, field: str, url: str) -> None:
-        changes = {"model.init": "pretrained"} if field == "model.name_or_path" else {}
-        message = refused({**changes, field: f"from:{url}" if field == "run.resume" else url})
+        message = refused({field: f"from:{url}" if field == "run.resume" else url})
         scheme = url.partition(":")[0]
         assert f"{field}: {scheme}:// is not supported: give a folder, or an s3://bucket/… URL" in message
+
+    @pytest.mark.parametrize("url", ["s3://bucket/model", "https://user:pw@huggingface.co/openai/whisper-tiny"])
+    @pytest.mark.parametrize(
+        ("changes", "field", "instead"),
+        [
+            ({"model.init": "pretrained"}, "model.name_or_path", "a Hub id, e.g. openai/whisper-tiny, or a folder"),
+            ({"decode.method": "beam"}, "decode.rescoring_model", "a Hub id, e.g. openai/whisper-tiny, or a folder"),
+            ({"model.family": "ctc"}, "model.vocabulary_file", "a file on a disk: copy it there"),
+            ({**DEMO, "data.dataset.name": "x"}, "data.dataset.name", "a Hub id, or a folder that every node reads"),
+        ],
+    )
+    def test_where_no_url_is_opened_none_is_recommended(
+        self, changes: dict[str, Any], field: str, instead: str, url: str
+    ) -> None:
+        message = refused({**changes, field: url})
+        assert f"{field}: {url.partition(':')[0]}:// is not supported: give {instead}" in message
+        assert url not in message
 
     def test_a_data_set_is_named_by_what_datasets_opens(self) -> None:
         assert "data.dataset.name: gs:// is not supported" in refused({**DEMO, "data.dataset": {"name": "gs://x"}})
         manifests = {"data.train": None, "data.validation": None}
         opened = config({**manifests, "data.dataset": {"name": "hf://datasets/a/b"}}).data.dataset
         assert opened is not None and opened.name == "hf://datasets/a/b"
+
+    @pytest.mark.parametrize("field", ["training.training_args", "strategy.ds_config", "job"])
+    def test_a_number_that_json_cannot_say_is_refused_where_names_are_free(self, field: str) -> None:
+        for value in (float("inf"), float("nan")):
+            message = refused({field: {"a": {"b": [1.0, value]}}})
+            assert f"{field}: a.b.1 is {value}, which is not finite" in message
 
     def test_an_unset_variable_stands_among_the_other_faults(self) -> None:
         message = refused({"data.train": "${CORPUS}/train.csv", "training.learning_rate": -1})
@@ -187,13 +225,36 @@ class TestFaults:
             ({**ELASTIC, "strategy.name": "deepspeed"}, "a shard of each worker, which another number of workers"),
             (
                 {**ELASTIC, "strategy.name": "fsdp", "scaling.use_gpu": True},
-                "set strategy.name: ddp, or scaling.num_workers: 4",
+                "set strategy: {name: ddp}, or scaling.num_workers: 4",
             ),
+            ({"scaling.resources_per_worker": {"HPU": 1}}, "would hold each HPU without using it: remove HPU"),
+            (
+                {"scaling.resources_per_worker": {"neuron_cores": 2}},
+                "resources_per_worker.neuron_cores is 2, but",
+            ),
+            ({"scaling.resources_per_worker": {"GPU": 1}}, "GPU is 1, and use_gpu is false: set scaling.use_gpu: true"),
+            ({"scaling.use_gpu": True, "scaling.resources_per_worker": {"GPU": 0}}, "use_gpu is true, and resources_"),
             ({"scaling.resources_per_worker": {"CPU": 1e308}}, "scaling.resources_per_worker.CPU"),
         ],
     )
     def test_values_that_cannot_work_are_refused(self, changes: dict[str, Any], words: str) -> None:
         assert words in refused(changes)
+
+    def test_a_recipe_for_gpus_trains_without_them_as_the_message_says(self) -> None:
+        on_gpus = content({"scaling.use_gpu": True, "scaling.resources_per_worker": {"CPU": 2, "GPU": 1}})
+        advice = [tuple(item.split(": ")) for item in WITHOUT_GPU.removeprefix("set ").split(" and ")]
+        changed = apply_overrides(on_gpus, [parse_override(f"{name}={value}") for name, value in advice])
+        scaling = build_config(changed, origin="my.yaml").scaling
+        assert (scaling.use_gpu, scaling.worker_resources) == (False, {"CPU": 2, "GPU": 0})
+
+    def test_a_run_that_began_with_an_accelerator_goes_on(self) -> None:
+        held = content({"scaling.resources_per_worker": {"HPU": 1}})
+        begun, problems = validated(TrainConfig, held, SUBMITTED)
+        assert begun is not None and problems == []
+
+    def test_ray_s_accelerators_are_gpus_or_refused(self) -> None:
+        names = importlib.import_module("ray._private.accelerators").get_all_accelerator_resource_names()
+        assert {*names} == {"GPU", *UNUSED_ACCELERATORS}
 
     @pytest.mark.parametrize("changes", [MATCHED, {"training.full_context_fraction": 0.5}])
     def test_what_keeps_the_whole_context_in_training_does_not_stop_a_score_at_it(
@@ -269,6 +330,9 @@ class TestNumbers:
 
     def test_a_fraction_of_a_step_is_refused(self) -> None:
         assert "training.max_steps" in refused({"training.max_steps": 10.5})
+
+    def test_a_seed_has_32_bits_as_those_of_numpy(self) -> None:
+        assert f"run.seed: Input should be less than or equal to {2**32 - 1}" in refused({"run.seed": 2**32})
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_a_learning_rate_is_a_number(self, value: float) -> None:

@@ -6,7 +6,7 @@ from trainers.config.flags.script_line import base_of_flags, overrides_of
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import config_text
-from trainers.config.unread_fields import refuse_unread_fields
+from trainers.config.unused_fields import refuse_unused_fields
 from trainers.errors import ConfigError
 from trainers.main import config_of, parse
 
@@ -83,7 +83,7 @@ def test_a_short_training_warms_up_for_a_tenth_of_it() -> None:
 def test_the_warm_up_is_of_what_is_trained_however_that_was_set(line: str, steps: int) -> None:
     wanted = built(f"--model_size tiny --name sr {line}")
     assert wanted.training.warmup_steps == steps
-    refuse_unread_fields(wanted)
+    refuse_unused_fields(wanted)
 
 
 def test_a_length_that_is_no_number_is_refused_by_its_name() -> None:

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from tests.trainers.synthetic import config, content
-from trainers.config.loader import build_config, read_yaml, to_yaml
+from trainers.config.loader import build_config, read_yaml, shipped, to_yaml
 from trainers.config.locations import expand_home, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.parts.part import Part
@@ -122,6 +122,16 @@ class TestFiles:
     def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file; name a recipe"):
             read_yaml(tmp_path / "nowhere.yaml")
+
+    def test_a_shipped_recipe_is_found_from_any_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        path = Path("jobs/specs/whisper_micro.yaml")
+        assert read_yaml(path) == read_yaml(SPECS[0].parent / path.name)
+        for other in ("jobs/specs/../model.py", "jobs/specs/none.yaml", "jobs/model.py"):
+            assert shipped(Path(other)) == Path(other)
+        path.parent.mkdir(parents=True)
+        path.write_text("run: {name: own}")
+        assert read_yaml(path) == {"run": {"name": "own"}}
 
     @pytest.mark.parametrize("data", [b"a: [", b"\xff\xfe\x00", b"- a", b"", b"text"])
     def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, data: bytes) -> None:

@@ -11,12 +11,15 @@ import pytest
 from transformers import Seq2SeqTrainingArguments
 
 from tests.trainers.config import public_arguments
+from trainers.config.family_table import family_parts
 from trainers.config.flags.flag import MAPPING, NUMBER, SWITCH, TEXT, WHOLE, WORDS, Flag
 from trainers.config.flags.script_line import FLAGS
 from trainers.config.flags.trainer_flags import PASSED_ON
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.main import config_of, parse, parser
+from trainers.models.ctc.ctc_part import CtcPart
 from trainers.training.arguments import OWNED, training_arguments
 
 PLAIN = "--model_size tiny --output_dir /runs/a"
@@ -56,12 +59,13 @@ def annotation_of(field: str) -> Any:
     for name in field.split("."):
         if not isinstance(model, type) or not hasattr(model, "model_fields"):
             return model
-        annotation = model.model_fields[name].annotation
+        parts = family_parts().values() if model is ModelPart else [model]
+        annotation = next(part.model_fields[name].annotation for part in parts if name in part.model_fields)
         model = next((each for each in get_args(annotation) if hasattr(each, "model_fields")), annotation)
     return model
 
 
-@pytest.mark.parametrize("script", ["SEQ2SEQ", "SEQ2SEQ_STREAMING", "CTC", "GAUDI", "DROPPED"])
+@pytest.mark.parametrize("script", ["SEQ2SEQ", "SEQ2SEQ_STREAMING", "CTC", "GAUDI", "LAUNCHER", "DROPPED"])
 def test_every_argument_of_the_public_scripts_is_in_the_table(script: str) -> None:
     assert set(getattr(public_arguments, script).split()) - {flag.key for flag in FLAGS} == set()
 
@@ -83,7 +87,7 @@ def test_a_flag_sets_fields_that_exist_or_says_why_it_does_not() -> None:
 
 
 def test_reasons_name_fields_that_exist() -> None:
-    named = rf"\b(?:{'|'.join(TrainConfig.model_fields)})\.[a-z_0-9.]*[a-z_0-9]"
+    named = rf"\b(?:{'|'.join(TrainConfig.model_fields)})\.(?!md\b)[a-z_0-9.]*[a-z_0-9]"
     for field in {field for flag in FLAGS for field in re.findall(named, flag.reason)}:
         if not field.startswith("job."):
             annotation_of(field)
@@ -156,6 +160,7 @@ def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
     )
     assert config.run.name == "wav2vec2-large-xlsr-53-tr"
     assert "".join(config.data.chars_to_ignore) == ',?.!-;:"“%‘”�'
+    assert isinstance(config.model, CtcPart)
     assert (config.model.layerdrop, config.model.freeze_feature_encoder) == (0.0, True)
     training = config.training
     assert (training.num_train_epochs, training.max_steps, training.save_steps, training.eval_steps) == (
@@ -253,12 +258,21 @@ def test_what_always_happens_may_be_asked_for(flags: str) -> None:
         ("--push_to_hub", "model/"),
         ("--local_rank 0", "scaling.num_workers"),
         ("--use_habana", "scaling.use_gpu"),
+        ("--world_size 8", "--num-workers N"),
+        ("--use_mpi", "--num-workers N"),
+        ("--use_deepspeed", "--deepspeed ds_config.json"),
         ("--fsdp 'shard_grad_op offload' --use-gpu", "offload, shard_grad_op"),
     ],
 )
 def test_what_is_not_done_is_refused_with_what_to_use_instead(flags: str, instead: str) -> None:
     with pytest.raises(ConfigError, match=rf"(?m)^--\w+ .*{re.escape(instead)}"):
         built(f"--model_size tiny {flags}")
+
+
+@pytest.mark.parametrize("size", ["mini", "Tiny", "large-v9"])
+def test_a_size_that_whisper_does_not_have_is_refused_with_those_that_it_has(size: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--model_size {size}: the sizes are tiny, .*large-v3-turbo; --model_name"):
+        built(f"--model_size {size}")
 
 
 def test_a_deepspeed_config_is_the_strategy(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from tests.trainers.synthetic import config, content
 from trainers.config.loader import build_config
+from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.parts.ds_config import FILLED, OFFLOAD_KEYS, ZERO_KEYS
-from trainers.config.parts.strategy_part import ds_config_of
+from trainers.config.parts.strategy_part import WITHOUT_SHARDS, ds_config_of
 from trainers.config.reading import TO_PREPARE
 from trainers.errors import ConfigError
 
@@ -31,6 +32,45 @@ def whole(changes: dict[str, Any] | None = None) -> dict[str, Any]:
     """A valid DeepSpeed config, with some keys changed and those of None removed."""
     merged = {**WHOLE, **(changes or {})}
     return {name: value for name, value in merged.items() if value is not None}
+
+
+def documented(stage: int, schedule: str) -> dict[str, Any]:
+    """The ds_config.json of transformers' documentation for this ZeRO stage."""
+    on_cpu = {"device": "cpu", "pin_memory": True}
+    common = {"stage": stage, "offload_optimizer": on_cpu, "overlap_comm": True, "contiguous_gradients": True}
+    two = {
+        "allgather_partitions": True,
+        "allgather_bucket_size": 5e8,
+        "reduce_scatter": True,
+        "reduce_bucket_size": 5e8,
+        "round_robin_gradients": True,
+    }
+    three = {
+        "offload_param": on_cpu,
+        "sub_group_size": 1e9,
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+        "stage3_max_live_parameters": 1e9,
+        "stage3_max_reuse_distance": 1e9,
+        "stage3_gather_16bit_weights_on_model_save": True,
+    }
+    autos = ["warmup_min_lr", "warmup_max_lr", "warmup_num_steps"]
+    autos += ["total_num_steps"] if schedule == "WarmupDecayLR" else []
+    loss_scale = {"loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2}
+    return {
+        "fp16": {"enabled": "auto", **loss_scale, "min_loss_scale": 1},
+        "bf16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")},
+        "scheduler": {"type": schedule, "params": dict.fromkeys(autos, "auto")},
+        "zero_optimization": {**common, **(two if stage == 2 else three)},
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "steps_per_print": 2000,
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "wall_clock_breakdown": False,
+    }
 
 
 def refused(changes: dict[str, Any]) -> str:
@@ -109,7 +149,7 @@ class TestFields:
         [
             (
                 {"strategy.name": "ddp", "strategy.zero_stage": 2},
-                "set strategy.name: deepspeed, or strategy.zero_stage",
+                "set strategy.name: deepspeed, or strategy: {name: ddp}",
             ),
             ({"strategy.name": "ddp", "strategy.ds_config": WHOLE}, "strategy.ds_config is DeepSpeed's"),
             ({"strategy.ds_config": WHOLE, "strategy.zero_stage": 3}, "write zero_stage into it"),
@@ -122,7 +162,7 @@ class TestFields:
             ({"strategy.nvme_path": "/x"}, "strategy.nvme_path /x has no effect"),
             ({"strategy.zero_stage": 4}, "strategy.zero_stage"),
             ({"strategy.zero_stag": 2}, "did you mean strategy.zero_stage?"),
-            ({"adapt": {"method": "lora"}}, "an adapter's optimizer is small; set strategy.name: ddp"),
+            ({"adapt": {"method": "lora"}}, "an adapter's optimizer is small; set strategy: {name: ddp}"),
             ({"strategy.name": "fsdp"}, "strategy.name fsdp needs GPUs, and scaling.use_gpu is false"),
             (
                 {
@@ -139,6 +179,13 @@ class TestFields:
     )
     def test_what_does_not_fit_is_refused_with_the_fix(self, changes: dict[str, Any], words: str) -> None:
         assert words in refused(changes)
+
+    @pytest.mark.parametrize("changes", [{"adapt": {"method": "lora"}}, {"scaling.num_workers": {"min": 1, "max": 2}}])
+    def test_the_way_back_to_ddp_works_as_it_is_said(self, changes: dict[str, Any]) -> None:
+        zero = {**ZERO, "strategy.ds_config": whole(), "training.global_batch_size": 16, **changes}
+        assert WITHOUT_SHARDS in refused(zero)
+        (path, value) = parse_override(WITHOUT_SHARDS.removeprefix("set ").replace(": {", "={"))
+        assert build_config(apply_overrides(content(zero), [(path, value)]), origin="x").strategy.stage == 0
 
     def test_fsdp_is_for_gpus(self) -> None:
         part = config({"strategy.name": "fsdp", "scaling.use_gpu": True}).strategy
@@ -157,7 +204,10 @@ class TestOwnConfig:
             ({"zero_optimization": None}, "zero_optimization: missing; write it, with its stage"),
             ({"gradient_clipping": None}, "gradient_clipping: missing; write it as auto"),
             ({"zero_optimization": [3]}, "zero_optimization: must be a mapping (got [3])"),
-            ({"zero_optimization": {"stage": 0}}, "stage: must be 1, 2 or 3 (got 0); without ZeRO, set strategy.name"),
+            (
+                {"zero_optimization": {"stage": 0}},
+                "stage: must be 1, 2 or 3 (got 0); without ZeRO, set strategy: {",
+            ),
             ({"zero_optimization": {"stage": 3}}, "stage3_gather_16bit_weights_on_model_save: set it to true"),
             (
                 {"zero_optimization": {"stage": 2, "reduce_bucket": 1}},
@@ -180,7 +230,9 @@ class TestOwnConfig:
                 {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
                 "names none: set zero_force_ds_cpu_optimizer to false",
             ),
-            ({"scheduler": {"type": "WarmupLR"}}, "scheduler: remove it; use training.lr_scheduler_type"),
+            ({"scheduler": {"type": "OneCycle"}}, "scheduler.type: must be WarmupLR or WarmupDecayLR (got 'OneCycle')"),
+            ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}}, "must be linear (got 'log')"),
+            ({"scheduler": {"type": "WarmupLR", "params": {"step": 1}}}, "scheduler.params.step: unknown key"),
             ({"elasticity": {"enabled": True}}, "elasticity: remove it; use scaling.num_workers"),
             ({"checkpoint": {"load_universal": True}}, "checkpoint: remove it"),
             ({"optimizer": {"type": "Lamb"}}, "optimizer.type: must be AdamW or Adam (got 'Lamb')"),
@@ -243,6 +295,39 @@ class TestOwnConfig:
         part = config({**ZERO, "strategy.ds_config": whole(changes)}).strategy
         assert part.stage == 3
         assert ds_config_of(part) == whole(changes)
+
+    @pytest.mark.parametrize(("kind", "same"), [("WarmupLR", "constant_with_warmup"), ("WarmupDecayLR", "linear")])
+    @pytest.mark.parametrize("stage", [2, 3])
+    def test_the_file_of_transformers_documentation_is_taken(self, stage: int, kind: str, same: str) -> None:
+        file = documented(stage, kind)
+        wanted = {**ZERO, "strategy.ds_config": file, "training.lr_scheduler_type": same, "training.warmup_steps": 7}
+        rendered = ds_config_of(config(wanted).strategy)
+        assert rendered == {name: value for name, value in file.items() if name != "scheduler"}
+
+    def test_another_schedule_than_the_recipe_s_is_one_message(self) -> None:
+        message = refused({"strategy.ds_config": documented(2, "WarmupLR")})
+        assert message.count("strategy.ds_config") == 1
+        assert "but that is linear: set it to constant_with_warmup, or remove scheduler" in message
+
+    @pytest.mark.parametrize(
+        ("params", "words"),
+        [
+            ({"warmup_num_steps": 500}, "warmup_num_steps is 500, but training.warmup_steps is 0: set it to auto or 0"),
+            ({"warmup_max_lr": 1.0}, "warmup_max_lr is 1.0, but training.learning_rate is"),
+            ({"warmup_min_lr": 0.1}, "warmup_min_lr is 0.1, but the learning rate before the first step is 0"),
+            ({"total_num_steps": 9}, "total_num_steps is 9, but training.max_steps is"),
+        ],
+    )
+    def test_a_schedule_of_other_numbers_is_named_with_both(self, params: dict[str, Any], words: str) -> None:
+        file = documented(2, "WarmupDecayLR")
+        file["scheduler"]["params"] |= params
+        message = refused({"strategy.ds_config": file})
+        assert message.count("strategy.ds_config") == 1
+        assert words in message
+
+    def test_without_warmup_a_constant_rate_is_deepspeeds_too(self) -> None:
+        wanted = {"strategy.ds_config": documented(2, "WarmupLR"), "training.lr_scheduler_type": "constant"}
+        assert config({**ZERO, **wanted}).strategy.stage == 2
 
     def test_the_content_of_a_file_takes_the_place_of_its_path(self, tmp_path: Path) -> None:
         path = tmp_path / "ds_config.json"

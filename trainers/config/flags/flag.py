@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError
 
 TRUE, FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueType:
     """How the value of a flag is read.
 
     Attributes:
@@ -55,8 +56,8 @@ def _range(text: str) -> int | dict[str, int]:
 
 def _mapping(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
+        value = load_json(text)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: write it as JSON, e.g. '{{\"key\": 1}}': {error}") from None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text!r}: write a JSON object, e.g. '{{\"key\": 1}}'")
@@ -67,15 +68,15 @@ def _switch_or_text(text: str) -> bool | str:
     return _boolean(text) if text.lower() in TRUE + FALSE else text
 
 
-SWITCH = Kind("True, False", _boolean, "?", True)
-SWITCH_OR_TEXT = Kind("True, False, or a text", _switch_or_text, "?", True)
-WHOLE = Kind("a whole number", int)
-STEPS = Kind("optimizer steps", _steps)
-RANGE = Kind("a whole number, or MIN:MAX", _range)
-NUMBER = Kind("a number", float)
-TEXT = Kind("a text", str)
-WORDS = Kind("texts", str, "+")
-MAPPING = Kind("a JSON object", _mapping)
+SWITCH = ValueType("True, False", _boolean, "?", True)
+SWITCH_OR_TEXT = ValueType("True, False, or a text", _switch_or_text, "?", True)
+WHOLE = ValueType("a whole number", int)
+STEPS = ValueType("optimizer steps", _steps)
+RANGE = ValueType("a whole number, or MIN:MAX", _range)
+NUMBER = ValueType("a number", float)
+TEXT = ValueType("a text", str)
+WORDS = ValueType("texts", str, "+")
+MAPPING = ValueType("a JSON object", _mapping)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Flag:
     """
 
     name: str
-    kind: Kind
+    kind: ValueType
     field: str = ""
     always: tuple[Any, ...] | None = ()
     meanings: Mapping[Any, Any] | None = None

@@ -1,7 +1,7 @@
 """Flags of Rayscribe's own, and those of the public speech recognition scripts that are not the Trainer's.
 
 The scripts are transformers' run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and
-run_speech_recognition_ctc_adapter.py, and the two that Optimum has for Gaudi.
+run_speech_recognition_ctc_adapter.py, and the two that Optimum has for Gaudi, with their launcher, gaudi_spawn.py.
 """
 
 import posixpath
@@ -11,11 +11,17 @@ from functools import partial
 from typing import Any
 
 from trainers.config.flags.flag import NUMBER, RANGE, SWITCH, TEXT, WHOLE, WORDS, Flag
+from trainers.metrics.known_metrics import known_metrics
 
 DEFAULT_DATASET = "google/fleurs"
-SCORES = ("wer", "cer", "ser")
 TRAIN, EVALUATE, PREPARE, CHECK = "train", "evaluate", "prepare", "check"
 SCORE_ALONE = "--verb evaluate --model MODEL scores a model"
+
+# Of the repositories openai/whisper-<size> on the Hub.
+WHISPER_SIZES = (
+    *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
+    *("large", "large-v2", "large-v3", "large-v3-turbo"),
+)
 
 _ONE_SOURCE = "weights, config, tokenizer and feature extractor come from one place, model.name_or_path"
 _TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
@@ -25,6 +31,8 @@ _MASKING = "model.apply_spec_augment"
 
 
 def _model_of_size(size: str) -> Mapping[str, Any]:
+    if size not in WHISPER_SIZES:
+        raise ValueError(f"the sizes are {', '.join(WHISPER_SIZES)}; --model_name_or_path names other weights")
     return {"model.name_or_path": f"openai/whisper-{size}"}
 
 
@@ -36,9 +44,10 @@ def _run_of_folder(folder: str) -> Mapping[str, Any]:
 
 
 def _scores(names: Sequence[str]) -> Mapping[str, Any]:
-    unknown = [name for name in names if name not in SCORES]
+    unknown = [name for name in names if name not in known_metrics()]
     if unknown:
-        raise ValueError(f"{', '.join(SCORES)} are always scored, and nothing else is: leave out {', '.join(unknown)}")
+        scored = ", ".join(known_metrics())
+        raise ValueError(f"{scored} are always scored, and nothing else is: leave out {', '.join(unknown)}")
     return {}
 
 
@@ -130,7 +139,7 @@ DATA = (
     Flag("do_remove_punctuation", SWITCH, "data.do_remove_punctuation", help="remove punctuation from the transcripts"),
     Flag("do_normalize_eval", SWITCH, "data.do_normalize_eval"),
     Flag("chars_to_ignore", WORDS, "data.chars_to_ignore", sets=_characters, help="remove these characters"),
-    Flag("eval_metrics", WORDS, always=(), sets=_scores, reason=f"{', '.join(SCORES)} are always scored"),
+    Flag("eval_metrics", WORDS, always=(), sets=_scores, reason="wer, cer, ser are always scored"),
     Flag("preprocessing_num_workers", WHOLE, always=None, reason="all CPUs of the cluster prepare the data"),
     Flag(
         "overwrite_cache",
@@ -193,4 +202,17 @@ GAUDI = (
     *(Flag(name, WHOLE, reason=_GAUDI) for name in _GAUDI_NUMBERS),
     Flag("gaudi_config_name", TEXT, reason=_GAUDI),
     Flag("distribution_strategy", TEXT, always=("ddp",), reason=_GAUDI),
+)
+_WORKERS = "Ray starts the workers, one process each: --num-workers N (scaling.num_workers)"
+LAUNCHER = (
+    Flag("world_size", WHOLE, reason=_WORKERS),
+    Flag("use_mpi", SWITCH, always=(False,), reason=_WORKERS),
+    Flag(
+        "use_deepspeed",
+        SWITCH,
+        always=(False,),
+        reason="--set strategy.name=deepspeed, or --deepspeed ds_config.json with a config of your own",
+    ),
+    Flag("hostfile", TEXT, reason=f"{_WORKERS}, on the nodes of its cluster"),
+    Flag("master_port", WHOLE, always=None, reason="Ray finds free ports"),
 )

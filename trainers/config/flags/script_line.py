@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.flags.flag import SWITCH, Flag, add_flags
-from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, MODEL, RUN, SCORE_ALONE
+from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, LAUNCHER, MODEL, RUN, SCORE_ALONE
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
 from trainers.config.overrides import Override, apply_overrides
 from trainers.errors import ConfigError
@@ -25,6 +25,7 @@ SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "the Trainer, decided by Rayscribe": DECIDED,
     "the Trainer, passed on": PASSED_ON,
     "Gaudi": GAUDI,
+    "Gaudi's launcher": LAUNCHER,
 }
 FLAGS = tuple(flag for flags in SECTIONS.values() for flag in flags)
 _BY_KEY = {flag.key: flag for flag in FLAGS}

@@ -13,11 +13,15 @@ from trainers.config.flags.flag import (
     WHOLE,
     WORDS,
     Flag,
-    Kind,
+    ValueType,
 )
+from trainers.metrics.known_metrics import known_metrics
 
 _BY_STEPS = "training.{} says after how many optimizer steps, each time; epochs do not"
-_BEST = "checkpoint.checkpoint_score_attribute: eval_wer, eval_cer or eval_ser ranks checkpoints; less is better"
+_BEST = (
+    "checkpoint.checkpoint_score_attribute: eval_wer, eval_cer or eval_ser ranks checkpoints, where less is better, or "
+    "a metric of scoring.metrics by checkpoint.checkpoint_score_order"
+)
 _NOTHING_PUSHED = "nothing is pushed to the Hub: push the finished model/ folder of the run"
 _SHARDED = "strategy.name says how training is sharded: ddp, deepspeed or fsdp"
 _PLANNED = "the batch plan decides which utterances form a batch, and leaves none out"
@@ -27,9 +31,12 @@ _COMPILER = "training.torch_compile compiles the model's layers, by torch's own 
 _BACKEND = "scaling.backend says what processes communicate by"
 _LENGTHS = "lengths come from the recordings, and model.max_context_s batches by them"
 _CPU = "scaling.use_gpu: true says one GPU for each worker, false none"
-_METRICS = {
-    name: f"eval_{name.removeprefix('eval_')}" for name in ("wer", "cer", "ser", "eval_wer", "eval_cer", "eval_ser")
-}
+
+
+def _best(name: str) -> dict[str, str]:
+    if name.removeprefix("eval_") not in known_metrics():
+        raise ValueError(_BEST)
+    return {"checkpoint.checkpoint_score_attribute": f"eval_{name.removeprefix('eval_')}"}
 
 
 def _trackers(names: list[str]) -> dict[str, list[str]]:
@@ -51,7 +58,7 @@ def _fsdp(texts: list[str]) -> dict[str, str]:
     return {"strategy.name": "fsdp"}
 
 
-def _training(name: str, kind: Kind, text: str = "") -> Flag:
+def _training(name: str, kind: ValueType, text: str = "") -> Flag:
     return Flag(name, kind, f"training.{name}", help=text)
 
 
@@ -89,7 +96,7 @@ FIELDS = (
     _training("torch_compile", SWITCH, "compile the model's layers"),
     Flag("report_to", WORDS, "training.report_to", sets=_trackers, help="trackers; none for none"),
     Flag("save_total_limit", WHOLE, "checkpoint.num_to_keep", help="keep this many of the best, and the newest"),
-    Flag("metric_for_best_model", TEXT, "checkpoint.checkpoint_score_attribute", meanings=_METRICS, reason=_BEST),
+    Flag("metric_for_best_model", TEXT, "checkpoint.checkpoint_score_attribute", sets=_best, reason=_BEST),
     Flag("per_gpu_train_batch_size", WHOLE, "training.per_device_train_batch_size"),
     Flag("per_gpu_eval_batch_size", WHOLE, "training.per_device_eval_batch_size"),
     Flag("use_cpu", SWITCH, "scaling.use_gpu", meanings={True: False}, reason=_CPU),

@@ -16,12 +16,16 @@ class CheckpointPart(Part):
     """Which checkpoints are kept, over all attempts of a run."""
 
     num_to_keep: Positive | None = Field(3, description="Keep this many of the best, and the newest. null: keep all.")
-    checkpoint_score_attribute: Literal["eval_wer", "eval_cer", "eval_ser"] | None = Field(
+    checkpoint_score_attribute: str | None = Field(
         None,
-        description="The score on the validation set that ranks checkpoints. A loss does not rank recognizers. null: "
+        description="The score on the validation set that ranks checkpoints: `eval_<name>` of a metric that is "
+        "always scored (eval_wer, eval_cer, eval_ser), or of scoring.metrics. A loss does not rank recognizers. null: "
         "eval_cer for a language that is written without spaces between words (model.language), else eval_wer.",
     )
-    checkpoint_score_order: Literal["min"] = Field("min", description="An error rate is better when it is smaller.")
+    checkpoint_score_order: Literal["min", "max"] = Field(
+        "min",
+        description="Which score is better. min: the smaller, as of error rates. max: the larger.",
+    )
 
     @property
     def score_attribute(self) -> str:

@@ -4,7 +4,16 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.config.parts.part import Location, NotNegative, Part, Positive, PositiveFloat, refuse_unsupported, trains
+from trainers.config.parts.part import (
+    Location,
+    NotNegative,
+    Part,
+    Positive,
+    PositiveFloat,
+    Settings,
+    refuse_url,
+    trains,
+)
 
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 
@@ -34,11 +43,18 @@ class HubDatasetPart(Part):
     @field_validator("name")
     @classmethod
     def _opened_by_datasets(cls, name: str) -> str:
-        return name if name.startswith("hf://") else refuse_unsupported(name)
+        return name if name.startswith("hf://") else refuse_url(name, "a Hub id, or a folder that every node reads")
+
+
+class SourcePart(Part):
+    """A data source of another distribution, which is installed where the job runs."""
+
+    name: str = Field(description="Its entry point in the group rayscribe.sources.")
+    options: Settings = Field({}, description="Its own options, which it checks when it is opened.")
 
 
 class DataPart(Part):
-    """The data source and how it is prepared. Exactly one source: manifests, `demo` or `dataset`."""
+    """The data source and how it is prepared. Exactly one source: manifests, `demo`, `dataset` or `source`."""
 
     train: Location | None = Field(
         None, description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL. null: another data source."
@@ -53,8 +69,17 @@ class DataPart(Part):
     dataset: HubDatasetPart | None = Field(
         None, description="Data source `dataset:`, opened by datasets.load_dataset. null: another data source."
     )
+    source: SourcePart | None = Field(
+        None, description="Data source `source:`, of another distribution. null: another data source."
+    )
     audio_column_name: str = Field("path", description="Column with the path of the recording.")
     text_column_name: str = Field("text", description="Column with the transcript.")
+    use_language_column: bool | None = Field(
+        None,
+        description="Whether each clip has the language of its manifest's column `language`; one without a value has "
+        "model.language. false: all clips have model.language. null: true; a run that began without the column goes "
+        "on without.",
+    )
     do_lower_case: bool = Field(False, description="Lower-case the transcripts that are trained on and scored.")
     do_remove_punctuation: bool = Field(False, description="Remove punctuation from the transcripts.")
     chars_to_ignore: tuple[str, ...] = Field((), description="Remove these characters from the transcripts.")
@@ -69,8 +94,9 @@ class DataPart(Part):
     fingerprint: Literal["auto", "content", "metadata", "manifest"] | None = Field(
         None,
         description="What decides, beside the manifest, whether recordings are prepared again. content: their bytes, "
-        "read once. metadata: their sizes and times. manifest: nothing. auto: content for a manifest in a folder, "
-        "manifest for one on s3://. null: auto; a run that began with another keeps it.",
+        "read once. metadata: where they are, their sizes and times. manifest: where they are. auto: content for a "
+        "manifest in a folder; for one on s3://, where they are, and sizes and ETags as a listing of the bucket has "
+        "them (of up to 200000 recordings). null: auto; a run that began with another keeps it.",
     )
     min_duration_s: float = Field(
         0.1, ge=0, description="Shorter clips are left out of training, and counted. Seconds."
@@ -94,6 +120,13 @@ class DataPart(Part):
     )
 
     @property
+    def source_name(self) -> str:
+        """Name of the data source, see `trainers.data.sources.known_sources`."""
+        if self.source is not None:
+            return self.source.name
+        return next((name for name in ("demo", "dataset") if getattr(self, name) is not None), "manifests")
+
+    @property
     def normalizer_name(self) -> str:
         """The normalizer, of a config whose fields are resolved."""
         assert self.normalizer is not None, "the run's beginning gives it a value"
@@ -101,10 +134,12 @@ class DataPart(Part):
 
     @model_validator(mode="after")
     def _one_source(self, info: ValidationInfo) -> Self:
-        sources = [name for name in ("train", "demo", "dataset") if getattr(self, name) is not None]
+        names = ("train", "demo", "dataset", "source")
+        sources = [name for name in names if getattr(self, name) is not None]
         if len(sources) > 1:
             raise ValueError(
-                f"names {' and '.join(sources)}: keep one of train, demo and dataset, set the others to null"
+                f"names {' and '.join(sources)}: keep one of {', '.join(names[:-1])} and {names[-1]}, "
+                "set the others to null"
             )
         if not self.do_normalize_eval and self.normalizer not in (None, "none"):
             raise ValueError(

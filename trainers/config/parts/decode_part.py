@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from trainers.config.parts.part import Location, Part, Positive, PositiveFloat
+from trainers.config.parts.part import Location, ModelLocation, Part, Positive, PositiveFloat
 
+# Fields that name a file.
+FILE_FIELDS = ("lexicon", "lm")
 # What says nothing while the first is not set.
 _FIELDS_OF = {"lm": ("lm_weight", "lm_unit"), "rescoring_model": ("rescoring_weight",)}
 
@@ -68,7 +70,7 @@ class DecodePart(Part):
         description="What lm is of. words: of a binary, lexicon says which. tokens: of the model's tokens, as its "
         "vocabulary writes them; hypotheses are any text.",
     )
-    rescoring_model: Location | None = Field(
+    rescoring_model: ModelLocation | None = Field(
         None,
         description="beam: a causal language model that scores the hypotheses of the beam again, a Hub id or folder. "
         "null: none.",

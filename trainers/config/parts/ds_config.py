@@ -32,10 +32,9 @@ PASSED_ON = (
     "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
 )
-COMPARED = ("bf16", "fp16", "optimizer")
+COMPARED = ("bf16", "fp16", "optimizer", "scheduler")
 # What DeepSpeed knows and Rayscribe does itself, and what to use instead.
 REFUSED: Mapping[str, str] = {
-    "scheduler": "use training.lr_scheduler_type and training.warmup_steps: a run that is continued keeps its schedule",
     "checkpoint": "checkpoints go through the run's journal; use training.save_steps and checkpoint.num_to_keep",
     "tensorboard": "use training.report_to",
     "wandb": "use training.report_to",
@@ -103,6 +102,11 @@ OFFLOAD_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 OPTIMIZERS = ("AdamW", "Adam")
 OPTIMIZER_PARAMS = ("lr", "betas", "eps", "weight_decay", "torch_adam", "adam_w_mode")
+# Each schedule of DeepSpeed that is one of transformers'; https://huggingface.co/docs/transformers/deepspeed
+SCHEDULERS: Mapping[str, str] = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
+SCHEDULER_PARAMS = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "total_num_steps")
+# DeepSpeed's own, where a schedule names no number of steps.
+WARMUP_STEPS = 1000
 # What the Trainer fills in; `auto` elsewhere would reach DeepSpeed as it is.
 FILLED = (
     "train_batch_size",
@@ -115,6 +119,10 @@ FILLED = (
     "optimizer.params.betas",
     "optimizer.params.eps",
     "optimizer.params.weight_decay",
+    "scheduler.params.total_num_steps",
+    "scheduler.params.warmup_max_lr",
+    "scheduler.params.warmup_min_lr",
+    "scheduler.params.warmup_num_steps",
     "zero_optimization.reduce_bucket_size",
     "zero_optimization.stage3_prefetch_bucket_size",
     "zero_optimization.stage3_param_persistence_threshold",
@@ -138,7 +146,7 @@ def faults_of(config: Mapping[str, Any]) -> list[str]:
     ]
     faults += [
         f"strategy.ds_config.{path}: auto is not filled in here; write a value, or remove it"
-        for path in _autos(config)
+        for path in _autos({name: value for name, value in config.items() if name not in REFUSED})
         if path not in FILLED
     ]
     if isinstance(config.get("zero_optimization"), Mapping):
@@ -151,7 +159,18 @@ def faults_of(config: Mapping[str, Any]) -> list[str]:
                 "(the Trainer's own AdamW), or write optimizer with type AdamW"
             )
     if isinstance(config.get("optimizer"), Mapping):
-        faults += _optimizer_faults(config["optimizer"])
+        faults += _typed_faults(
+            "optimizer", config["optimizer"], OPTIMIZERS, OPTIMIZER_PARAMS, "the Trainer's own AdamW"
+        )
+    if isinstance(config.get("scheduler"), Mapping):
+        kept = "training.lr_scheduler_type and training.warmup_steps"
+        faults += _typed_faults("scheduler", config["scheduler"], tuple(SCHEDULERS), SCHEDULER_PARAMS, kept)
+        params = config["scheduler"].get("params")
+        if isinstance(params, Mapping) and params.get("warmup_type", "linear") not in ("linear", AUTO):
+            faults.append(
+                f"strategy.ds_config.scheduler.params.warmup_type: must be linear (got {params['warmup_type']!r}), as "
+                "the Trainer's warm-up is"
+            )
     return faults
 
 
@@ -164,6 +183,12 @@ def contradictions(config: Mapping[str, Any], training: TrainingPart, num_worker
         num_workers: Its number of workers.
     """
     problems = []
+    schedule = config.get("scheduler", {}).get("type")
+    if schedule is not None and not _is_schedule(schedule, training):
+        return [
+            f"strategy.ds_config.scheduler is {schedule}, training.lr_scheduler_type: {SCHEDULERS[schedule]}, but that "
+            f"is {training.lr_scheduler_type}: set it to {SCHEDULERS[schedule]}, or remove scheduler"
+        ]
     for name, value, expected, source in _expectations(config, training, num_workers):
         if value == AUTO or (expected is not None and _equal(value, expected)):
             continue
@@ -207,6 +232,25 @@ def _expectations(
         for name, (expected, home) in adam.items():
             # DeepSpeed's own default is not the recipe's value.
             yield f"optimizer.params.{name}", params.get(name), expected, home
+    if "scheduler" in config:
+        yield from _schedule_expectations(config["scheduler"], training)
+
+
+def _schedule_expectations(scheduler: Mapping[str, Any], training: TrainingPart) -> Iterator[tuple[str, Any, Any, str]]:
+    """As `_expectations`, of a schedule that is the recipe's: the Trainer keeps it, as a run is continued with it."""
+    params, where = scheduler.get("params", {}), "scheduler.params"
+    yield f"{where}.warmup_min_lr", params.get("warmup_min_lr", 0), 0, "the learning rate before the first step"
+    rate = training.learning_rate
+    yield f"{where}.warmup_max_lr", params.get("warmup_max_lr", rate), rate, "training.learning_rate"
+    steps = params.get("warmup_num_steps", WARMUP_STEPS)
+    yield f"{where}.warmup_num_steps", steps, training.warmup_steps, "training.warmup_steps"
+    if "total_num_steps" in params or scheduler["type"] == "WarmupDecayLR":
+        yield f"{where}.total_num_steps", params.get("total_num_steps"), training.max_steps, "training.max_steps"
+
+
+def _is_schedule(name: str, training: TrainingPart) -> bool:
+    without_warmup = "constant" if name == "WarmupLR" and not training.warmup_steps else None
+    return training.lr_scheduler_type in (SCHEDULERS[name], without_warmup)
 
 
 def _zero_faults(zero: Mapping[str, Any]) -> Iterator[str]:
@@ -214,7 +258,8 @@ def _zero_faults(zero: Mapping[str, Any]) -> Iterator[str]:
     yield from _unknown(f"{where}.", zero, ZERO_KEYS)
     if stage not in (1, 2, 3):
         yield (
-            f"strategy.ds_config.{where}.stage: must be 1, 2 or 3 (got {stage!r}); without ZeRO, set strategy.name: ddp"
+            f"strategy.ds_config.{where}.stage: must be 1, 2 or 3 (got {stage!r}); without ZeRO, set strategy: "
+            "{name: ddp}"
         )
     if stage == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
         yield (
@@ -238,18 +283,21 @@ def _zero_faults(zero: Mapping[str, Any]) -> Iterator[str]:
             yield f"strategy.ds_config.{where}.{name}.device: {device} needs {where}.stage 3 (got {stage!r})"
 
 
-def _optimizer_faults(optimizer: Mapping[str, Any]) -> Iterator[str]:
-    yield from _unknown("optimizer.", optimizer, ("type", "params"))
-    if optimizer.get("type") not in OPTIMIZERS:
+def _typed_faults(
+    name: str, section: Mapping[str, Any], types: tuple[str, ...], params: tuple[str, ...], without: str
+) -> Iterator[str]:
+    """Of a section with a type and its params."""
+    yield from _unknown(f"{name}.", section, ("type", "params"))
+    if section.get("type") not in types:
         yield (
-            f"strategy.ds_config.optimizer.type: must be {' or '.join(OPTIMIZERS)} (got {optimizer.get('type')!r}); "
-            "or remove optimizer, for the Trainer's own AdamW"
+            f"strategy.ds_config.{name}.type: must be {' or '.join(types)} (got {section.get('type')!r}); "
+            f"or remove {name}, for {without}"
         )
-    params = optimizer.get("params", {})
-    if isinstance(params, Mapping):
-        yield from _unknown("optimizer.params.", params, OPTIMIZER_PARAMS)
+    given = section.get("params", {})
+    if isinstance(given, Mapping):
+        yield from _unknown(f"{name}.params.", given, params)
     else:
-        yield f"strategy.ds_config.optimizer.params: must be a mapping (got {params!r})"
+        yield f"strategy.ds_config.{name}.params: must be a mapping (got {given!r})"
 
 
 def _unknown(prefix: str, section: Mapping[str, Any], known: Any) -> list[str]:

@@ -1,16 +1,22 @@
 """The base of every part of a config that users write, and what the fields of several parts have in common."""
 
-from typing import Annotated
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from trainers.config.reading import Reading
-from trainers.config.storage_location import unsupported_url
+from trainers.config.storage_location import refused_url, unsupported_url
 
 URL = r"^https?://[^@\s]+$"
 # Type of the error of a URL that no storage opens; the URL, which may hold a password, is not repeated.
 UNSUPPORTED_URL = "unsupported_url"
+
+
+# The largest that every reader of JSON has exactly.
+MAX_INTEGER = 2**53 - 1
 
 
 class Part(BaseModel):
@@ -21,9 +27,32 @@ class Part(BaseModel):
     )
 
 
+def refuse_not_finite(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings of any names; refuses numbers that JSON cannot say, which would become null."""
+    # Not by recursion: a request may be nested as deeply as its parser allows.
+    left: list[tuple[str, Any]] = [(str(name), value) for name, value in settings.items()]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which is not finite: give a finite number, or leave it out")
+        if isinstance(value, Mapping):
+            left += [(f"{name}.{key}", each) for key, each in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [(f"{name}.{number}", each) for number, each in enumerate(value)]
+    return settings
+
+
 def refuse_unsupported(location: str) -> str:
     """Returns a location; refuses a URL that no storage opens."""
-    problem = unsupported_url(location)
+    return _without(unsupported_url(location), location)
+
+
+def refuse_url(location: str, instead: str) -> str:
+    """Returns a location; refuses any URL, and says what to give instead."""
+    return _without(refused_url(location, instead), location)
+
+
+def _without(problem: str | None, location: str) -> str:
     if problem is not None:
         raise PydanticCustomError(UNSUPPORTED_URL, "{problem}", {"problem": problem})
     return location
@@ -34,8 +63,23 @@ def trains(info: ValidationInfo) -> bool:
     return not isinstance(info.context, Reading) or info.context.trains
 
 
-# A path, a URL of a storage, or where a field says so a Hub id.
+def is_new(info: ValidationInfo) -> bool:
+    """Whether nothing runs with the config yet, see `Reading`."""
+    return not isinstance(info.context, Reading) or info.context.is_new
+
+
+# Names and values that something else reads.
+Settings = Annotated[dict[str, Any], AfterValidator(refuse_not_finite)]
+# A path, or a URL of a storage.
 Location = Annotated[str, AfterValidator(refuse_unsupported)]
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+# What transformers opens. It takes any other text for a Hub id, and says so of a URL.
+ModelLocation = Annotated[
+    str,
+    AfterValidator(
+        lambda name: refuse_url(name, "a Hub id, e.g. openai/whisper-tiny, or a folder that every node has")
+    ),
+]
+# A field with a bound `le` of its own is an int: these would replace it.
+Positive = Annotated[int, Field(gt=0, le=MAX_INTEGER)]
+NotNegative = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 PositiveFloat = Annotated[float, Field(gt=0)]

@@ -2,7 +2,7 @@
 
 from pydantic import Field, field_validator
 
-from trainers.config.parts.part import Location, NotNegative, Part, refuse_unsupported
+from trainers.config.parts.part import MAX_INTEGER, Location, Part, refuse_unsupported
 from trainers.config.storage_location import StorageOptions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -33,10 +33,13 @@ class RunPart(Part):
         "from:<checkpoint>: start a new run with the weights and the vocabulary of that checkpoint, an absolute folder "
         "or s3:// URL; its optimizer, schedule and steps are the new run's own.",
     )
-    seed: NotNegative = Field(42, description="Seed of weights, order of utterances and dropout.")
+    seed: int = Field(
+        42, ge=0, le=2**32 - 1, description="Seed of weights, order of utterances and dropout; below 2³², as NumPy's."
+    )
     max_failures: int = Field(
         3,
         ge=-1,
+        le=MAX_INTEGER,
         description="How often a failed worker group is started again within an attempt. -1: without limit.",
     )
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from trainers.config.parts.part import Part, Positive
+from trainers.config.parts.part import Part, is_new
 
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
@@ -15,13 +15,17 @@ ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 
 
 MAX_WORKERS = 100_000
+# Ray's names of accelerators that are no GPUs: a worker would hold them, and train on its CPUs.
+UNUSED_ACCELERATORS = ("FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
+# How a run comes to need no GPU, whatever its recipe says.
+WITHOUT_GPU = "set scaling.use_gpu: false and scaling.resources_per_worker.GPU: 0"
 
 
 class WorkerRange(Part):
     """An elastic number of workers: as many as the cluster has room for, within bounds."""
 
-    min: Positive = Field(le=MAX_WORKERS, description="Fewest workers to train with; below, training waits.")
-    max: Positive = Field(le=MAX_WORKERS, description="Most workers to train with; a queue charges these.")
+    min: int = Field(gt=0, le=MAX_WORKERS, description="Fewest workers to train with; below, training waits.")
+    max: int = Field(gt=0, le=MAX_WORKERS, description="Most workers to train with; a queue charges these.")
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
@@ -72,6 +76,25 @@ class ScalingPart(Part):
     def _backend_fits(self) -> Self:
         if self.backend == "nccl" and not self.use_gpu:
             raise ValueError("backend nccl needs GPUs, and use_gpu is false: set backend: gloo, or use_gpu: true")
+        return self
+
+    @model_validator(mode="after")
+    def _devices_fit(self, info: ValidationInfo) -> Self:
+        gpus = self.resources_per_worker.get("GPU")
+        if gpus and not self.use_gpu:
+            raise ValueError(
+                f"resources_per_worker.GPU is {gpus:g}, and use_gpu is false: set scaling.use_gpu: true, or "
+                "scaling.resources_per_worker.GPU: 0"
+            )
+        if gpus == 0 and self.use_gpu:
+            raise ValueError("use_gpu is true, and resources_per_worker.GPU is 0: set use_gpu: false, or GPU: 1")
+        idle = [name for name in UNUSED_ACCELERATORS if self.resources_per_worker.get(name)]
+        if idle and is_new(info):
+            raise ValueError(
+                f"resources_per_worker.{idle[0]} is {self.resources_per_worker[idle[0]]:g}, but training runs on GPUs "
+                f"and CPUs alone, and would hold each {idle[0]} without using it: remove {idle[0]}; on nodes with GPUs "
+                "set use_gpu: true"
+            )
         return self
 
     @model_validator(mode="after")

@@ -6,12 +6,14 @@ from pydantic import Field, model_validator
 
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.ds_config import AUTO, contradictions, faults_of
-from trainers.config.parts.part import NotNegative, Part, Positive
+from trainers.config.parts.part import NotNegative, Part, Positive, Settings
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import TrainingPart
 
 OffloadDevice = Literal["cpu", "nvme"]
 DEFAULT_ZERO_STAGE = 2
+# All of the part: what is left of another strategy would contradict its name.
+WITHOUT_SHARDS = "set strategy: {name: ddp}"
 # Fields that only DeepSpeed has a meaning for.
 TYPED = (
     "zero_stage",
@@ -64,7 +66,7 @@ class StrategyPart(Part):
     overlap_comm: bool | None = Field(
         None, description="Reduce gradients during the backward pass. null: DeepSpeed's own."
     )
-    ds_config: dict[str, Any] | None = Field(
+    ds_config: Settings | None = Field(
         None,
         description="DeepSpeed's own config in place of the fields above: its content, or the path of a ds_config.json "
         "whose content takes the path's place when the recipe is read. `auto` is filled in as transformers' Trainer "
@@ -77,7 +79,7 @@ class StrategyPart(Part):
         if given and self.name != "deepspeed":
             raise ValueError(
                 f"strategy.{given[0]} is DeepSpeed's, but strategy.name is {self.name}: set strategy.name: deepspeed, "
-                f"or strategy.{given[0]}: null"
+                f"or strategy: {{name: {self.name}}}"
             )
         if self.ds_config is not None and len(given) > 1:
             raise ValueError(
@@ -137,7 +139,8 @@ def ds_config_of(part: StrategyPart) -> dict[str, Any]:
     Source: https://www.deepspeed.ai/docs/config-json/
     """
     if part.ds_config is not None:
-        return part.ds_config
+        # The schedule is the Trainer's, which a run that is continued or extended keeps.
+        return {name: value for name, value in part.ds_config.items() if name != "scheduler"}
     zero: dict[str, Any] = {"stage": part.stage}
     for name in ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm"):
         if getattr(part, name) is not None:
@@ -181,12 +184,12 @@ def refuse_contradictions(part: StrategyPart, adapt: AdaptPart, training: Traini
     if part.is_sharded and adapt.method == "lora":
         problems.append(
             f"strategy.name {part.name} shards what adapt.method lora does not train: an adapter's optimizer is small; "
-            "set strategy.name: ddp"
+            f"{WITHOUT_SHARDS}"
         )
     if part.is_sharded and scaling.is_elastic:
         problems.append(
             f"strategy.name {part.name} stores a checkpoint as a shard of each worker, which another number of "
-            f"workers does not load, and scaling.num_workers is {scaling.num_workers}: set strategy.name: ddp, or "
+            f"workers does not load, and scaling.num_workers is {scaling.num_workers}: {WITHOUT_SHARDS}, or "
             f"scaling.num_workers: {scaling.max_workers}"
         )
     if part.ds_config is not None:

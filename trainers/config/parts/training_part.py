@@ -1,10 +1,10 @@
 """The config's training part: how long, how large and how fast. See `schema`."""
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, trains
+from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, Settings, trains
 
 MATCHED_FRACTION = 0.1
 
@@ -91,7 +91,7 @@ class TrainingPart(Part):
         "final scores always are.",
     )
     report_to: list[str] = Field(["tensorboard"], description="Trackers, in transformers' names; [] for none.")
-    training_args: dict[str, Any] = Field(
+    training_args: Settings = Field(
         default_factory=dict,
         description="Any further Seq2SeqTrainingArguments; those that Rayscribe sets itself are errors.",
     )
@@ -124,11 +124,32 @@ class TrainingPart(Part):
             raise ValueError("fp16 and bf16 exclude each other: keep one")
         return self
 
+    def warmup_note(self, steps: int | None) -> str | None:
+        """A line where the learning rate never comes to its peak; None where it does, or the steps are not known.
+
+        Args:
+            steps: The last optimizer step.
+        """
+        # `unused_fields` says of constant that it has no warm-up.
+        if steps is None or self.warmup_steps < steps or not self.warmup_steps or self.lr_scheduler_type == "constant":
+            return None
+        return (
+            f"training.warmup_steps {self.warmup_steps} is not below the run's {steps} steps, so the learning rate "
+            f"never comes to training.learning_rate {self.learning_rate:g}: lower training.warmup_steps, to a tenth of "
+            "the steps as is usual"
+        )
+
+    @property
+    def is_regularized(self) -> bool:
+        """Whether the loss has a term that depends on the weights that the run began with."""
+        return self.full_context_matching > 0
+
     @property
     def checkpoints_reentrantly(self) -> bool:
         """Whether activations are recomputed in torch's older way, which is not Rayscribe's default."""
-        given = self.training_args.get("gradient_checkpointing_kwargs")
-        return isinstance(given, dict) and bool(given.get("use_reentrant"))
+        # The new name and the old one.
+        given = [self.training_args.get(f"{name}_checkpointing_kwargs") for name in ("activation", "gradient")]
+        return any(isinstance(each, dict) and bool(each.get("use_reentrant")) for each in given)
 
     @property
     def scoring_steps(self) -> int:

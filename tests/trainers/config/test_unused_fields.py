@@ -10,7 +10,7 @@ from tests.trainers.synthetic import config
 from trainers.config.loader import build_config, read_yaml
 from trainers.config.locations import variables_in
 from trainers.config.overrides import parse_override
-from trainers.config.unread_fields import default_of, refuse_unread_fields, unread_fields
+from trainers.config.unused_fields import default_of, refuse_unused_fields, unused_fields
 from trainers.errors import ConfigError
 
 SPECS = Path(__file__).parents[3] / "jobs" / "specs"
@@ -65,7 +65,7 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
 )
 def test_it_is_refused_by_name_with_the_reason(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        refuse_unread_fields(config(changes))
+        refuse_unused_fields(config(changes))
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ def test_it_is_refused_by_name_with_the_reason(changes: dict[str, Any], message:
 )
 def test_what_sets_it_back_on_a_command_line_is_named_and_does(changes: dict[str, Any], setting: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        refuse_unread_fields(config(changes))
+        refuse_unused_fields(config(changes))
     assert f"or give its default ({setting})" in str(caught.value)
     (path, value) = parse_override(shlex.split(setting)[1])
-    refuse_unread_fields(config({**changes, ".".join(path): value}))
+    refuse_unused_fields(config({**changes, ".".join(path): value}))
 
 
 def test_all_are_in_one_message() -> None:
     wanted = config({"model": {**PRETRAINED, "d_model": 256, "encoder_layers": 6}, "training.warmup_steps": 5})
     with pytest.raises(ConfigError) as caught:
-        refuse_unread_fields(wanted)
+        refuse_unused_fields(wanted)
     assert len(str(caught.value).splitlines()) == 2
 
 
@@ -112,17 +112,17 @@ def test_all_are_in_one_message() -> None:
     ],
 )
 def test_what_is_read_is_taken(changes: dict[str, Any]) -> None:
-    refuse_unread_fields(config(changes))
+    refuse_unused_fields(config(changes))
 
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_no_recipe_has_one(path: Path) -> None:
     known = dict.fromkeys(variables_in(path.read_text(encoding="utf-8")), "/data")
-    refuse_unread_fields(build_config(read_yaml(path), origin=path.name, environment=known))
+    refuse_unused_fields(build_config(read_yaml(path), origin=path.name, environment=known))
 
 
 def test_each_is_a_field() -> None:
     for changes in ({"model": PRETRAINED}, {"model": {**PRETRAINED, "vocabulary": "own"}}, {"model": CTC}, ZERO):
         wanted = config(changes)
-        for name in unread_fields(wanted):
+        for name in unused_fields(wanted):
             default_of(wanted, name)

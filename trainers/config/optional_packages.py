@@ -1,0 +1,96 @@
+"""Packages that only some configs need: for a strategy, for a tracker, for a beam search. Imports none of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a value of a config needs installed.
+
+    Attributes:
+        value: The value, with its field.
+        modules: Modules, any of which serves it.
+        requirements: What pip installs for it.
+        instead: What to do without.
+    """
+
+    value: str
+    modules: tuple[str, ...]
+    requirements: tuple[str, ...]
+    instead: str
+
+    @property
+    def is_met(self) -> bool:
+        """Whether this Python has one of the modules."""
+        return any(_is_there(module) for module in self.modules)
+
+    @property
+    def problem(self) -> str:
+        """Says what is missing, and the fix."""
+        wanted = " ".join(self.requirements)
+        return (
+            f"{self.value} needs the package {self.requirements[0]}, which is not installed: pip install {wanted} "
+            f"(on a cluster: job.runtime_env.pip), or {self.instead}"
+        )
+
+
+DEEPSPEED = Need("strategy.name deepspeed", ("deepspeed",), ("deepspeed", "ninja"), "set strategy: {name: ddp}")
+BEAM_SEARCH = Need("decode.method beam", ("flashlight",), ("flashlight-text",), "set decode: {method: greedy}")
+
+
+def _tracker(name: str, *modules: str, requirement: str | None = None) -> Need:
+    needed = (requirement or modules[0],)
+    return Need(f"training.report_to {name}", modules, needed, f"leave {name} out of training.report_to")
+
+
+# By transformers' names, whose own conditions these are (integrations/integration_utils.py); `kubeflow` needs none.
+TRACKERS: Mapping[str, Need] = {
+    "azure_ml": _tracker("azure_ml", "azureml.core.run", requirement="azureml-sdk"),
+    "clearml": _tracker("clearml", "clearml"),
+    "codecarbon": _tracker("codecarbon", "codecarbon"),
+    "comet_ml": _tracker("comet_ml", "comet_ml", requirement="comet-ml"),
+    "dagshub": _tracker("dagshub", "dagshub"),
+    "dvclive": _tracker("dvclive", "dvclive"),
+    "flyte": _tracker("flyte", "flytekit"),
+    "mlflow": _tracker("mlflow", "mlflow"),
+    "neptune": _tracker("neptune", "neptune"),
+    "swanlab": _tracker("swanlab", "swanlab"),
+    "tensorboard": _tracker("tensorboard", "tensorboard", "tensorboardX"),
+    "trackio": _tracker("trackio", "trackio"),
+    "wandb": _tracker("wandb", "wandb"),
+}
+
+
+def training_needs(config: TrainConfig) -> list[Need]:
+    """What training with the config needs, by its strategy and its trackers. Pure."""
+    strategy = [DEEPSPEED] if config.strategy.name == "deepspeed" else []
+    return [*strategy, *(TRACKERS[name] for name in config.training.report_to if name in TRACKERS)]
+
+
+def needs_of(config: TrainConfig) -> list[Need]:
+    """What the config needs beyond the dependencies. Pure."""
+    needs = [*training_needs(config), *([BEAM_SEARCH] if config.decode.is_on else [])]
+    return [need for need in needs if need is not TRACKERS["tensorboard"]]
+
+
+def refuse_missing_packages(config: TrainConfig) -> None:
+    """Refuses to train where a package is missing.
+
+    Raises:
+        ConfigError: one line for each.
+    """
+    missing = [need.problem for need in training_needs(config) if not need.is_met]
+    if missing:
+        raise ConfigError("\n".join(missing))
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package that it is part of
+        return False

@@ -1,0 +1,55 @@
+"""The config's scoring part: metrics of the user's own. See `schema`."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from trainers.config.parts.part import Part, refuse_url
+from trainers.metrics.known_metrics import known_metrics
+
+# What metrics.jsonl and the Trainer have under `eval_` already.
+RESERVED = ("loss", "runtime", "samples_per_second", "steps_per_second")
+RESERVED_PREFIX = "full_context"
+SOURCES = (
+    "module:Class of an evaluate.Metric that driver and workers import, or the absolute path of a metric's script or "
+    "folder, which every node has"
+)
+CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+# A metric of the Hub, or a user's.
+HUB_NAME = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?")
+
+
+def _refuse_reserved(name: str) -> str:
+    if name in (*RESERVED, *known_metrics()) or name.startswith(RESERVED_PREFIX):
+        raise ValueError(f"{name} is a name of Rayscribe's own scores: give the metric another")
+    return name
+
+
+def _refuse_unclear(source: str) -> str:
+    refuse_url(source, SOURCES)
+    if not (source.startswith("/") or CLASS.fullmatch(source) or HUB_NAME.fullmatch(source)):
+        raise ValueError(f"{source!r} names no metric: give {SOURCES}")
+    return source
+
+
+MetricName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=50), AfterValidator(_refuse_reserved)
+]
+MetricSource = Annotated[str, AfterValidator(_refuse_unclear)]
+
+
+class ScoringPart(Part):
+    """What is scored in addition to the metrics that always are, and the loss."""
+
+    metrics: dict[MetricName, MetricSource] = Field(
+        default_factory=dict,
+        description="Metrics of evaluate, each by a name of yours: `{mer: /shared/metrics/mer, deletions: "
+        "'trainers.scoring.metrics:ErrorRates'}`. " + SOURCES + "; or a name of the Hub that is in each node's cache, "
+        "since nothing is downloaded. It is code that runs. Its number is `eval_<name>` in metrics.jsonl, and may rank "
+        "checkpoints.",
+    )
+
+    def ranks(self, attribute: str | None) -> bool:
+        """Whether an attribute that ranks checkpoints is one of these metrics."""
+        return attribute is not None and attribute.removeprefix("eval_") in self.metrics

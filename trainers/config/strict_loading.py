@@ -1,0 +1,156 @@
+"""YAML and JSON of users: what Python's readers drop, or follow without end, is an error here, with its line."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# PyYAML reads a file of this size in a few seconds. The largest recipe has a few KiB.
+MAX_BYTES = 1 << 20
+# Aliases let a short file stand for a huge one.
+MAX_VALUES = 50_000
+MAX_DEPTH = 60
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class YamlError(Exception):
+    """A text is not YAML that can be used.
+
+    Attributes:
+        reason: Why, in one line.
+        line: Where, counted from 1; None where it is not known.
+    """
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        """The text names the line before the reason."""
+        super().__init__(reason if line is None else f"line {line}: {reason}")
+        self.reason, self.line = reason, line
+
+
+def load_yaml_file(path: Path) -> Any:
+    """The one document of a file in UTF-8; None where it is empty.
+
+    Raises:
+        OSError: it cannot be opened.
+        YamlError: see `load_yaml`.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise YamlError(f"it has more than {MAX_BYTES} bytes, so it is no file of settings")
+    try:
+        return load_yaml(content.decode())
+    except UnicodeDecodeError as error:
+        raise YamlError(f"byte {error.start} is not UTF-8") from error
+
+
+def load_yaml(text: str) -> Any:
+    """The one document of a text; None where it is empty.
+
+    Raises:
+        YamlError: it is not YAML, has a key twice, contains itself, or is too deep or too large once aliases are
+            expanded.
+    """
+    with yaml_errors():
+        return StrictLoader(text).get_single_data()
+
+
+def load_json(text: str) -> Any:
+    """What a JSON text holds.
+
+    Raises:
+        ValueError: it is not JSON, is too deep, or has a key twice.
+    """
+    try:
+        return _JSON.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+class StrictLoader(yaml.SafeLoader):
+    """Refuses what cannot be meant, before any value is made of it. What `<<` merges may have keys of the mapping."""
+
+    def __init__(self, text: str) -> None:
+        """Reads the documents of a text."""
+        super().__init__(text)
+        self._depth = 0
+        # By node: how many values it stands for, and in how many levels. A node that is still open has no entry.
+        self._extents: dict[yaml.Node, tuple[int, int]] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Reads a value, and what is below it."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        line = event.start_mark.line + 1
+        self._depth += 1
+        # PyYAML calls itself for each level.
+        if self._depth > MAX_DEPTH:
+            raise YamlError(f"more than {MAX_DEPTH} levels deep", line)
+        node = super().compose_node(parent, index)
+        assert node is not None
+        if isinstance(event, yaml.AliasEvent):
+            if node not in self._extents:
+                raise YamlError(f"the alias *{event.anchor} is part of what it stands for", line)
+        else:
+            extents = [self._extents[part] for part in _parts(node)]
+            values, levels = (list(column) for column in zip(*extents, strict=True)) if extents else ([], [])
+            self._extents[node] = 1 + sum(values), 1 + max(levels, default=0)
+        count, below = self._extents[node]
+        if count > MAX_VALUES:
+            raise YamlError(f"more than {MAX_VALUES} values, once aliases are expanded", line)
+        if self._depth - 1 + below > MAX_DEPTH:
+            raise YamlError(f"more than {MAX_DEPTH} levels deep, once aliases are expanded", line)
+        self._depth -= 1
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Reads a mapping, whose keys must differ."""
+        mapping = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in mapping.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                where = f"in line {line}" if line == lines[key.value] else f"in lines {lines[key.value]} and {line}"
+                raise YamlError(f"the key {key.value} stands twice in one mapping, {where}: keep one of them", line)
+            lines[key.value] = line
+        return mapping
+
+
+@contextmanager
+def yaml_errors() -> Iterator[None]:
+    """Makes a YamlError of whatever PyYAML raises for a text."""
+    try:
+        yield
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        reason = " ".join(part for part in (error.context, error.problem) if part)
+        raise YamlError(reason, None if mark is None else mark.line + 1) from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise YamlError(" ".join(str(error).split())) from error
+    except (LookupError, AttributeError) as error:
+        # As of `!!int ""`.
+        raise YamlError("a value does not fit its tag (!!…)") from error
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {repeated!r} stands twice in one object: keep one of them")
+    return content
+
+
+# Made once: a manifest has a text for each of its rows.
+_JSON = json.JSONDecoder(object_pairs_hook=_without_repeats)

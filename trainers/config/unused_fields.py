@@ -1,0 +1,82 @@
+"""Fields that mean nothing beside the others of their config, and would be ignored. Pure.
+
+What a part of the config can tell by itself, its validators refuse. Here is what runs have begun with, and go on with.
+"""
+
+import json
+import shlex
+from typing import Any
+
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError
+
+STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+
+
+def unused_fields(config: TrainConfig) -> dict[str, str]:
+    """Each field of a config that nothing reads, whatever its value, and why."""
+    of_model = {f"model.{name}": why for name, why in config.model.unused().items()}
+    return {**of_model, **_of_strategy(config), **_of_training(config)}
+
+
+def refuse_unused_fields(config: TrainConfig) -> None:
+    """Refuses a new run whose config sets what nothing reads.
+
+    Raises:
+        ConfigError: names each field, the reason and the fix.
+    """
+    problems = [
+        f"{name} is {value_of(config, name)}, but {why}: remove {name}, or give its default ({_setting(config, name)})"
+        for name, why in unused_fields(config).items()
+        if value_of(config, name) not in (default := default_of(config, name), 0.0 if default is None else default)
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def value_of(config: TrainConfig, name: str) -> Any:
+    """The value of a field by its dotted name."""
+    part, field = name.split(".")
+    return getattr(getattr(config, part), field)
+
+
+def default_of(config: TrainConfig, name: str) -> Any:
+    """The default of a field by its dotted name."""
+    part, field = name.split(".")
+    return type(getattr(config, part)).model_fields[field].get_default(call_default_factory=True)
+
+
+def _setting(config: TrainConfig, name: str) -> str:
+    """What sets a field back on a command line; JSON is YAML."""
+    return f"--set {shlex.quote(f'{name}={json.dumps(default_of(config, name))}')}"
+
+
+def _of_strategy(config: TrainConfig) -> dict[str, str]:
+    part = config.strategy
+    unused: dict[str, str] = {}
+    if part.shards_weights:
+        names = [f"model.{name}" for name in config.model.drawn_by_rank]
+        unused |= dict.fromkeys(names, "ranks that shard weights (ZeRO-3, FSDP2) run the same layers")
+    if part.name != "deepspeed" or part.ds_config is not None:
+        # Refused by the part itself.
+        return unused
+    if part.stage == 3:
+        unused["strategy.allgather_bucket_size"] = "strategy.zero_stage is 3, which gathers layer by layer"
+    else:
+        unused |= dict.fromkeys((f"strategy.{name}" for name in STAGE_3), f"strategy.zero_stage is {part.stage}, not 3")
+    return unused
+
+
+def _of_training(config: TrainConfig) -> dict[str, str]:
+    part = config.training
+    unused: dict[str, str] = {}
+    if part.max_batch_duration_s is not None:
+        unused["training.per_device_train_batch_size"] = "training.max_batch_duration_s sizes the batch"
+        unused["training.full_context_fraction"] = (
+            "training.max_batch_duration_s bounds the padded seconds of a batch, which the whole context would exceed"
+        )
+    if config.model.max_context_s is None:
+        unused["training.full_context_eval"] = "model.max_context_s is null: each score is at the whole context"
+    if part.lr_scheduler_type == "constant":
+        unused["training.warmup_steps"] = "training.lr_scheduler_type constant has no warm-up; constant_with_warmup has"
+    return unused

@@ -1,0 +1,37 @@
+"""Variants that other installed distributions add to a table of ours, by entry points."""
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
+
+from trainers.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def with_plugins(group: str, ours: Mapping[str, T]) -> dict[str, T]:
+    """A table of variants by name, ours first, then those of entry points.
+
+    Args:
+        group: The group of entry points, e.g. rayscribe.metrics. The name of an entry point is that of its variant.
+        ours: The variants of Rayscribe itself.
+
+    Raises:
+        ConfigError: an entry point cannot be loaded, or has the name of another variant.
+    """
+    table = dict(ours)
+    for point in sorted(entry_points(group=group), key=lambda each: each.name):
+        if point.name in table:
+            raise ConfigError(f"{_described(point)}: there is another of this name: rename it, or uninstall one")
+        try:
+            table[point.name] = point.load()
+        except Exception as error:
+            raise ConfigError(
+                f"{_described(point)} cannot be loaded: {type(error).__name__}: {error}: correct or uninstall it"
+            ) from error
+    return table
+
+
+def _described(point: EntryPoint) -> str:
+    distribution = f" of {point.dist.name}" if point.dist is not None else ""
+    return f"the entry point {point.group}: {point.name} = {point.value}{distribution}"
