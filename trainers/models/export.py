@@ -1,17 +1,19 @@
 """The best checkpoint as a folder that `from_pretrained` and `pipeline` open, with a model card."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trainers.config.parts.decode_part import FILE_FIELDS
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
-from trainers.models.ctc.decoding.decode_files import FILE_FIELDS
+from trainers.metrics.known_metrics import known_metrics
+from trainers.models.clip_languages import NOT_NAMED
+from trainers.models.families import family_of_folder
 from trainers.models.family import Family
-from trainers.models.known_families import family_of_folder
 from trainers.run_folder.checkpoints import TRAINING_STATE
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import MODEL, RunFolder
@@ -38,7 +40,7 @@ def export_model(
     target.write_bytes("README.md", model_card(config, family, checkpoint, test).encode())
 
 
-def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test: dict[str, Any] | None) -> str:
+def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint, test: dict[str, Any] | None) -> str:
     """Renders the model card: what it is, how it was trained, how good it is and on what."""
     header: dict[str, Any] = {
         "pipeline_tag": "automatic-speech-recognition",
@@ -46,9 +48,9 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
         "tags": [family.name, "rayscribe"],
     }
     part, borrowed = config.model, ""
-    if part.borrowed_language is not None:
+    if part.token_language != part.language:
         header["language"] = str(part.language).lower()
-        borrowed = f"The model has no token for {part.language}, and was given that of {part.borrowed_language}.\n\n"
+        borrowed = f"The model has no token for {part.language}, and was given that of {part.token_language}.\n\n"
     elif part.language is not None:
         header["language"] = family.language_code(part.language)
     if config.model.name_or_path is not None:
@@ -59,6 +61,12 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
         rows.append(f"| validation, at the full context | {_rates(checkpoint.metrics, 'eval_full_context_')} |")
     if test is not None:
         rows.append(f"| test ({test['scored']} of {test['utterances']} utterances) | {_rates(test, '')} |")
+        if len(languages := test.get("languages", {})) > 1:
+            header["language"] = [code for code in languages if code != NOT_NAMED]
+            rows += [
+                f"| test, {code} ({score['scored']} utterances) | {_rates(score, '')} |"
+                for code, score in languages.items()
+            ]
         full = beyond(config.model, test)
         if full is not None:
             rows.append(f"| test, at the full context ({full['context_s']:g} s) | {_rates(full, '')} |")
@@ -75,7 +83,7 @@ def model_card(config: TrainConfig, family: Family, checkpoint: Checkpoint, test
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {config.run.name}\n\n"
         f"Trained from {origin} with Rayscribe{trained}, {checkpoint.step} steps; the best checkpoint by "
         f"{config.checkpoint.score_attribute} on the validation set.\n\n"
-        f"| split | WER % | CER % | SER % |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + f"\n\n{borrowed}{padding}"
+        f"{_table(rows)}\n\n{borrowed}{padding}"
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         'recognize = pipeline("automatic-speech-recognition", model="<this folder>")\n'
         'print(recognize("speech.wav")["text"])\n```\n\n'
@@ -105,5 +113,11 @@ def _searched(decoding: dict[str, Any]) -> str:
     )
 
 
+def _table(rows: Sequence[str]) -> str:
+    columns = ["split", *(f"{name.upper()} %" for name in known_metrics())]
+    return "\n".join((f"| {' | '.join(columns)} |", f"| {' | '.join(['---'] * len(columns))} |", *rows))
+
+
 def _rates(metrics: Mapping[str, Any], prefix: str) -> str:
-    return " | ".join(f"{metrics[prefix + name]:.2f}" for name in ("wer", "cer", "ser"))
+    rates = (metrics.get(prefix + name) for name in known_metrics())
+    return " | ".join("undefined" if rate is None else f"{rate:.2f}" for rate in rates)

@@ -1,4 +1,4 @@
-"""What the rest of Rayscribe asks of a family of recognizers; `known_families` lists the families that there are.
+"""What the rest of Rayscribe asks of a family of recognizers; `config.family_table` lists those that there are.
 
 A family answers without torch, and works where transformers finds none, until it loads a model: what is checked before
 a run needs no weights.
@@ -6,90 +6,99 @@ a run needs no weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from trainers.config.parts.augment_part import AugmentPart
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
-from trainers.config.parts.training_part import TrainingPart
-from trainers.data.frame_count import FrameCount
+from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import StorageOptions
+from trainers.findings import Check, Finding
+from trainers.models.label_codec import LabelCodec, Limits, masking_problem
 
 if TYPE_CHECKING:
+    # It loads torch.
     from trainers.models.recognizer import Recognizer
 
+# A family's part of the config.
+Model = TypeVar("Model", bound=ModelPart)
 
-@dataclass(frozen=True)
-class Limits:
-    """What a model can take in and give out.
+
+class OpenModel(NamedTuple):
+    """A model, as far as it opens without its weights.
 
     Attributes:
-        context_s: Its longest input. Seconds.
-        label_tokens: The most tokens of a label, those before and behind the text included.
-        prefix_tokens: Tokens before the text of each label, which are given and not generated.
-        new_tokens: The most tokens that it generates. None: it gives each of its frames a label instead.
-        frames: Its outputs of a clip, where it must have one for each token of a label. None: it need not.
-        whole_context: Whether clips are padded to the whole context, unless buckets are asked for.
-        sees_padding: Whether padding moves its outputs, so that clips are scored without.
-        has_bins: Whether its input has frequency bins; otherwise it is of samples.
+        part: What the config says of it.
+        processor: Its processor; a new model's was learned from the training text.
     """
 
-    context_s: float
-    label_tokens: int
-    prefix_tokens: int
-    new_tokens: int | None
-    frames: FrameCount | None = None
-    whole_context: bool = True
-    sees_padding: bool = False
-    has_bins: bool = True
+    part: Any
+    processor: Any
 
 
-def masking_problem(augment: AugmentPart, limits: Limits) -> str | None:
-    """Why a model's input cannot be masked as the config says; None where it can."""
-    if not augment.frequency_masks or limits.has_bins:
-        return None
-    return (
-        f"augment.frequency_masks is {augment.frequency_masks}, but this model is given samples, which have no "
-        "frequency bins: set it to 0; model.apply_spec_augment and mask_feature_prob mask inside the model"
-    )
+class Decoder(Protocol):
+    """What `decode.method` names, before a model is open; `Recognizer.open_search` runs it."""
+
+    def check(self, part: DecodePart, storage_options: StorageOptions) -> None:
+        """Finds in seconds what would stop it at the end of a training.
+
+        Raises:
+            ConfigError: a library is not installed, or a file or a model cannot be used.
+            StorageError: a bucket cannot be read, or the Hub does not respond.
+        """
+
+    def inspect(
+        self, part: DecodePart, processor: Any, storage_options: StorageOptions, unreachable: Callable[[str], Finding]
+    ) -> Iterable[Finding]:
+        """Finds what would stop it, or quietly find nothing.
+
+        Args:
+            part: The config's.
+            processor: The model's.
+            storage_options: Of the buckets that files are in.
+            unreachable: The finding for what cannot be read on this machine.
+        """
+
+    def content_hashes(self, part: DecodePart, storage_options: StorageOptions) -> dict[str, str]:
+        """SHA-256 of the files that can be read quickly, by the name of their field.
+
+        Raises:
+            StorageError: a bucket or disk cannot be read.
+        """
 
 
-def matching_problem(training: TrainingPart, model: ModelPart, limits: Limits) -> str | None:
-    """Why a model has no longer context of its own to be matched at; None where it has, or is not asked to."""
-    if not training.full_context_matching or (model.max_context_s or limits.context_s) < limits.context_s:
-        return None
-    return (
-        f"training.full_context_matching is {training.full_context_matching}, but model.max_context_s "
-        f"{model.max_context_s} is not shorter than the model's own context of {limits.context_s:g} s: lower it, or "
-        "set full_context_matching: 0"
-    )
-
-
-class Family(Protocol):
+class Family(LabelCodec, Generic[Model]):
     """A family of recognizers: models that are described, loaded and given labels in one way.
 
     Attributes:
-        name: `model.family` in a config.
         model_types: Each `model_type` in the config.json of its models.
-        foreign_fields: Dotted names of fields of a config that mean nothing to it.
+        checks: What its models have to agree on, checked before a run.
+        decoders: What searches the outputs of its models, by `decode.method`.
     """
 
-    name: str
     model_types: tuple[str, ...]
-    foreign_fields: tuple[str, ...]
+    checks: ClassVar[Sequence[Check[OpenModel]]] = ()
+    decoders: ClassVar[Mapping[str, Decoder]] = {}
 
-    def context_s(self, model: ModelPart) -> float:
+    @abstractmethod
+    def context_s(self, model: Model) -> float:
         """The longest input of a model that need not be open, seconds."""
 
-    def learns_processor(self, model: ModelPart) -> bool:
+    @abstractmethod
+    def auto_class(self) -> Any:
+        """The class of transformers whose `from_pretrained` and `from_config` make its networks."""
+
+    @abstractmethod
+    def learns_processor(self, model: Model) -> bool:
         """Whether the vocabulary is learned from the training text, so that the run folder keeps the processor.
 
         Raises:
             ConfigError: pretrained weights that say so cannot be opened.
         """
 
-    def keeps_saved_processor(self, model: ModelPart) -> bool:
+    def keeps_saved_processor(self, model: Model) -> bool:
         """Whether a run that has begun goes on with the processor of its checkpoints.
 
         Where the config's language may mean other tokens to this version than to the one that began the run.
@@ -97,11 +106,14 @@ class Family(Protocol):
         Raises:
             ConfigError: pretrained weights that say so cannot be opened.
         """
+        return False
 
-    def new_processor(self, texts: Sequence[str], model: ModelPart) -> Any:
+    @abstractmethod
+    def new_processor(self, texts: Sequence[str], model: Model) -> Any:
         """The processor of a new model, whose vocabulary is learned from `texts`."""
 
-    def write_description(self, folder: Path, texts: Sequence[str], model: ModelPart) -> None:
+    @abstractmethod
+    def write_description(self, folder: Path, texts: Sequence[str], model: Model) -> None:
         """Writes config and processor of a new model, everything but weights, so that all ranks build the same one.
 
         Args:
@@ -110,7 +122,8 @@ class Family(Protocol):
             model: The config's model part.
         """
 
-    def adopt_description(self, source: Path, folder: Path, model: ModelPart) -> None:
+    @abstractmethod
+    def adopt_description(self, source: Path, folder: Path, model: Model) -> None:
         """Writes the description of a model that begins with the weights of a checkpoint.
 
         Args:
@@ -122,7 +135,8 @@ class Family(Protocol):
             ConfigError: the checkpoint's model has other sizes than the config's, or does not know its language.
         """
 
-    def open_processor(self, model: ModelPart, description: Path | None) -> Any:
+    @abstractmethod
+    def open_processor(self, model: Model, description: Path | None) -> Any:
         """Opens the processor.
 
         Args:
@@ -133,11 +147,14 @@ class Family(Protocol):
             ConfigError: it cannot be opened, or does not fit the config.
         """
 
-    def limits(self, model: ModelPart, processor: Any) -> Limits:
+    @abstractmethod
+    def limits(self, model: Model, processor: Any) -> Limits:
         """The limits of a model that is not loaded yet."""
 
-    def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
-        """Label ids of each text, with what stands before and behind the text."""
+    def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
+        """What of a config its model, whose limits are known, cannot be trained with, a line each."""
+        problem = masking_problem(config.augment, limits)
+        return [problem] if problem is not None else []
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
         """A warning about a split's transcripts; None if there is nothing to report.
@@ -145,10 +162,9 @@ class Family(Protocol):
         Raises:
             ConfigError: they cannot be what the processor is for.
         """
+        return None
 
-    def labels_fingerprint(self, processor: Any) -> str:
-        """Hash of all of the processor that label ids depend on: 16 hexadecimal digits."""
-
+    @abstractmethod
     def language_code(self, language: str) -> str:
         """The code of a language given by name or code, e.g. `Serbian` → `sr`.
 
@@ -156,8 +172,9 @@ class Family(Protocol):
             ConfigError: the family does not know it.
         """
 
+    @abstractmethod
     def load_recognizer(
-        self, model: ModelPart, description: Path | None, seed: int, *, weights: Path | None = None
+        self, model: Model, description: Path | None, seed: int, *, weights: Path | None = None
     ) -> Recognizer:
         """Builds the model on this process, the same on every rank.
 
@@ -171,6 +188,10 @@ class Family(Protocol):
             ConfigError: the weights cannot be opened.
         """
 
+    @abstractmethod
+    def open_exported(self, folder: Path) -> Recognizer:
+        """Opens a folder with model and processor, as written by an export or a checkpoint."""
+
     def write_for_all_readers(self, folder: Path) -> set[str]:
         """Writes a processor as transformers before version 5, and converters made for it, read it; newer ones do, too.
 
@@ -180,6 +201,4 @@ class Family(Protocol):
         Returns:
             Names of the files.
         """
-
-    def open_exported(self, folder: Path) -> Recognizer:
-        """Opens a folder with model and processor, as written by an export or a checkpoint."""
+        return set()

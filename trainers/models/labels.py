@@ -1,22 +1,31 @@
 """Label ids of a prepared set: encoded once for each tokenizer, kept beside the index, mapped by all that read them.
 
-labels-<hash of the tokenizer>.bin    int64 offsets, one more than there are clips; the int32 ids of all clips; a zero
+labels-<hash of the tokenizer>.bin    int64 offsets, one more than there are clips; the int32 ids of all clips; the
+                                      CRC-32 of all of this (0 in files of before, which are not checked)
+
+Clips of another language than the config's have its token in their labels, and the name has a hash of these tokens.
 """
 
-from collections.abc import Iterator
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from trainers.data.prepared_set import PreparedSet
-from trainers.models.family import Family
+from trainers.errors import DataError
+from trainers.models.clip_languages import language_tokens, languages_in
+from trainers.models.label_codec import LabelCodec
 
 # Few enough for their ids to take little memory as Python's numbers, enough for the tokenizer to use all cores.
 TEXTS_AT_ONCE = 16_384
+CHECKED_BYTES = 2**20
 
 
 class Labels:
@@ -37,7 +46,7 @@ class Labels:
         return len(self._offsets) - 1
 
     def __getitem__(self, position: int) -> list[int]:
-        """As `Family.encode_labels` gives them."""
+        """As `LabelCodec.encode_labels` gives them."""
         ids: list[int] = self._ids[self._offsets[position] : self._offsets[position + 1]].tolist()
         return ids
 
@@ -61,37 +70,84 @@ class Labels:
         return Labels, (self._path, len(self))
 
 
-def labels_of(prepared: PreparedSet, family: Family, processor: Any) -> Labels:
+def labels_of(prepared: PreparedSet, codec: LabelCodec, processor: Any, language: str | None = None) -> Labels:
     """The labels of a set's transcripts, encoded by the first that asks.
 
     Args:
         prepared: The set.
-        family: The model's family.
-        processor: Its processor.
+        codec: Of the model's family.
+        processor: Its processor, whose labels are of the config's language.
+        language: The config's.
+
+    Raises:
+        ConfigError: the model has no token for the language of some clips.
     """
-    texts = prepared.index["text"]
-    name = f"labels-{family.labels_fingerprint(processor)}.bin"
+    texts, languages = prepared.index["text"], languages_in(prepared.index)
+    tokens = language_tokens(codec, processor, languages, language)
+    name = f"labels-{codec.labels_fingerprint(processor)}{_suffix(tokens)}.bin"
 
     def make(path: Path) -> None:
-        _write(path, _encode(texts, family, processor), len(texts))
+        _write(path, _encode(texts, languages, tokens, codec, processor), len(texts))
 
-    return Labels(prepared.file(name, make), len(texts))
+    path = prepared.file(name, make)
+    _check(path, prepared, len(texts))
+    return Labels(path, len(texts))
 
 
-def _encode(texts: pa.ChunkedArray, family: Family, processor: Any) -> Iterator[list[list[int]]]:
+def _check(path: Path, prepared: PreparedSet, clips: int) -> None:
+    """Refuses a file whose checksum is another than that of its content.
+
+    Raises:
+        DataError: says which files to delete.
+    """
+    size = path.stat().st_size
+    if size >= 8 * (clips + 1) + 4 and size % 4 == 0:
+        with path.open("rb") as file:
+            checksum = _crc32(file, size - 4)
+            stored = int.from_bytes(file.read(4), "little")
+            file.seek(8 * clips)
+            ids = int.from_bytes(file.read(8), "little")
+        # A disk that was cut off leaves zeros, which also stand where an earlier version wrote no checksum.
+        if stored in (0, checksum) and size == 8 * (clips + 1) + 4 * ids + 4:
+            return
+    stored_at = {str(path): None, prepared.storage.url(path.name): None}
+    raise DataError(f"{path}: the file of label ids is damaged; delete {' and '.join(stored_at)}: it is made again")
+
+
+def _suffix(tokens: Mapping[str, int]) -> str:
+    """What names labels of several languages beside the tokenizer."""
+    return f"-{hashlib.sha256(json.dumps(sorted(tokens.items())).encode()).hexdigest()[:16]}" if tokens else ""
+
+
+def _encode(
+    texts: pa.ChunkedArray, languages: pa.ChunkedArray, tokens: Mapping[str, int], codec: LabelCodec, processor: Any
+) -> Iterator[list[list[int]]]:
     for start in range(0, len(texts), TEXTS_AT_ONCE):
-        yield family.encode_labels(processor, texts.slice(start, TEXTS_AT_ONCE).to_pylist())
+        encoded = codec.encode_labels(processor, texts.slice(start, TEXTS_AT_ONCE).to_pylist())
+        if tokens:
+            for ids, language in zip(encoded, languages.slice(start, TEXTS_AT_ONCE).to_pylist(), strict=True):
+                ids[0] = tokens.get(language, ids[0])
+        yield encoded
 
 
 def _write(path: Path, encoded: Iterator[list[list[int]]], clips: int) -> None:
     offsets = np.zeros(clips + 1, np.int64)
-    with path.open("wb") as file:
+    with path.open("w+b") as file:
         offsets.tofile(file)
         first = 1
         for rows in encoded:
             offsets[first : first + len(rows)] = np.fromiter(map(len, rows), np.int64)
             np.fromiter(chain.from_iterable(rows), np.int32).tofile(file)
             first += len(rows)
-        np.zeros(1, np.int32).tofile(file)
         file.seek(0)
         np.cumsum(offsets).tofile(file)
+        file.write(_crc32(file, file.tell() + 4 * int(offsets.sum())).to_bytes(4, "little"))
+
+
+def _crc32(file: IO[bytes], size: int) -> int:
+    """CRC-32 of the first bytes of a file, which is then behind them."""
+    file.seek(0)
+    checksum = 0
+    for first in range(0, size, CHECKED_BYTES):
+        checksum = zlib.crc32(file.read(min(CHECKED_BYTES, size - first)), checksum)
+    return checksum

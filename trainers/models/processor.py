@@ -1,5 +1,6 @@
 """The processor of a run: a pretrained one, or one learned from its training text and kept in its folder."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -7,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.parts.model_part import ModelPart
-from trainers.errors import DamagedError
+from trainers.errors import DamagedError, ResumeError
 from trainers.models.family import Family
 from trainers.run_folder.checkpoints import description_of, fetch
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import CHECKPOINTS, PROCESSOR, RunFolder
-from trainers.storage import Storage
+from trainers.storage import Storage, sha256_of
+
+# SHA-256 of each file; earlier versions wrote none.
+_SUMS = "SHA256.json"
 
 
-def settle_processor(
-    family: Family,
+def resolve_processor(
+    family: Family[Any],
     model: ModelPart,
     folder: RunFolder,
     texts: Sequence[str],
@@ -37,19 +41,53 @@ def settle_processor(
     with tempfile.TemporaryDirectory(prefix="rayscribe-") as temporary:
         local = Path(temporary) / PROCESSOR
         if written:
-            folder.storage.download_folder(PROCESSOR, local)
+            fetch_processor(folder.storage, PROCESSOR, local)
         else:
             if origin is not None:
                 fetch(origin[0], description_of(origin[1]), Path(temporary) / "origin")
                 family.adopt_description(Path(temporary) / "origin", local, model)
             else:
                 family.write_description(local, texts, model)
-            folder.storage.upload_folder(local, PROCESSOR, last="config.json")
+            _store(local, folder.storage)
         return family.open_processor(model, local)
 
 
+def fetch_processor(storage: Storage, prefix: str, local: Path) -> None:
+    """Copies a run's own processor here.
+
+    Args:
+        storage: The run folder, or one of an attempt.
+        prefix: Its folder there.
+        local: Where to copy it.
+
+    Raises:
+        ResumeError: a file is missing or changed.
+    """
+    storage.download_folder(prefix, local)
+    if not (local / _SUMS).exists():
+        return
+    try:
+        sums = dict(json.loads((local / _SUMS).read_bytes()))
+    except (ValueError, TypeError):
+        sums = {_SUMS: ""}
+    for name, sha256 in sums.items():
+        if not (local / name).is_file() or sha256_of(local / name) != sha256:
+            raise ResumeError(
+                f"{storage.url(prefix)}/{name}: is missing or damaged; put it back from a copy, or give the run "
+                "another name"
+            )
+    (local / _SUMS).unlink()
+
+
+def _store(local: Path, storage: Storage) -> None:
+    sums = {path.relative_to(local).as_posix(): sha256_of(path) for path in sorted(local.rglob("*")) if path.is_file()}
+    (local / _SUMS).write_text(json.dumps(sums, indent=1))
+    storage.upload_folder(local, PROCESSOR, last="config.json")
+    (local / _SUMS).unlink()
+
+
 def keep_saved_processor(
-    family: Family, model: ModelPart, run: RunFolder, checkpoints: Sequence[Checkpoint], folder: RunFolder
+    family: Family[Any], model: ModelPart, run: RunFolder, checkpoints: Sequence[Checkpoint], folder: RunFolder
 ) -> bool:
     """Writes the processor of a run's newest undamaged checkpoint, for all attempts from now on.
 
@@ -74,6 +112,6 @@ def keep_saved_processor(
                 continue
             family.open_processor(model, origin).save_pretrained(local)
             shutil.copy(origin / "config.json", local)
-            folder.storage.upload_folder(local, PROCESSOR, last="config.json")
+            _store(local, folder.storage)
             return True
     return False

@@ -1,33 +1,46 @@
 """What training and scoring ask of a model, whatever its family."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from trainers.config.parts.decode_part import DecodePart, Weights
+from trainers.config.parts.training_part import TrainingPart
+from trainers.config.storage_location import StorageOptions
 from trainers.data.features import Features
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
-from trainers.models.ctc.decoding.decode_files import DecodeFiles
-from trainers.models.family import Family, Limits
-
-if TYPE_CHECKING:
-    # It loads peft.
-    from trainers.models.adaptation.lora import Adapter
-
-    # It needs an optional package.
-    from trainers.models.ctc.decoding.beam_search import BeamSearch
-    from trainers.models.whisper.full_context_matching import FullContextMatching
+from trainers.models.label_codec import LabelCodec, Limits
 
 IGNORED_LABEL = -100
 # From label ids of each utterance, -100 among them kept: `labels`, -100 behind each, and what else the model is given.
 LabelCollator = Callable[[Sequence[Sequence[int]]], dict[str, torch.Tensor]]
+
+
+class BeamSearcher(Protocol):
+    """A beam search of a model's outputs, with what it has loaded.
+
+    Attributes:
+        warning: What it cannot find; None: nothing.
+    """
+
+    warning: str | None
+
+    def search(self, logprobs: Any, choices: Sequence[Weights]) -> Sequence[Sequence[Any]]:
+        """The hypotheses of one utterance under each of several weights, the best first; at least one each.
+
+        Args:
+            logprobs: Log-softmax of the utterance's outputs without padding, float32 (T, V), T at least 1.
+            choices: The weights.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """What decides its hypotheses beside weights, for the record of a score."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Beam:
         chosen_on: Key of the prepared set on which the first was chosen. None: it was given.
     """
 
-    search: BeamSearch
+    search: BeamSearcher
     weights: tuple[Weights, ...]
     chosen_on: str | None = None
 
@@ -135,6 +148,45 @@ class Target(NamedTuple):
     smoothing: float = 0.0
 
 
+class BaseWeights(Protocol):
+    """The weights that a run began with, where its checkpoints must name them."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether only this run has them."""
+
+    def write(self, folder: Path, file: str) -> None:
+        """Writes into a checkpoint which weights they are."""
+
+
+class TrainedAdapter(Protocol):
+    """What is trained inside a network in place of its weights."""
+
+    def save(self, folder: Path) -> None:
+        """Writes it, and of the network what is not weights."""
+
+    def load(self, folder: Path) -> None:
+        """Takes the content of a checkpoint."""
+
+
+class Regularizer(Protocol):
+    """A term of the loss beside that of the labels, computed within the network's own forward pass.
+
+    Attributes:
+        weight: What the term is multiplied by before it is added to the loss.
+    """
+
+    weight: float
+
+    def of(self, features: torch.Tensor, shares: torch.Tensor) -> AbstractContextManager[None]:
+        """Within it, a forward pass gives the term as the `loss` of its output.
+
+        Args:
+            features: Of the clips that it is computed for, padded to the whole context, (B, bins, frames).
+            shares: What each counts of the step's term, float32 (B,); they add to 1 over all ranks and passes.
+        """
+
+
 @dataclass(frozen=True)
 class Recognizer(ABC):
     """A model with its processor: features, labels, loss and decoding.
@@ -142,30 +194,29 @@ class Recognizer(ABC):
     Attributes:
         model: A transformers model, not wrapped.
         processor: Its processor.
+        codec: How it writes transcripts: its family.
         notes: What was changed of the weights' own settings and matters to the result, a line each.
         adapter: What is trained inside the model in place of its weights. None: they are themselves.
-        matching: What keeps it near the original at the whole context. None: nothing does.
+        regularizer: A further term of the loss. None: there is none.
+        base: The weights that the run began with. None: nothing depends on them.
     """
 
     model: Any
     processor: Any
+    codec: LabelCodec
     notes: tuple[str, ...] = ()
-    adapter: Adapter | None = None
-    matching: FullContextMatching | None = None
+    adapter: TrainedAdapter | None = None
+    regularizer: Regularizer | None = None
+    base: BaseWeights | None = None
 
     @property
     @abstractmethod
     def limits(self) -> Limits:
         """What it can take in and give out."""
 
-    @property
-    @abstractmethod
-    def family(self) -> Family:
-        """The family of the model."""
-
     def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `Family.encode_labels`."""
-        return self.family.encode_labels(self.processor, texts)
+        """See `LabelCodec`."""
+        return self.codec.encode_labels(self.processor, texts)
 
     @abstractmethod
     def new_features(self) -> Features:
@@ -176,22 +227,33 @@ class Recognizer(ABC):
     def collate_labels(self) -> LabelCollator:
         """Pads labels; can be pickled, for it goes to the processes that read clips."""
 
-    def open_search(self, part: DecodePart, files: DecodeFiles, session: Session) -> BeamSearch:
-        """Loads a beam search of the model's outputs. Every rank calls it.
+    def open_search(
+        self, part: DecodePart, storage_options: StorageOptions, session: Session
+    ) -> AbstractContextManager[BeamSearcher]:
+        """Loads a beam search of the model's outputs, whose files are there within it. Every rank calls it.
 
         Args:
             part: The config's decode part, which asks for one.
-            files: Its files.
+            storage_options: Of the buckets that files are in.
             session: This rank.
 
         Raises:
             ConfigError: the model has a decoder, or a file cannot be used.
-            StorageError: the Hub does not respond.
+            StorageError: a bucket cannot be read, or the Hub does not respond.
         """
         raise ConfigError(
             f"decode.method is beam, which searches the outputs of CTC models, and this one is of the family "
-            f"{self.family.name}: remove it, and set training.generation_num_beams"
+            f"{self.codec.name}: remove it, and set training.generation_num_beams"
         )
+
+    def new_regularizer(self, training: TrainingPart, autocast: torch.dtype | None) -> Regularizer | None:
+        """What keeps the model near the weights that it has now, as the config asks; None: it asks for nothing.
+
+        Args:
+            training: The config's training part.
+            autocast: Lower precision of training, or None for float32.
+        """
+        return None
 
     def fitted(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         """Within it, the model takes inputs of exactly the length of these, see `Features.inputs`."""

@@ -2,12 +2,16 @@
 
 import hashlib
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 from trainers.models.whisper.whisper_scratch import language_code
+
+# Tokens that a message names.
+NAMED = 10
 
 
 def tokenizer_fingerprint(tokenizer: Any, surroundings: str) -> str:
@@ -39,3 +43,41 @@ def refuse_other_rate(extractor: Any, origin: str) -> None:
             f"{origin}: its feature extractor takes {extractor.sampling_rate} Hz, and Rayscribe stores clips at "
             f"{SAMPLING_RATE_HZ} Hz: take a model of that rate"
         )
+
+
+def refuse_tokens_beyond(
+    tokenizer: Any, outputs: int, always: Iterable[int | None], origin: str, *, ignored: str | None = None
+) -> None:
+    """Refuses a tokenizer that may give labels which a model has no output for.
+
+    Such a label is read from beyond the outputs by a CTC loss, and ends the process in a cross-entropy.
+
+    Args:
+        tokenizer: A transformers tokenizer.
+        outputs: How many the model has.
+        always: Ids that stand in labels, or behind them, whatever the text is; others of special tokens do not.
+        origin: Where both came from, for the message.
+        ignored: How tokens begin that no text gives, though they are not special.
+
+    Raises:
+        ConfigError: names the tokens.
+    """
+    used = {number for number in always if number is not None}
+    special = set(tokenizer.all_special_ids) - used
+    beyond = {
+        number: token
+        for token, number in tokenizer.get_vocab().items()
+        if number >= outputs and number not in special and (number in used or not _begins(token, ignored))
+    }
+    beyond |= {number: "" for number in used if number not in beyond and not 0 <= number < outputs}
+    if beyond:
+        some = sorted(beyond.items())
+        names = ", ".join(f"{token} ({number})".strip() for number, token in some[:NAMED]) + ", …" * (len(some) > NAMED)
+        raise ConfigError(
+            f"{origin}: the model has {outputs} outputs, and its tokenizer {len(some)} tokens beyond them: {names}; "
+            "take a tokenizer that belongs to the weights, or weights with an output for each of its tokens"
+        )
+
+
+def _begins(token: str, ignored: str | None) -> bool:
+    return ignored is not None and token.startswith(ignored)

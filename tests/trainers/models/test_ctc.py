@@ -11,15 +11,17 @@ import torch
 from transformers import AutoModelForCTC, AutoProcessor, pipeline
 
 from tests.trainers.synthetic import config, speechlike
-from trainers.config.parts.model_part import CtcArchitecture, ModelPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.data.features import LENGTHS
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
+from trainers.models.ctc.ctc_part import CtcArchitecture, CtcPart
 from trainers.models.ctc.ctc_recognizer import CtcRecognizer, pad_labels
-from trainers.models.known_families import family_of, family_of_folder, refuse_foreign_fields
+from trainers.models.families import family_of, family_of_folder, refuse_unsupported, resolve_model
+from trainers.models.family import Family
 from trainers.models.recognizer import IGNORED_LABEL, Decoding, Recognition, Target
 
-FAMILY = CtcFamily()
+FAMILY: Family[Any] = CtcFamily()
 TEXTS = ["one two", "three", "four four"]
 RATE_HZ = 16_000
 KINDS = [(architecture, "layer") for architecture in get_args(CtcArchitecture)] + [("wav2vec2", "group")]
@@ -204,7 +206,7 @@ class TestVocabulary:
         [
             ({"unk_token": "[PAD]"}, "must differ"),
             ({"vocabulary": "bpe", "vocabulary_file": "/v.json"}, "keep one of them"),
-            ({"vocabulary_file": "s3://bucket/v.json"}, "copy it to a disk, and give its path there"),
+            ({"vocabulary_file": "s3://bucket/v.json"}, "give a file on a disk: copy it there"),
             ({"architecture": "wav2vec2-bert", "freeze_feature_encoder": True}, "freeze_feature_encoder is True"),
             ({"architecture": "wav2vec2-bert", "feat_extract_norm": "group"}, "feat_extract_norm is group"),
             ({"apply_spec_augment": True, "mask_feature_length": 17}, "is more than the 16 that there are"),
@@ -258,7 +260,7 @@ class TestFolders:
         saved = tmp_path / "encoder"
         getattr(base.model, base.model.base_model_prefix).save_pretrained(saved)
         base.processor.feature_extractor.save_pretrained(saved)
-        model = config({"model": {"name_or_path": str(saved)}}).model
+        model = resolve_model(config({"model": {"name_or_path": str(saved)}}))[0].model
         family = family_of(model)
         assert family.name == "ctc" and family.learns_processor(model)
         family.write_description(tmp_path / "description", ["xyz"], model)
@@ -278,12 +280,36 @@ class TestFolders:
         base.processor.save_pretrained(saved)
         FAMILY.write_for_all_readers(saved)
         model = config({"model": {"name_or_path": str(saved), "freeze_feature_encoder": False}}).model
+        assert isinstance(model, CtcPart)
         assert not family_of(model).learns_processor(model)
         network = family_of(model).load_recognizer(model, None, seed=9).model
         assert torch.equal(network.lm_head.weight, base.model.lm_head.weight)
         assert all(weight.requires_grad for weight in network.parameters())
         again = model.model_copy(update={"vocabulary": "characters"})
         assert family_of(again).learns_processor(again)
+
+    def test_a_tokenizer_with_more_letters_than_outputs_is_refused_by_name(self, tmp_path: Path) -> None:
+        base = build(tmp_path / "base", part(architecture="wav2vec2"))
+        base.model.save_pretrained(tmp_path)
+        base.processor.save_pretrained(tmp_path)
+        FAMILY.write_for_all_readers(tmp_path)
+        model = config({"model": {"name_or_path": str(tmp_path), "family": "ctc"}}).model
+        # No text gives these, and released models have them beyond their outputs.
+        base.processor.tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})
+        base.processor.tokenizer.save_pretrained(tmp_path)
+        FAMILY.open_processor(model, None)
+        size = len(base.processor.tokenizer)
+        base.processor.tokenizer.add_tokens(["ž", "š"])
+        base.processor.tokenizer.save_pretrained(tmp_path)
+        with pytest.raises(
+            ConfigError, match=rf"2 tokens beyond them: ž \({size}\), š \({size + 1}\); take a tokenizer"
+        ):
+            FAMILY.open_processor(model, None)
+        blank = base.model.config.pad_token_id
+        base.model.config.update({"pad_token_id": 1})
+        base.model.config.save_pretrained(tmp_path)
+        with pytest.raises(ConfigError, match=rf"blank is \[PAD\] \({blank}\), but pad_token_id in config.json is 1"):
+            FAMILY.open_processor(model, None)
 
     def test_weights_of_a_checkpoint_with_other_sizes_are_refused(self, tmp_path: Path) -> None:
         recognizer = build(tmp_path / "one", part(architecture="wav2vec2"))
@@ -306,22 +332,27 @@ class TestFolders:
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"model.dropout": 0.1}, "model.dropout"),
         ({"training.generation_num_beams": 4}, "training.generation_num_beams"),
         ({"training.training_args": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor"),
     ],
 )
 def test_fields_of_models_with_a_decoder_are_refused_by_name(changes: dict[str, Any], name: str) -> None:
     ours = {"model": {"init": "scratch", "family": "ctc"}}
-    refuse_foreign_fields(config(ours), FAMILY)
+    refuse_unsupported(config(ours), FAMILY)
     with pytest.raises(ConfigError, match=rf"{name}: has no effect on a model of the family ctc"):
-        refuse_foreign_fields(config({**ours, **changes}), FAMILY)
+        refuse_unsupported(config({**ours, **changes}), FAMILY)
 
 
-def test_fields_of_ctc_models_are_refused_for_a_whisper() -> None:
-    whisper = config({"model.ctc_zero_infinity": True})
-    with pytest.raises(ConfigError, match=r"model\.ctc_zero_infinity: has no effect .* whisper"):
-        refuse_foreign_fields(whisper, family_of(whisper.model))
+@pytest.mark.parametrize(
+    ("changes", "name", "family"),
+    [
+        ({"model.ctc_zero_infinity": True}, "ctc_zero_infinity", "ctc"),
+        ({"model": {"init": "scratch", "family": "ctc", "dropout": 0.1}}, "dropout", "whisper"),
+    ],
+)
+def test_a_field_of_another_family_is_an_unknown_key(changes: dict[str, Any], name: str, family: str) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.{name}: unknown key: a field of the family {family}"):
+        config(changes)
 
 
 def test_a_clip_too_short_for_one_output_is_heard_as_nothing(recognizer: CtcRecognizer) -> None:
@@ -332,6 +363,15 @@ def test_a_clip_too_short_for_one_output_is_heard_as_nothing(recognizer: CtcReco
     both = recognizer.new_features().inputs([blip, clip(1.0)], 1.0)
     _, other = recognizer.recognize(both, labels, Decoding(10, 1))
     assert other.loss > 0 and np.isfinite(other.avg_logprob)
+
+
+def test_the_shortest_input_is_recognized(recognizer: CtcRecognizer) -> None:
+    least, features = recognizer.limits.least_samples, recognizer.new_features()
+    inputs = features.inputs([clip(0.1)[:least]], None)
+    assert recognizer.recognize(inputs, [[1]], Decoding(10, 1)) == [Recognition("", 0.0, 0.0)]
+    if least > 1:
+        with pytest.raises(ValueError, match="negative dimensions"):
+            features.inputs([clip(0.1)[: least - 1]], None)
 
 
 def test_beams_of_a_decoder_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from trainers.models.whisper.full_context_matching import FullContextMatching
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 
-MODEL = config({"model.encoder_layers": 2}).model
+MODEL: Any = config({"model.encoder_layers": 2}).model
 # Three clips, two of which are matched; a context of 3 s.
 SHORT, WHOLE = torch.rand(3, 80, 100, generator=torch.Generator().manual_seed(1)), 300
 SHARES = torch.tensor([0.25, 0.5])
@@ -30,7 +30,7 @@ def recognizer(tmp_path: Path) -> WhisperRecognizer:
 
 @pytest.fixture
 def matching(recognizer: WhisperRecognizer) -> FullContextMatching:
-    return FullContextMatching(recognizer, Base.own(recognizer.model), 2.0, None)
+    return FullContextMatching(recognizer.model, 2.0, None)
 
 
 def features(count: int = 2) -> torch.Tensor:
@@ -87,7 +87,7 @@ def test_its_gradient_is_the_trained_encoder_s(recognizer: WhisperRecognizer, ma
 
 
 def test_in_lower_precision_it_is_about_the_same(recognizer: WhisperRecognizer) -> None:
-    single, half = (FullContextMatching(recognizer, Base.own(recognizer.model), 1.0, dtype) for dtype in PRECISIONS)
+    single, half = (FullContextMatching(recognizer.model, 1.0, dtype) for dtype in PRECISIONS)
     move(recognizer.model)
     expected, found = (forward(recognizer, matching)["loss"] for matching in (single, half))
     assert found.dtype == torch.float32 and float(found.detach()) != float(expected.detach())
@@ -98,7 +98,7 @@ def test_in_lower_precision_it_is_about_the_same(recognizer: WhisperRecognizer) 
 
 def test_the_original_is_no_part_of_the_model(recognizer: WhisperRecognizer) -> None:
     names = set(recognizer.model.state_dict())
-    matching = FullContextMatching(recognizer, Base.own(recognizer.model), 2.0, None)
+    matching = FullContextMatching(recognizer.model, 2.0, None)
     assert set(recognizer.model.state_dict()) == names
     assert recognizer.model.config.max_source_positions == WHOLE // 2
     forward(recognizer, matching)
@@ -107,8 +107,8 @@ def test_the_original_is_no_part_of_the_model(recognizer: WhisperRecognizer) -> 
 
 def test_of_an_adapter_the_original_is_the_base_without_it(recognizer: WhisperRecognizer) -> None:
     base = Base.own(recognizer.model)
-    matching = FullContextMatching(recognizer, base, 2.0, None)
-    adapter = Adapter.added(recognizer.model, AdaptPart(method="lora", r=2, alpha=4), 0, base)
+    matching = FullContextMatching(recognizer.model, 2.0, None)
+    Adapter.added(recognizer.model, AdaptPart(method="lora", r=2, alpha=4), 0, base)
     assert float(forward(recognizer, matching)["loss"].detach()) == 0.0, "a new adapter changes nothing"
     move(recognizer.model)
     moved = forward(recognizer, matching)["loss"]
@@ -116,4 +116,4 @@ def test_of_an_adapter_the_original_is_the_base_without_it(recognizer: WhisperRe
     assert float(moved.detach()) > 1e-5
     gradients = {name for name, weight in recognizer.model.named_parameters() if weight.grad is not None}
     assert gradients and all("lora_" in name for name in gradients)
-    assert adapter.has_own_base
+    assert base.is_own

@@ -12,12 +12,18 @@ from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
 from trainers.config.storage_location import StorageOptions
 from trainers.data.prepared_set import PreparedSet
+from trainers.errors import DataError
 from trainers.models.ctc.ctc_family import CtcFamily
+from trainers.models.ctc.ctc_part import CtcPart
+from trainers.models.families import family_of
 from trainers.models.labels import Labels, labels_of
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.storage import open_storage
 
 TEXTS = ["one two three", "", "четири пет", "six, seven!", "eight"]
+
+
+GERMAN: Any = config({"model.language": "German"}).model
 
 
 class Counting(WhisperFamily):
@@ -33,7 +39,7 @@ class Counting(WhisperFamily):
 
 @pytest.fixture(scope="module")
 def processor() -> Any:
-    return WhisperFamily().new_processor(TEXTS * 20, config().model)
+    return family_of(config().model).new_processor(TEXTS * 20, config().model)
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -72,7 +78,7 @@ def test_another_prefix_or_vocabulary_has_labels_of_its_own(prepared: PreparedSe
     family = Counting()
     fingerprint = family.labels_fingerprint(processor)
     labels_of(prepared, family, processor)
-    other = family.new_processor(["eins zwei drei vier"] * 20, config({"model.language": "German"}).model)
+    other = family.new_processor(["eins zwei drei vier"] * 20, GERMAN)
     labels = labels_of(prepared, family, other)
     assert family.labels_fingerprint(other) != fingerprint
     assert [labels[position] for position in range(len(labels))] == family.encode_labels(other, TEXTS)
@@ -82,7 +88,7 @@ def test_a_processor_that_was_used_saved_and_opened_again_is_the_same(processor:
     fingerprint = WhisperFamily().labels_fingerprint(processor)
     processor.tokenizer(TEXTS, padding=True, truncation=True, max_length=3)
     processor.save_pretrained(tmp_path / "saved")
-    opened = WhisperFamily().open_processor(config().model, tmp_path / "saved")
+    opened = family_of(config().model).open_processor(config().model, tmp_path / "saved")
     assert WhisperFamily().labels_fingerprint(opened) == WhisperFamily().labels_fingerprint(processor) == fingerprint
 
 
@@ -119,8 +125,35 @@ def test_the_index_is_read_once_a_node(prepared: PreparedSet, monkeypatch: pytes
 
 def test_repeats_are_counted_within_each_clip(prepared: PreparedSet) -> None:
     family = CtcFamily()
-    processor = family.new_processor(TEXTS, config({"model": {"init": "scratch", "family": "ctc"}}).model)
+    processor = family.new_processor(TEXTS, CtcPart(init="scratch", family="ctc"))
     labels = labels_of(prepared, family, processor)
     assert [labels[position] for position in range(len(labels))] == family.encode_labels(processor, TEXTS)
     # three; none of the others, though some begin as the one before ends
     assert labels.repeats.tolist() == [1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("prepared", ["folder"], indirect=True)
+def test_a_flipped_bit_in_the_file_of_labels_is_found(prepared: PreparedSet, processor: Any) -> None:
+    labels_of(prepared, WhisperFamily(), processor)
+    (path,) = Path(prepared.url).glob("labels-*")
+    content = path.read_bytes()
+    for bit in range(0, 8 * len(content), 7):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=f"delete {path}: it is made again"):
+            labels_of(prepared, WhisperFamily(), processor)
+    for wrong in (b"", content[:40], content[:-4], bytes(len(content)), bytes(60) + content[60:-4] + bytes(4)):
+        path.write_bytes(wrong)
+        with pytest.raises(DataError, match="it is made again"):
+            labels_of(prepared, WhisperFamily(), processor)
+
+
+@pytest.mark.parametrize("prepared", ["folder"], indirect=True)
+def test_labels_of_an_earlier_version_end_with_a_zero(prepared: PreparedSet, processor: Any) -> None:
+    expected = WhisperFamily().encode_labels(processor, TEXTS)
+    labels_of(prepared, WhisperFamily(), processor)
+    (path,) = Path(prepared.url).glob("labels-*")
+    path.write_bytes(path.read_bytes()[:-4] + bytes(4))
+    labels = labels_of(prepared, WhisperFamily(), processor)
+    assert [labels[position] for position in range(len(labels))] == expected

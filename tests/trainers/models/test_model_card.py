@@ -40,3 +40,12 @@ def test_it_has_both_scores_of_a_model_that_is_shortened() -> None:
     # A new model's whole context is the one that it is trained at.
     own = model_card(wanted, WhisperFamily(), SCORED, {**test, "full_context": {**rates, "context_s": 3}})
     assert "at the full context" not in own
+
+
+def test_it_has_the_score_of_each_language() -> None:
+    wanted = config({"run.name": "mine", "checkpoint.checkpoint_score_attribute": "eval_wer"})
+    rates = {"wer": 1.0, "cer": 2.0, "ser": 3.0, "scored": 4, "utterances": 4}
+    languages = {"en": {**rates, "scored": 3}, "sr": {**rates, "wer": None, "scored": 1}}
+    card = model_card(wanted, WhisperFamily(), SCORED, {**rates, "languages": languages})
+    assert "| test, en (3 utterances) | 1.00 | 2.00 | 3.00 |\n| test, sr (1 utterances) | undefined | 2.00" in card
+    assert "language:\n- en\n- sr\n" in card

@@ -14,10 +14,10 @@ from transformers import PretrainedConfig
 from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources.opening import open_sources
+from trainers.data.sources.known_sources import open_sources
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, DataError, RayscribeError, StorageError
-from trainers.models.known_families import family_of
+from trainers.models.families import family_of
 from trainers.models.pretrained import load_once_a_node
 from trainers.storage import RetryPolicy, hub_errors
 

@@ -9,13 +9,15 @@ import torch
 from tests.trainers.synthetic import config, speechlike
 from trainers.data.features import LogMel
 from trainers.models.decoder_labels import label_loss
+from trainers.models.family import Family
 from trainers.models.recognizer import Decoding, Recognition
 from trainers.models.whisper import whisper_recognizer
+from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 
 TEXTS = ["one two three", "four", "здраво свете", "日本語"]
-FAMILY = WhisperFamily()
+FAMILY: Family[Any] = WhisperFamily()
 LIMIT = 5
 
 
@@ -30,7 +32,7 @@ def recognizer(tmp_path_factory: pytest.TempPathFactory) -> WhisperRecognizer:
     network, labels = recognizer.model, recognizer.encode_labels(TEXTS)
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3)
     network.train()
-    with recognizer.input_frames(300):
+    with input_frames(recognizer.model, 300):
         for _ in range(30):
             inputs = recognizer.collate_labels(labels)
             targets = inputs.pop("labels")
@@ -58,7 +60,7 @@ def greedy(recognizer: WhisperRecognizer, clip: torch.Tensor) -> tuple[list[int]
     first_time = tokenizer.convert_tokens_to_ids("<|notimestamps|>") + 1
     ids: list[int] = [model.config.decoder_start_token_id, *tokenizer.prefix_tokens[1:]]
     start, sums = len(ids), []
-    with torch.no_grad(), recognizer.input_frames(300):
+    with torch.no_grad(), input_frames(recognizer.model, 300):
         while len(ids) - start < LIMIT and (len(ids) == start or ids[-1] != tokenizer.eos_token_id):
             logits = model(clip[None], decoder_input_ids=torch.tensor([ids])).logits[0, -1]
             ids.append(int(logits[:first_time].argmax()))
@@ -157,3 +159,21 @@ def test_an_utterance_s_numbers_do_not_depend_on_its_batch(recognizer: WhisperRe
         assert [other.avg_logprob for other in alone.nbest] == pytest.approx(
             [other.avg_logprob for other in item.nbest], rel=1e-4
         )
+
+
+@pytest.mark.parametrize("decoding", [Decoding(LIMIT, num_beams=1), Decoding(LIMIT, num_beams=3, nbest=2)])
+def test_each_utterance_of_a_batch_is_generated_in_the_language_of_its_labels(
+    recognizer: WhisperRecognizer, decoding: Decoding
+) -> None:
+    features, serbian = features_of(recognizer), recognizer.encode_labels(TEXTS)
+    tokens = recognizer.processor.tokenizer.convert_tokens_to_ids(["<|sr|>", "<|th|>", "<|sr|>", "<|en|>"])
+    mixed = [[token, *ids[1:]] for token, ids in zip(tokens, serbian, strict=True)]
+    together = recognized(recognizer, features, mixed, decoding)
+    alone = [recognized(recognizer, features[row : row + 1], mixed[row : row + 1], decoding)[0] for row in range(4)]
+    assert [item.text for item in together] == [item.text for item in alone]
+    assert [item.loss for item in together] == pytest.approx([item.loss for item in alone], rel=1e-5)
+    assert [item.avg_logprob for item in together] == pytest.approx([item.avg_logprob for item in alone], rel=1e-5)
+    in_serbian = recognized(recognizer, features, serbian, decoding)
+    same = [one.avg_logprob == pytest.approx(two.avg_logprob) for one, two in zip(together, in_serbian, strict=True)]
+    assert same == [True, False, True, False]
+    assert recognizer.model.generation_config.language == "serbian"

@@ -12,11 +12,12 @@ from tests.trainers.multilingual import TEXTS, write_multilingual, write_tokeniz
 from tests.trainers.synthetic import config, speechlike
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.family import Family
 from trainers.models.recognizer import Decoding
 from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily
 from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer
 
-FAMILY = Seq2SeqFamily()
+FAMILY: Family[Any] = Seq2SeqFamily()
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def opened(folder: Path, language: str | None) -> Seq2SeqRecognizer:
     return recognizer
 
 
-def written(recognizer: Seq2SeqRecognizer) -> list[list[int]]:
+def written(recognizer: Seq2SeqRecognizer, *codes: str, num_beams: int = 1) -> list[list[int]]:
     """Tokens of hypotheses, as `generate` gives them."""
     made: list[torch.Tensor] = []
     plain = recognizer.model.generate
@@ -51,7 +52,10 @@ def written(recognizer: Seq2SeqRecognizer) -> list[list[int]]:
         patch.setattr(recognizer.model, "generate", generate)
         clips = [torch.from_numpy(speechlike(1.0, seed)) for seed in range(len(TEXTS))]
         inputs = recognizer.new_features().inputs(clips, None)
-        found = recognizer.recognize(inputs, recognizer.encode_labels(TEXTS), Decoding(6, num_beams=1))
+        labels = recognizer.encode_labels(TEXTS)
+        for ids, code in zip(labels, codes, strict=False):
+            ids[0] = recognizer.processor.tokenizer.lang_code_to_id[code]
+        found = recognizer.recognize(inputs, labels, Decoding(6, num_beams))
     assert all("<lang:" not in item.text and item.avg_logprob < 0 for item in found)
     return [row[1:] for row in made[0].tolist()]
 
@@ -64,6 +68,13 @@ def test_labels_and_hypotheses_begin_with_the_language(folder: Path, language: s
     assert [ids[0] for ids in labels] == [token] * 3
     assert [recognizer.processor.tokenizer.decode(ids, skip_special_tokens=True) for ids in labels] == TEXTS
     assert [row[0] for row in written(recognizer)] == [token] * 3
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_each_hypothesis_of_a_batch_begins_with_the_language_of_its_labels(folder: Path, num_beams: int) -> None:
+    recognizer, codes = opened(folder, "German"), ("fr", "de", "it")
+    tokens = [recognizer.processor.tokenizer.lang_code_to_id[code] for code in codes]
+    assert [row[0] for row in written(recognizer, *codes, num_beams=num_beams)] == tokens
 
 
 def test_other_languages_are_other_labels(folder: Path) -> None:

@@ -11,13 +11,15 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError
 from trainers.models.decoder_labels import label_loss, pad_labels
+from trainers.models.family import Family
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
+from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, open_exported
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 from trainers.models.whisper.whisper_scratch import LANGUAGES, START, language_code
 
 TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]
-FAMILY = WhisperFamily()
+FAMILY: Family[Any] = WhisperFamily()
 MODEL = config({"model.language": "Serbian"}).model
 
 
@@ -63,12 +65,28 @@ class TestScratch:
     def test_what_was_saved_opens_as_the_same(self, recognizer: Recognizer, tmp_path: Path) -> None:
         recognizer.model.save_pretrained(tmp_path)
         recognizer.processor.save_pretrained(tmp_path)
-        opened = open_exported(tmp_path)
+        opened = FAMILY.open_exported(tmp_path)
         assert opened.encode_labels(TEXTS) == recognizer.encode_labels(TEXTS)
         weights, again = recognizer.model.state_dict(), opened.model.state_dict()
         assert all(torch.equal(weights[name], again[name]) for name in weights)
         assert opened.limits.context_s == 3.0
         assert opened.model.generation_config.language == "serbian"
+
+    def test_a_tokenizer_with_more_tokens_than_the_decoder_is_refused(
+        self, recognizer: WhisperRecognizer, tmp_path: Path
+    ) -> None:
+        recognizer.model.save_pretrained(tmp_path)
+        recognizer.processor.save_pretrained(tmp_path)
+        model = config({"model": {"init": "pretrained", "name_or_path": str(tmp_path), "language": "sr"}}).model
+        tokenizer = FAMILY.open_processor(model, None).tokenizer
+        # No label has them: times, and what is only special.
+        tokenizer.add_tokens(["<|30.02|>"])
+        tokenizer.save_pretrained(tmp_path)
+        FAMILY.open_processor(model, None)
+        tokenizer.add_tokens(["žaba"])
+        tokenizer.save_pretrained(tmp_path)
+        with pytest.raises(ConfigError, match=r"1 tokens beyond them: žaba \(\d+\); take a tokenizer"):
+            FAMILY.open_processor(model, None)
 
     def test_a_plain_pipeline_transcribes_with_it(self, recognizer: Recognizer, tmp_path: Path) -> None:
         recognizer.model.save_pretrained(tmp_path)
@@ -93,7 +111,15 @@ class TestScratch:
 
 class TestLanguages:
     @pytest.mark.parametrize(
-        ("given", "code"), [("Serbian", "sr"), ("sr", "sr"), ("castilian", "es"), ("ENGLISH", "en")]
+        ("given", "code"),
+        [
+            ("Serbian", "sr"),
+            ("sr", "sr"),
+            ("castilian", "es"),
+            ("ENGLISH", "en"),
+            ("sr-RS", "sr"),
+            ("zh_Hant_TW", "zh"),
+        ],
     )
     def test_names_codes_and_aliases_are_known(self, given: str, code: str) -> None:
         assert language_code(given) == code
@@ -186,13 +212,13 @@ class TestLoss:
 class TestInputFrames:
     def test_within_it_a_shorter_input_is_taken(self, recognizer: WhisperRecognizer) -> None:
         model = recognizer.model.eval()
-        with torch.no_grad(), recognizer.input_frames(100):
+        with torch.no_grad(), input_frames(recognizer.model, 100):
             assert model.get_encoder()(torch.zeros(1, 80, 100)).last_hidden_state.shape == (1, 50, 16)
 
     def test_afterwards_all_is_as_before(self, recognizer: WhisperRecognizer) -> None:
         model = recognizer.model
         before = json.dumps(model.config.to_dict(), default=str), model.get_encoder().embed_positions.weight.clone()
-        with pytest.raises(RuntimeError, match="inside"), recognizer.input_frames(100):
+        with pytest.raises(RuntimeError, match="inside"), input_frames(recognizer.model, 100):
             raise RuntimeError("inside")
         assert json.dumps(model.config.to_dict(), default=str) == before[0]
         positions = model.get_encoder().embed_positions
@@ -204,7 +230,7 @@ class TestInputFrames:
         features = torch.randn(1, 80, 300, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             plain = model.get_encoder()(features).last_hidden_state
-            with recognizer.input_frames(300):
+            with input_frames(recognizer.model, 300):
                 told = model.get_encoder()(features).last_hidden_state
         assert torch.equal(plain, told)
 

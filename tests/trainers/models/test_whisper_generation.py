@@ -10,16 +10,16 @@ import torch
 from transformers import GenerationConfig, WhisperProcessor
 
 from tests.trainers.synthetic import config
-from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.family import Family
 from trainers.models.recognizer import Decoding
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_generation import allowing_text, language_of, settle_generation
 
-FAMILY = WhisperFamily()
+FAMILY: Family[Any] = WhisperFamily()
 
 
-def part(folder: Path, **changes: Any) -> ModelPart:
+def part(folder: Path, **changes: Any) -> Any:
     """The model part of a config that names a folder."""
     wanted = {"init": "pretrained", "name_or_path": str(folder), "language": "Serbian", **changes}
     return config({"model": wanted}).model

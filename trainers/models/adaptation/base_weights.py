@@ -16,7 +16,6 @@ from transformers import PretrainedConfig
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import DamagedError
-from trainers.models.adaptation.skeletons import auto_class
 from trainers.models.adaptation.trained_weights import heads
 from trainers.models.pretrained import open_pretrained
 from trainers.run_folder.checkpoints import BASE
@@ -52,6 +51,11 @@ class Base:
         """Weights that only this run has."""
         sha256 = fingerprint(network)
         return cls(sha256, folder=f"base-{sha256[:16]}")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether only this run has them."""
+        return self.folder is not None
 
     @classmethod
     def of_checkpoint(cls, folder: Path, file: str = BASE) -> "Base":
@@ -91,11 +95,12 @@ class Base:
                 "back where they were, or name another run (--set run.name=…)"
             )
 
-    def open(self, config: PretrainedConfig, beside: Path) -> Any:
+    def open(self, config: PretrainedConfig, network_class: Any, beside: Path) -> Any:
         """Opens the weights as a network of this config.
 
         Args:
             config: A checkpoint's.
+            network_class: See `Family.auto_class`.
             beside: Folder of that checkpoint here.
 
         Raises:
@@ -110,9 +115,7 @@ class Base:
         with torch.random.fork_rng(devices=[]):
             if self.seed is not None:
                 torch.default_generator.manual_seed(self.seed)
-            network = open_pretrained(
-                part, lambda: auto_class(config).from_pretrained(name, revision=revision, **options)
-            )
+            network = open_pretrained(part, lambda: network_class.from_pretrained(name, revision=revision, **options))
         self.check(network)
         return network
 

@@ -14,6 +14,7 @@ from trainers.errors import DamagedError, RayscribeError
 from trainers.models.adaptation.base_weights import Base
 from trainers.models.adaptation.targets import target_modules
 from trainers.models.adaptation.trained_weights import heads
+from trainers.models.families import family_of_folder
 from trainers.run_folder.checkpoints import BASE, TRAINING_STATE
 
 # peft's own names.
@@ -63,15 +64,10 @@ class Adapter:
             DamagedError: they have changed, or the adapter has other weights than its config says.
         """
         base = Base.of_checkpoint(folder)
-        network = base.open(AutoConfig.from_pretrained(folder), folder)
+        network = base.open(AutoConfig.from_pretrained(folder), family_of_folder(folder).auto_class(), folder)
         adapter = cls(get_peft_model(network, LoraConfig.from_pretrained(str(folder))), base)
         adapter.load(folder)
         return adapter
-
-    @property
-    def has_own_base(self) -> bool:
-        """Whether it is trained on weights that only this run has."""
-        return self._base.folder is not None
 
     def save(self, folder: Path) -> None:
         """Writes the adapter, and of the network what is not weights."""

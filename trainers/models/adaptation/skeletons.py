@@ -1,11 +1,11 @@
-"""The classes that open a network of any family, and a network without weights, to see early what would be trained."""
+"""A network without weights, to see early what would be trained."""
 
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCTC, AutoModelForSpeechSeq2Seq, PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_part import ModelPart
@@ -15,18 +15,13 @@ from trainers.models.family import Family
 from trainers.models.pretrained import open_pretrained
 
 
-def auto_class(config: PretrainedConfig) -> Any:
-    """The class whose `from_pretrained` and `from_config` make the network of a config."""
-    return AutoModelForSpeechSeq2Seq if config.is_encoder_decoder else AutoModelForCTC
-
-
-def skeleton(config: PretrainedConfig) -> Any:
+def skeleton(config: PretrainedConfig, family: Family[Any]) -> Any:
     """The network of a config with weights that have shapes and no content: it takes no memory and no download."""
     with torch.device("meta"):
-        return auto_class(config).from_config(config)
+        return family.auto_class().from_config(config)
 
 
-def describe_trained(part: AdaptPart, model: ModelPart, family: Family) -> str:
+def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> str:
     """What a method trains of the config's model, for a person.
 
     Args:
@@ -38,7 +33,7 @@ def describe_trained(part: AdaptPart, model: ModelPart, family: Family) -> str:
         ConfigError: the model has no such weights, or cannot be opened.
         StorageError: the Hub does not respond.
     """
-    network = skeleton(_read_config(model, family))
+    network = skeleton(_read_config(model, family), family)
     if part.method == "lora":
         parts = [f"adapters beside {', '.join(target_modules(network, part.target_modules))}", *heads(network)]
         return f"{' and '.join(parts)} are trained"
@@ -47,7 +42,7 @@ def describe_trained(part: AdaptPart, model: ModelPart, family: Family) -> str:
     return f"{trained:,} of {weights:,} weights are trained"
 
 
-def _read_config(model: ModelPart, family: Family) -> Any:
+def _read_config(model: ModelPart, family: Family[Any]) -> Any:
     if model.init == "pretrained":
         name, revision = str(model.name_or_path), model.revision or "main"
         return open_pretrained(model, lambda: AutoConfig.from_pretrained(name, revision=revision))

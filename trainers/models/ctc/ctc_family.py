@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import transformers
 from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 
-from trainers.config.parts.model_part import DECODER_FIELDS, ModelPart
 from trainers.errors import ConfigError
-from trainers.models.ctc.ctc_frames import frame_count, has_bins, sees_padding
+from trainers.models.ctc.ctc_frames import CONTEXT_S, limits_of
+from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import (
     for_tokenizer,
     new_config,
@@ -23,22 +23,27 @@ from trainers.models.ctc.ctc_scratch import (
     regularization,
     unknown_characters,
 )
-from trainers.models.family import Limits
+from trainers.models.ctc.decoding.beam_decoder import BeamDecoder
+from trainers.models.family import Decoder, Family
+from trainers.models.label_codec import Limits
 from trainers.models.pretrained import open_pretrained
-from trainers.models.tokenizer_processor import code_or_name, refuse_other_rate, tokenizer_fingerprint
+from trainers.models.tokenizer_processor import (
+    code_or_name,
+    refuse_other_rate,
+    refuse_tokens_beyond,
+    tokenizer_fingerprint,
+)
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
 
-# Attention over 6,000 frames of 20 ms.
-CONTEXT_S = 120.0
 # Characters that a message names.
 NAMED = 10
 SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_dim")
 
 
-class CtcFamily:
-    """See `family.Family`; its processor is a Wav2Vec2Processor, or a Wav2Vec2BertProcessor."""
+class CtcFamily(Family[CtcPart]):
+    """Models that give each of their frames a label; the processor is a Wav2Vec2Processor or Wav2Vec2BertProcessor."""
 
     name = "ctc"
     model_types: tuple[str, ...] = (
@@ -50,18 +55,19 @@ class CtcFamily:
         "unispeech",
         "unispeech-sat",
     )
-    foreign_fields: tuple[str, ...] = DECODER_FIELDS
+    decoders: ClassVar[Mapping[str, Decoder]] = {"beam": BeamDecoder()}
 
-    def context_s(self, model: ModelPart) -> float:
-        """See `Family`."""
+    def context_s(self, model: CtcPart) -> float:
         return float(model.max_context_s or CONTEXT_S)
 
-    def keeps_saved_processor(self, model: ModelPart) -> bool:
-        """See `Family`."""
+    def keeps_saved_processor(self, model: CtcPart) -> bool:
         return False
 
-    def learns_processor(self, model: ModelPart) -> bool:
-        """See `Family`; pretrained weights keep their own vocabulary only where they have an output layer for it."""
+    def auto_class(self) -> Any:
+        return transformers.AutoModelForCTC
+
+    def learns_processor(self, model: CtcPart) -> bool:
+        """Pretrained weights keep their own vocabulary only where they have an output layer for it."""
         if model.vocabulary_file is not None or model.vocabulary in ("characters", "bpe"):
             return True
         if model.init == "scratch":
@@ -71,21 +77,19 @@ class CtcFamily:
         architectures = _read_config(model).architectures or []
         return not any(name.endswith("ForCTC") for name in architectures)
 
-    def new_processor(self, texts: Sequence[str], model: ModelPart) -> Any:
-        """See `Family`; the feature extractor is the pretrained weights' own, where there are any."""
+    def new_processor(self, texts: Sequence[str], model: CtcPart) -> Any:
+        """The feature extractor is the pretrained weights' own, where there are any."""
         extractor = new_extractor(model) if model.init == "scratch" else _open_extractor(model)
         return processor_of(extractor, new_tokenizer(texts, model))
 
-    def write_description(self, folder: Path, texts: Sequence[str], model: ModelPart) -> None:
-        """See `Family`."""
+    def write_description(self, folder: Path, texts: Sequence[str], model: CtcPart) -> None:
         processor = self.new_processor(texts, model)
         config = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
         config.update({**for_tokenizer(processor.tokenizer), **regularization(model)})
         processor.save_pretrained(folder)
         config.save_pretrained(folder)
 
-    def adopt_description(self, source: Path, folder: Path, model: ModelPart) -> None:
-        """See `Family`."""
+    def adopt_description(self, source: Path, folder: Path, model: CtcPart) -> None:
         processor, config = _open_processor_of(source), AutoConfig.from_pretrained(source)
         wanted = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
         sizes = {name: (getattr(config, name, None), getattr(wanted, name, None)) for name in SIZES}
@@ -100,39 +104,31 @@ class CtcFamily:
         processor.save_pretrained(folder)
         config.save_pretrained(folder)
 
-    def open_processor(self, model: ModelPart, description: Path | None) -> Any:
-        """See `Family`."""
+    def open_processor(self, model: CtcPart, description: Path | None) -> Any:
         if description is not None:
             return _open_processor_of(description)
         name, revision = str(model.name_or_path), model.revision or "main"
         tokenizer = open_pretrained(model, lambda: AutoTokenizer.from_pretrained(name, revision=revision))
+        config = _read_config(model)
+        if config.pad_token_id != tokenizer.pad_token_id:
+            raise ConfigError(
+                f"model.name_or_path: {name}: the tokenizer's blank is {tokenizer.pad_token} "
+                f"({tokenizer.pad_token_id}), but pad_token_id in config.json is {config.pad_token_id}: correct one"
+            )
+        used = (tokenizer.pad_token_id, tokenizer.unk_token_id)
+        refuse_tokens_beyond(tokenizer, config.vocab_size, used, f"model.name_or_path: {name}")
         return processor_of(_open_extractor(model), tokenizer)
 
-    def limits(self, model: ModelPart, processor: Any) -> Limits:
-        """See `Family`."""
+    def limits(self, model: CtcPart, processor: Any) -> Limits:
         config = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
-        return self.limits_of(config)
-
-    def limits_of(self, config: Any) -> Limits:
-        """The limits of a model of this config."""
-        return Limits(
-            context_s=CONTEXT_S,
-            label_tokens=sys.maxsize,
-            prefix_tokens=0,
-            new_tokens=None,
-            frames=frame_count(config),
-            whole_context=False,
-            sees_padding=sees_padding(config),
-            has_bins=has_bins(config),
-        )
+        return limits_of(config)
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
-        """See `Family`."""
         ids: list[list[int]] = processor.tokenizer(list(texts), add_special_tokens=False).input_ids if texts else []
         return ids
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
-        """See `Family`: characters that the vocabulary does not have, and no hypothesis."""
+        """Characters that the vocabulary does not have, and no hypothesis."""
         unknown, count, whole = unknown_characters(processor.tokenizer, texts)
         if not unknown:
             return None
@@ -143,40 +139,37 @@ class CtcFamily:
         return said
 
     def labels_fingerprint(self, processor: Any) -> str:
-        """See `Family`: what the tokenizer saves."""
+        """What the tokenizer saves."""
         return tokenizer_fingerprint(processor.tokenizer, f"{version('transformers')} {version('tokenizers')}")
 
     def language_code(self, language: str) -> str:
-        """See `Family`; of a language that Whisper does not know, what the config says."""
+        """Of a language that Whisper does not know, what the config says."""
         return code_or_name(language)
 
     def load_recognizer(
-        self, model: ModelPart, description: Path | None, seed: int, *, weights: Path | None = None
+        self, model: CtcPart, description: Path | None, seed: int, *, weights: Path | None = None
     ) -> Recognizer:
-        """See `Family`."""
         # Only now: it takes torch.
         from trainers.models.ctc.ctc_recognizer import load  # noqa: PLC0415
 
-        return load(model, description, self.open_processor(model, description), seed, weights)
+        return load(self, model, description, self.open_processor(model, description), seed, weights)
 
     def write_for_all_readers(self, folder: Path) -> set[str]:
-        """See `Family`."""
         AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
         return {"preprocessor_config.json"}
 
     def open_exported(self, folder: Path) -> Recognizer:
-        """See `Family`."""
         from trainers.models.ctc.ctc_recognizer import open_exported  # noqa: PLC0415
 
-        return open_exported(folder, _open_processor_of(folder))
+        return open_exported(self, folder, _open_processor_of(folder))
 
 
-def _read_config(model: ModelPart) -> Any:
+def _read_config(model: CtcPart) -> Any:
     name, revision = str(model.name_or_path), model.revision or "main"
     return open_pretrained(model, lambda: AutoConfig.from_pretrained(name, revision=revision))
 
 
-def _open_extractor(model: ModelPart) -> Any:
+def _open_extractor(model: CtcPart) -> Any:
     config = _read_config(model)
     if model.freeze_feature_encoder and config.model_type == "wav2vec2-bert":
         raise ConfigError(

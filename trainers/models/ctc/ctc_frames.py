@@ -1,11 +1,33 @@
-"""How many outputs a CTC model gives, and whether padding moves them: by its config, without its weights."""
+"""The limits of a CTC model, how many outputs it gives, and whether padding moves them: by its config alone."""
 
+import sys
 from typing import Any
 
 from trainers.data.frame_count import Convolution, FrameCount
+from trainers.models.label_codec import Limits
 
+# Attention over 6,000 frames of 20 ms.
+CONTEXT_S = 120.0
 # Of SeamlessM4TFeatureExtractor: windows of 25 ms every 10 ms at 16 kHz, two of them one input of the model.
 MEL_WINDOW, MEL_INPUT = Convolution(kernel=400, stride=160), Convolution(kernel=2, stride=2)
+# Its window slides from a length on at which it gives no frame: of less it fails.
+MEL_LEAST_SAMPLES = MEL_WINDOW.kernel - MEL_WINDOW.stride
+
+
+def limits_of(config: Any) -> Limits:
+    """The limits of a model of this config."""
+    return Limits(
+        context_s=CONTEXT_S,
+        label_tokens=sys.maxsize,
+        prefix_tokens=0,
+        new_tokens=None,
+        frames=frame_count(config),
+        whole_context=False,
+        sees_padding=sees_padding(config),
+        has_bins=has_bins(config),
+        # Of one that is too short for an output, convolutions over samples are not run: its hypothesis is empty.
+        least_samples=MEL_LEAST_SAMPLES if has_bins(config) else 1,
+    )
 
 
 def frame_count(config: Any) -> FrameCount:

@@ -1,28 +1,32 @@
 """A CTC model as Rayscribe trains and scores it: an exact loss of unpadded frames, and its best path."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCTC, set_seed
 
+from trainers.config.optional_packages import BEAM_SEARCH
 from trainers.config.parts.decode_part import DecodePart
-from trainers.config.parts.model_part import ModelPart
+from trainers.config.storage_location import StorageOptions
 from trainers.data.extractor_features import ExtractorFeatures
 from trainers.data.features import LENGTHS
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
-from trainers.models.ctc.ctc_family import CtcFamily
+from trainers.models.ctc.ctc_frames import limits_of
+from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import regularization
-from trainers.models.ctc.decoding.decode_files import MISSING, DecodeFiles
+from trainers.models.ctc.decoding.decode_files import local_files
 from trainers.models.ctc.decoding.rescoring import CausalScorer
-from trainers.models.family import Limits
+from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, open_pretrained
 from trainers.models.recognizer import (
     IGNORED_LABEL,
     Alternative,
     Beam,
+    BeamSearcher,
     Decoding,
     LabelCollator,
     Recognition,
@@ -30,38 +34,27 @@ from trainers.models.recognizer import (
     Target,
 )
 
-if TYPE_CHECKING:
-    from trainers.models.ctc.decoding.beam_search import BeamSearch
-
 
 class CtcRecognizer(Recognizer):
     """A model of AutoModelForCTC and its processor."""
 
     @property
     def limits(self) -> Limits:
-        """See `Recognizer`."""
-        return self.family.limits_of(self.model.config)
-
-    @property
-    def family(self) -> CtcFamily:
-        """See `Recognizer`."""
-        return CtcFamily()
+        return limits_of(self.model.config)
 
     def new_features(self) -> ExtractorFeatures:
-        """See `Recognizer`."""
         return ExtractorFeatures(self.processor.feature_extractor, masked=not self.limits.sees_padding)
 
     @property
     def collate_labels(self) -> LabelCollator:
-        """See `Recognizer`."""
         return pad_labels
 
     def counted(self, labels: torch.Tensor) -> torch.Tensor:
-        """See `Recognizer`: utterances where each counts alike, else labels."""
+        """Utterances where each counts alike, else labels."""
         return labels[:, :1] if self.model.config.ctc_loss_reduction == "mean" else labels
 
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """See `Recognizer`: by `ctc_loss_reduction`, over the frames of each clip without its padding."""
+        """By `ctc_loss_reduction`, over the frames of each clip without its padding."""
         labels = target.labels
         losses = self._losses(outputs.logits, labels, target.lengths, zero_infinity=self.model.config.ctc_zero_infinity)
         sizes = labels.ne(IGNORED_LABEL).sum(dim=-1)
@@ -75,7 +68,7 @@ class CtcRecognizer(Recognizer):
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        """See `Recognizer`.
+        """Takes the best path, or searches.
 
         Raises:
             ConfigError: beams of a decoder are asked for.
@@ -119,17 +112,20 @@ class CtcRecognizer(Recognizer):
                 found[row] = item
         return found
 
-    def open_search(self, part: DecodePart, files: DecodeFiles, session: Session) -> "BeamSearch":
-        """See `Recognizer`."""
+    @contextmanager
+    def open_search(
+        self, part: DecodePart, storage_options: StorageOptions, session: Session
+    ) -> Iterator[BeamSearcher]:
         try:
             # Only now: it needs an optional package.
             from trainers.models.ctc.decoding.beam_search import BeamSearch  # noqa: PLC0415
         except ImportError as error:
-            raise ConfigError(f"{MISSING}: {error}") from error
-        rescorer = None
-        if part.rescoring_model is not None:
-            rescorer = CausalScorer.open(part.rescoring_model, session, self.model.device)
-        return BeamSearch(self.processor.tokenizer, part, files, self.model.config.vocab_size, rescorer)
+            raise ConfigError(f"{BEAM_SEARCH.problem}: {error}") from error
+        with local_files(part, storage_options, session) as files:
+            rescorer = None
+            if part.rescoring_model is not None:
+                rescorer = CausalScorer.open(part.rescoring_model, session, self.model.device)
+            yield BeamSearch(self.processor.tokenizer, part, files, self.model.config.vocab_size, rescorer)
 
     def _frames(self, lengths: torch.Tensor | None) -> torch.Tensor:
         """Outputs of inputs of these lengths, int64 (B,)."""
@@ -185,8 +181,10 @@ def pad_labels(labels: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
     return {"labels": padded}
 
 
-def load(model: ModelPart, description: Path | None, processor: Any, seed: int, weights: Path | None) -> CtcRecognizer:
-    """See `Family.load_recognizer`; an output layer for another vocabulary begins anew, by the seed."""
+def load(
+    codec: LabelCodec, model: CtcPart, description: Path | None, processor: Any, seed: int, weights: Path | None
+) -> CtcRecognizer:
+    """An output layer for another vocabulary begins anew, by the seed."""
     set_seed(seed)
     options = {"dtype": torch.float32, **attention(model)}
     name, revision = str(model.name_or_path), model.revision or "main"
@@ -211,9 +209,9 @@ def load(model: ModelPart, description: Path | None, processor: Any, seed: int, 
     frozen = model.freeze_feature_encoder
     if hasattr(network, "freeze_feature_encoder") and (model.init == "pretrained" if frozen is None else frozen):
         network.freeze_feature_encoder()
-    return CtcRecognizer(network, processor)
+    return CtcRecognizer(network, processor, codec)
 
 
-def open_exported(folder: Path, processor: Any) -> CtcRecognizer:
-    """See `Family.open_exported`."""
-    return CtcRecognizer(AutoModelForCTC.from_pretrained(folder, dtype=torch.float32), processor)
+def open_exported(codec: LabelCodec, folder: Path, processor: Any) -> CtcRecognizer:
+    """Opens a model with its processor, see `Family.open_exported`."""
+    return CtcRecognizer(AutoModelForCTC.from_pretrained(folder, dtype=torch.float32), processor, codec)

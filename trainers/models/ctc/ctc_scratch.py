@@ -19,8 +19,8 @@ from transformers import (
     Wav2Vec2Processor,
 )
 
-from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_part import CtcPart
 
 # Of the first layers, as in the released models: one output in 320 samples.
 CONV_KERNELS, CONV_STRIDES = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
@@ -30,7 +30,7 @@ POSITION_KERNEL, POSITION_GROUPS = 32, 4
 POSITION_LAYERS = 5
 
 
-def new_tokenizer(texts: Sequence[str], model: ModelPart) -> Any:
+def new_tokenizer(texts: Sequence[str], model: CtcPart) -> Any:
     """The tokenizer of a config: its vocabulary given, or learned from the training text.
 
     Args:
@@ -63,13 +63,13 @@ def new_tokenizer(texts: Sequence[str], model: ModelPart) -> Any:
         )
 
 
-def _characters(texts: Iterable[str], model: ModelPart) -> dict[str, int]:
+def _characters(texts: Iterable[str], model: CtcPart) -> dict[str, int]:
     found = set().union(*texts)
     tokens = [model.word_delimiter_token, *sorted(found - {" "}), model.unk_token, model.pad_token]
     return {token: number for number, token in enumerate(tokens)}
 
 
-def _given(model: ModelPart) -> dict[str, int]:
+def _given(model: CtcPart) -> dict[str, int]:
     where = f"model.vocabulary_file: {model.vocabulary_file}"
     try:
         vocabulary = json.loads(Path(str(model.vocabulary_file)).read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def _given(model: ModelPart) -> dict[str, int]:
     return vocabulary
 
 
-def _learn_bpe(texts: Iterable[str], model: ModelPart) -> PreTrainedTokenizerFast:
+def _learn_bpe(texts: Iterable[str], model: CtcPart) -> PreTrainedTokenizerFast:
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     learner.decoder = decoders.Sequence(
@@ -102,7 +102,7 @@ def _learn_bpe(texts: Iterable[str], model: ModelPart) -> PreTrainedTokenizerFas
     return PreTrainedTokenizerFast(tokenizer_object=learner, pad_token=model.pad_token, unk_token=model.unk_token)
 
 
-def new_extractor(model: ModelPart) -> Any:
+def new_extractor(model: CtcPart) -> Any:
     """The feature extractor of a new model: normalized samples, or the log-mel features of wav2vec2-bert."""
     if model.architecture == "wav2vec2-bert":
         return SeamlessM4TFeatureExtractor()
@@ -116,7 +116,7 @@ def processor_of(extractor: Any, tokenizer: Any) -> Any:
     return kind(feature_extractor=extractor, tokenizer=tokenizer)
 
 
-def new_config(model: ModelPart, tokenizer: Any) -> Any:
+def new_config(model: CtcPart, tokenizer: Any) -> Any:
     """The config of a new model, from sizes."""
     sizes = {
         "hidden_size": model.d_model,
@@ -165,7 +165,7 @@ DROPOUTS = (
 )
 
 
-def regularization(model: ModelPart) -> dict[str, Any]:
+def regularization(model: CtcPart) -> dict[str, Any]:
     """What the config's model part changes of a model's own config."""
     open_value = 0.0 if model.init == "scratch" else None
     given = {name: getattr(model, name) for name in DROPOUTS}
@@ -178,7 +178,7 @@ def regularization(model: ModelPart) -> dict[str, Any]:
     return changes | {name: value for name in names if (value := getattr(model, name)) is not None}
 
 
-def refuse_other_vocabulary(tokenizer: Any, model: ModelPart) -> None:
+def refuse_other_vocabulary(tokenizer: Any, model: CtcPart) -> None:
     """Refuses a config that asks for another vocabulary than that of the checkpoint which a run begins with.
 
     Raises:

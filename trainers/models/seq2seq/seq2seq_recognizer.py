@@ -6,16 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSpeechSeq2Seq
+from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 
-from trainers.config.parts.model_part import ModelPart
 from trainers.data.extractor_features import ExtractorFeatures
 from trainers.data.features import LENGTHS
 from trainers.models.decoder_labels import label_loss, pad_labels, without_end
-from trainers.models.family import Limits
+from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, open_pretrained
 from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
-from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily, Seq2SeqProcessor
+from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
+from trainers.models.seq2seq.seq2seq_processor import Seq2SeqProcessor, limits_of
+
+
+class FirstTokens(LogitsProcessor):
+    """Begins each hypothesis with a token of its own; `forced_bos_token_id` is one for a batch."""
+
+    def __init__(self, tokens: torch.Tensor):
+        """Takes the id of each row's token, (B × beams)."""
+        self._tokens = tokens
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Gives the scores (B × beams, V), at the first step with 0 for the row's token, else minus infinity."""
+        if input_ids.shape[1] > 1:
+            return scores
+        first = torch.full_like(scores, -torch.inf)
+        return first.scatter_(1, self._tokens.to(scores.device)[:, None], 0.0)
 
 
 class Seq2SeqRecognizer(Recognizer):
@@ -23,32 +38,23 @@ class Seq2SeqRecognizer(Recognizer):
 
     @property
     def limits(self) -> Limits:
-        """See `Recognizer`."""
-        return self.family.limits_of(self.model.config, self.processor)
-
-    @property
-    def family(self) -> Seq2SeqFamily:
-        """See `Recognizer`."""
-        return Seq2SeqFamily()
+        return limits_of(self.model.config, self.processor)
 
     def new_features(self) -> ExtractorFeatures:
-        """See `Recognizer`."""
         return ExtractorFeatures(self.processor.feature_extractor, masked=True)
 
     @property
     def collate_labels(self) -> LabelCollator:
-        """See `Recognizer`."""
         return partial(pad_labels, start_id=self.processor.start_id, pad_id=self.processor.pad_id)
 
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """See `Recognizer`: cross-entropy."""
+        """Cross-entropy."""
         return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @torch.no_grad()
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        """See `Recognizer`."""
         given = {name: value for name, value in inputs.items() if name != LENGTHS}
         device, size = self.model.device, len(labels)
         most = min(decoding.max_length, self.limits.new_tokens or decoding.max_length)
@@ -63,7 +69,7 @@ class Seq2SeqRecognizer(Recognizer):
                 decoder_start_token_id=self.processor.start_id,
                 eos_token_id=self.processor.end_id,
                 pad_token_id=self.processor.pad_id,
-                **self._language_options,
+                logits_processor=self._languages(labels, decoding.num_beams),
             )
             each = len(tokens) // size
             repeated = {name: value.repeat_interleave(each, dim=0) for name, value in given.items()}
@@ -74,11 +80,11 @@ class Seq2SeqRecognizer(Recognizer):
             for group, loss in zip(grouped, losses, strict=True)
         ]
 
-    @property
-    def _language_options(self) -> dict[str, int]:
-        """What has `generate` begin with the token of the language."""
-        language_id = self.processor.language_id
-        return {"forced_bos_token_id": language_id} if language_id is not None else {}
+    def _languages(self, labels: Sequence[Sequence[int]], num_beams: int) -> list[LogitsProcessor]:
+        """What has `generate` begin each hypothesis with the language that its labels begin with."""
+        if self.processor.language_id is None:
+            return []
+        return [FirstTokens(torch.tensor([ids[0] for ids in labels]).repeat_interleave(num_beams))]
 
     def _alternatives(self, given: Mapping[str, torch.Tensor], tokens: torch.Tensor, most: int) -> list[Alternative]:
         """Hypotheses of their tokens, (R, T) and padded."""
@@ -102,13 +108,13 @@ class Seq2SeqRecognizer(Recognizer):
         return [float(label_loss(row[None], target[None], 1)) for row, target in rows]
 
 
-def load(model: ModelPart, processor: Seq2SeqProcessor, weights: Path | None) -> Seq2SeqRecognizer:
-    """See `Family.load_recognizer`."""
+def load(codec: LabelCodec, model: Seq2SeqPart, processor: Seq2SeqProcessor, weights: Path | None) -> Seq2SeqRecognizer:
+    """Opens or builds a model, see `Family.load_recognizer`."""
     options = {"dtype": torch.float32, **attention(model)}
     if weights is not None:
         network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
         _settle_generation(network, processor)
-        return Seq2SeqRecognizer(network, processor)
+        return Seq2SeqRecognizer(network, processor, codec)
     name, revision = str(model.name_or_path), model.revision or "main"
     network = open_pretrained(
         model, lambda: AutoModelForSpeechSeq2Seq.from_pretrained(name, revision=revision, **options)
@@ -119,7 +125,7 @@ def load(model: ModelPart, processor: Seq2SeqProcessor, weights: Path | None) ->
             if hasattr(config, name_of):
                 setattr(config, name_of, off)
     _settle_generation(network, processor)
-    return Seq2SeqRecognizer(network, processor)
+    return Seq2SeqRecognizer(network, processor, codec)
 
 
 def _settle_generation(network: Any, processor: Seq2SeqProcessor) -> None:
@@ -128,7 +134,7 @@ def _settle_generation(network: Any, processor: Seq2SeqProcessor) -> None:
         network.generation_config.forced_bos_token_id = processor.language_id
 
 
-def open_exported(folder: Path, processor: Seq2SeqProcessor) -> Seq2SeqRecognizer:
-    """See `Family.open_exported`."""
+def open_exported(codec: LabelCodec, folder: Path, processor: Seq2SeqProcessor) -> Seq2SeqRecognizer:
+    """Opens a model with its processor, see `Family.open_exported`."""
     network = AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=torch.float32)
-    return Seq2SeqRecognizer(network, processor)
+    return Seq2SeqRecognizer(network, processor, codec)

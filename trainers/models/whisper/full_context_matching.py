@@ -7,9 +7,23 @@ from typing import Any
 
 import torch
 
-from trainers.models.adaptation.base_weights import Base
 from trainers.models.recognizer import computing_in
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
+
+
+@contextmanager
+def input_frames(network: Any, frames: int) -> Iterator[None]:
+    """Within it, a Whisper takes inputs of exactly `frames` frames; generation follows.
+
+    The encoder asks its config for the length and its position table for the number of rows; both are set for
+    the moment, and no weight is touched, so that nothing of it can be saved.
+    """
+    config, positions = network.config, network.get_encoder().embed_positions
+    whole = config.max_source_positions
+    config.max_source_positions = positions.num_embeddings = frames // 2
+    try:
+        yield
+    finally:
+        config.max_source_positions = positions.num_embeddings = whole
 
 
 class FullContextMatching:
@@ -19,29 +33,21 @@ class FullContextMatching:
     pass, and is given as the `loss` of its output, which nothing else fills where labels are not passed.
 
     Attributes:
-        base: The weights that training began with.
         weight: What the difference is multiplied by before it is added to the loss.
     """
 
-    def __init__(self, recognizer: WhisperRecognizer, base: Base, weight: float, autocast: torch.dtype | None):
-        """Copies the encoder, which must still have the weights of `base`.
+    def __init__(self, network: Any, weight: float, autocast: torch.dtype | None):
+        """Copies the encoder, which must still have the weights that training began with.
 
         Args:
-            recognizer: Its network is trained.
-            base: See above.
+            network: A Whisper, which is trained.
             weight: See above.
             autocast: Lower precision of training, or None for float32.
         """
-        self.base, self.weight = base, weight
-        self._recognizer, self._autocast = recognizer, autocast
-        self._original = copy.deepcopy(recognizer.model.get_encoder()).eval().requires_grad_(False)
+        self.weight, self._autocast = weight, autocast
+        self._original = copy.deepcopy(network.get_encoder()).eval().requires_grad_(False)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
-        recognizer.model.register_forward_hook(self._add)
-
-    @property
-    def has_own_base(self) -> bool:
-        """Whether only this run has the weights that it began with."""
-        return self.base.folder is not None
+        network.register_forward_hook(self._add)
 
     @contextmanager
     def of(self, features: torch.Tensor, shares: torch.Tensor) -> Iterator[None]:
@@ -67,7 +73,7 @@ class FullContextMatching:
         with computing_in(self._autocast, features.device):
             with torch.no_grad():
                 wanted = self._original(features).last_hidden_state
-            with self._recognizer.input_frames(features.shape[-1]):
+            with input_frames(network, features.shape[-1]):
                 given = network.get_encoder()(features).last_hidden_state
         difference: torch.Tensor = (given.float() - wanted.float()).square().mean(dim=(1, 2)) @ shares
         return difference

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import transformers
 from transformers import GenerationConfig, WhisperConfig, WhisperProcessor
 
-from trainers.config.parts.model_part import CTC_FIELDS, ModelPart
+from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
-from trainers.models.family import Limits
+from trainers.models.family import Family
+from trainers.models.label_codec import Limits
 from trainers.models.pretrained import open_pretrained
+from trainers.models.tokenizer_processor import code_or_name, refuse_tokens_beyond
+from trainers.models.whisper.whisper_checks import CHECKS
 from trainers.models.whisper.whisper_export import write_processor
-from trainers.models.whisper.whisper_generation import language_of, read_generation_config, settle_generation
+from trainers.models.whisper.whisper_generation import language_of, limits_of, read_generation_config, settle_generation
+from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import (
     FULL_CONTEXT_S,
     LANGUAGES,
@@ -25,14 +30,12 @@ from trainers.models.whisper.whisper_scratch import (
     new_config,
     new_generation_config,
     new_processor,
+    regularization,
 )
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
 
-# Start, language, task and no-timestamps stand before the first token that is generated.
-PROMPT_TOKENS = 4
-DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 SIZES = (
     "d_model",
     "encoder_layers",
@@ -50,38 +53,34 @@ SIZES = (
 LABELS_VERSION = 1
 
 
-class WhisperFamily:
-    """See `family.Family`; its processor is a WhisperProcessor."""
+class WhisperFamily(Family[WhisperPart]):
+    """Whisper's released models and new ones; their processor is a WhisperProcessor."""
 
     name = "whisper"
     model_types: tuple[str, ...] = ("whisper",)
-    foreign_fields: tuple[str, ...] = CTC_FIELDS
 
-    def context_s(self, model: ModelPart) -> float:
-        """See `Family`; of a new one what it is made for."""
+    checks = CHECKS
+
+    def context_s(self, model: WhisperPart) -> float:
+        """Of a new one what it is made for."""
         return float(model.max_context_s or FULL_CONTEXT_S)
 
-    def keeps_saved_processor(self, model: ModelPart) -> bool:
-        """See `Family`."""
-        return False
+    def auto_class(self) -> Any:
+        return transformers.AutoModelForSpeechSeq2Seq
 
-    def learns_processor(self, model: ModelPart) -> bool:
-        """See `Family`."""
+    def learns_processor(self, model: WhisperPart) -> bool:
         return model.init == "scratch"
 
-    def new_processor(self, texts: Sequence[str], model: ModelPart) -> WhisperProcessor:
-        """See `Family`."""
+    def new_processor(self, texts: Sequence[str], model: WhisperPart) -> WhisperProcessor:
         return new_processor(texts, model)
 
-    def write_description(self, folder: Path, texts: Sequence[str], model: ModelPart) -> None:
-        """See `Family`."""
+    def write_description(self, folder: Path, texts: Sequence[str], model: WhisperPart) -> None:
         processor = self.new_processor(texts, model)
         processor.save_pretrained(folder)
         new_config(model, processor.tokenizer).save_pretrained(folder)
         new_generation_config(model, processor.tokenizer).save_pretrained(folder)
 
-    def adopt_description(self, source: Path, folder: Path, model: ModelPart) -> None:
-        """See `Family`."""
+    def adopt_description(self, source: Path, folder: Path, model: WhisperPart) -> None:
         config, processor = WhisperConfig.from_pretrained(source), WhisperProcessor.from_pretrained(source)
         scratch = model.init == "scratch"
         _refuse_other_sizes(config, new_config(model, processor.tokenizer) if scratch else _read_config(model))
@@ -95,8 +94,8 @@ class WhisperFamily:
         config.save_pretrained(folder)
         generation.save_pretrained(folder)
 
-    def open_processor(self, model: ModelPart, description: Path | None) -> WhisperProcessor:
-        """See `Family`; the tokenizer's prefix is the language and task of the config."""
+    def open_processor(self, model: WhisperPart, description: Path | None) -> WhisperProcessor:
+        """The tokenizer's prefix is the language and task of the config."""
         if description is not None:
             return WhisperProcessor.from_pretrained(description)
         language = language_of(read_generation_config(model), model)
@@ -104,20 +103,26 @@ class WhisperFamily:
         processor = open_pretrained(model, lambda: WhisperProcessor.from_pretrained(name, revision=revision))
         if language is not None:
             _set_prefix(processor.tokenizer, language, str(model.name_or_path))
+        used = self.encode_labels(processor, [""])[0]
+        # No text gives the tokens of times and of tasks.
+        outputs = _read_config(model).vocab_size
+        refuse_tokens_beyond(processor.tokenizer, outputs, used, f"model.name_or_path: {name}", ignored="<|")
         return processor
 
-    def limits(self, model: ModelPart, processor: Any) -> Limits:
-        """See `Family`."""
-        if model.init == "scratch":
-            return self.limits_of(processor, model.max_label_tokens)
-        return self.limits_of(processor, int(_read_config(model).max_target_positions))
+    def limits(self, model: WhisperPart, processor: Any) -> Limits:
+        scratch = model.init == "scratch"
+        positions = model.max_label_tokens if scratch else int(_read_config(model).max_target_positions)
+        return limits_of(processor, self.encode_labels(processor, [""])[0], positions)
 
-    def limits_of(self, processor: Any, max_target_positions: int) -> Limits:
-        """The limits of a processor's context and a decoder's positions."""
-        # The end token, which is generated, is the last of an empty label.
-        prefix = len(self.encode_labels(processor, [""])[0]) - 1
-        context_s = float(processor.feature_extractor.chunk_length)
-        return Limits(context_s, max_target_positions, prefix, max(1, max_target_positions - PROMPT_TOKENS))
+    def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
+        weight, short = config.training.full_context_matching, config.model.max_context_s
+        found = super().misfits(config, limits)
+        if weight and (short or limits.context_s) >= limits.context_s:
+            found.append(
+                f"training.full_context_matching is {weight}, but model.max_context_s {short} is not shorter than the "
+                f"model's own context of {limits.context_s:g} s: lower it, or set full_context_matching: 0"
+            )
+        return found
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Label ids of each text: language, task and no-timestamps tokens, the text, the end token.
@@ -134,52 +139,52 @@ class WhisperFamily:
         encoded = (item.ids for item in backend.encode_batch_fast(list(texts), add_special_tokens=True))
         return [ids[1:] if ids and ids[0] == start else ids for ids in encoded]
 
-    def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
-        """See `Family`: its tokens write any text."""
-        return None
-
     def labels_fingerprint(self, processor: Any) -> str:
-        """See `Family`: the tokenizer with its prefix, without what a call to it leaves behind."""
+        """The tokenizer with its prefix, without what a call to it leaves behind."""
         tokenizer = json.loads(processor.tokenizer.backend_tokenizer.to_str())
         tokenizer |= {"truncation": None, "padding": None}
         content = json.dumps([LABELS_VERSION, version("tokenizers"), tokenizer], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def language_code(self, language: str) -> str:
-        """See `Family`."""
         return language_code(language)
 
+    def language_token(self, processor: Any, language: str) -> int | None:
+        """A new model has a token for each language of Whisper."""
+        code = code_or_name(language)
+        if code not in LANGUAGES:
+            raise ConfigError("Whisper has no token for it")
+        if processor is None:
+            return None
+        tokenizer = processor.tokenizer
+        own = tokenizer.convert_ids_to_tokens(self.encode_labels(processor, [""])[0][0])
+        if own.strip("<|>") not in LANGUAGES:
+            if code != "en":
+                raise ConfigError("the model knows only English")
+            return None
+        token: int | None = tokenizer.get_vocab().get(f"<|{code}|>")
+        if token is None:
+            raise ConfigError(f"the model has no token <|{code}|>")
+        return token
+
     def load_recognizer(
-        self, model: ModelPart, description: Path | None, seed: int, *, weights: Path | None = None
+        self, model: WhisperPart, description: Path | None, seed: int, *, weights: Path | None = None
     ) -> Recognizer:
-        """See `Family`."""
         # Only now: it takes torch.
         from trainers.models.whisper.whisper_recognizer import load  # noqa: PLC0415
 
-        return load(model, description, self.open_processor(model, description), seed, weights)
+        return load(self, model, description, self.open_processor(model, description), seed, weights)
 
     def write_for_all_readers(self, folder: Path) -> set[str]:
-        """See `Family`."""
         return write_processor(folder)
 
     def open_exported(self, folder: Path) -> Recognizer:
-        """See `Family`."""
         from trainers.models.whisper.whisper_recognizer import open_exported  # noqa: PLC0415
 
-        return open_exported(folder)
+        return open_exported(self, folder)
 
 
-def regularization(model: ModelPart) -> dict[str, Any]:
-    """What the config changes of a model's own config: dropout where it is given, and SpecAugment."""
-    changes = {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
-    changes["apply_spec_augment"] = model.apply_spec_augment
-    if model.apply_spec_augment:
-        names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
-        changes |= {name: value for name in names if (value := getattr(model, name)) is not None}
-    return changes
-
-
-def _read_config(model: ModelPart) -> WhisperConfig:
+def _read_config(model: WhisperPart) -> WhisperConfig:
     name, revision = str(model.name_or_path), model.revision or "main"
     return open_pretrained(model, lambda: WhisperConfig.from_pretrained(name, revision=revision))
 

@@ -4,19 +4,36 @@ Published weights often come with a generation config that is outdated, asks for
 then score garbage, or fail at the first score. What the tokenizer knows is corrected, and reported.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from transformers import GenerationConfig
 
-from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.label_codec import Limits
 from trainers.models.pretrained import open_pretrained
+from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import LANGUAGES, NO_TIMESTAMPS, TASKS, language_code
 
+# Start, language, task and no-timestamps stand before the first token that is generated.
+PROMPT_TOKENS = 4
 
-def read_generation_config(model: ModelPart) -> GenerationConfig:
+
+def limits_of(processor: Any, empty_label: Sequence[int], max_target_positions: int) -> Limits:
+    """The limits of a processor's context and a decoder's positions.
+
+    Args:
+        processor: A WhisperProcessor.
+        empty_label: Label ids of a text without content; the end token, which is generated, is the last of them.
+        max_target_positions: Of the decoder.
+    """
+    context_s = float(processor.feature_extractor.chunk_length)
+    new_tokens = max(1, max_target_positions - PROMPT_TOKENS)
+    return Limits(context_s, max_target_positions, len(empty_label) - 1, new_tokens)
+
+
+def read_generation_config(model: WhisperPart) -> GenerationConfig:
     """The generation config of pretrained weights, as it is.
 
     Raises:
@@ -31,7 +48,7 @@ def is_multilingual(generation: Any) -> bool:
     return bool(getattr(generation, "is_multilingual", True))
 
 
-def language_of(generation: Any, model: ModelPart) -> tuple[str, str] | None:
+def language_of(generation: Any, model: WhisperPart) -> tuple[str, str] | None:
     """Code of the language, and the task, that a model is to transcribe: the config's, else the weights' own.
 
     The same rule for weights of a folder, of a bucket and of the Hub. None: an English-only model.

@@ -1,7 +1,7 @@
 """A Whisper model as Rayscribe trains and scores it: padded labels, loss, and input of any even length."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.training_part import TrainingPart
 from trainers.data.features import LogMel
 from trainers.models.decoder_labels import label_loss, pad_labels, without_end
-from trainers.models.family import Limits
+from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, open_pretrained
 from trainers.models.recognizer import (
     Alternative,
@@ -31,8 +31,16 @@ from trainers.models.recognizer import (
     Recognizer,
     Target,
 )
-from trainers.models.whisper.whisper_family import WhisperFamily, regularization
-from trainers.models.whisper.whisper_generation import allowing_text, language_of, settle_generation
+from trainers.models.whisper.full_context_matching import FullContextMatching, input_frames
+from trainers.models.whisper.whisper_generation import (
+    allowing_text,
+    is_multilingual,
+    language_of,
+    limits_of,
+    settle_generation,
+)
+from trainers.models.whisper.whisper_part import WhisperPart
+from trainers.models.whisper.whisper_scratch import regularization
 
 
 class PromptRecorder(LogitsProcessor):
@@ -70,52 +78,31 @@ class WhisperRecognizer(Recognizer):
 
     @property
     def limits(self) -> Limits:
-        """See `Recognizer`."""
-        return self.family.limits_of(self.processor, int(self.model.config.max_target_positions))
-
-    @property
-    def family(self) -> WhisperFamily:
-        """See `Recognizer`."""
-        return WhisperFamily()
+        return limits_of(self.processor, self.encode_labels([""])[0], int(self.model.config.max_target_positions))
 
     def new_features(self) -> LogMel:
-        """See `Recognizer`."""
         return LogMel(self.processor.feature_extractor)
 
     @property
     def collate_labels(self) -> LabelCollator:
-        """See `Recognizer`."""
         config = self.model.config
         return partial(pad_labels, start_id=config.decoder_start_token_id, pad_id=config.pad_token_id)
 
     def fitted(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
-        """See `Recognizer`."""
-        return self.input_frames(inputs["input_features"].shape[-1])
+        return input_frames(self.model, inputs["input_features"].shape[-1])
 
-    @contextmanager
-    def input_frames(self, frames: int) -> Iterator[None]:
-        """Within it, the model takes inputs of exactly `frames` frames; generation follows.
-
-        The encoder asks its config for the length and its position table for the number of rows; both are set for
-        the moment, and no weight is touched, so that nothing of it can be saved.
-        """
-        config, positions = self.model.config, self.model.get_encoder().embed_positions
-        whole = config.max_source_positions
-        config.max_source_positions = positions.num_embeddings = frames // 2
-        try:
-            yield
-        finally:
-            config.max_source_positions = positions.num_embeddings = whole
+    def new_regularizer(self, training: TrainingPart, autocast: torch.dtype | None) -> FullContextMatching | None:
+        weight = training.full_context_matching
+        return FullContextMatching(self.model, weight, autocast) if weight else None
 
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """See `Recognizer`: cross-entropy."""
+        """Cross-entropy."""
         return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @torch.no_grad()
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        """See `Recognizer`."""
         model, prompt = self.model, PromptRecorder()
         text = (
             allowing_text(model.generation_config, self.processor.tokenizer) if decoding.as_written else nullcontext()
@@ -131,6 +118,7 @@ class WhisperRecognizer(Recognizer):
                 "num_beams": decoding.num_beams,
                 "do_sample": False,
                 "logits_processor": [NoTimestamps(model.generation_config.no_timestamps_token_id + 1), prompt],
+                **self._languages(labels),
                 **cache_options(model.device),
             }
             # Each call has an output of its own: a beam search repeats the clips in the one that it is given.
@@ -145,6 +133,17 @@ class WhisperRecognizer(Recognizer):
             for item, loss, others in zip(best, losses, nbest, strict=True)
         ]
 
+    def _languages(self, labels: Sequence[Sequence[int]]) -> dict[str, list[str]]:
+        """What has `generate` begin each hypothesis with the language that its labels begin with."""
+        generation = self.model.generation_config
+        if not is_multilingual(generation):
+            return {}
+        firsts = [ids[0] for ids in labels]
+        tokens: list[str] = self.processor.tokenizer.convert_ids_to_tokens(firsts)
+        # Its table may have less languages than the tokenizer, and than the model is trained on.
+        generation.lang_to_id.update(zip(tokens, firsts, strict=True))
+        return {"language": tokens}
+
     def _nbest(
         self, encoded: Any, prompts: torch.Tensor, count: int, options: Mapping[str, Any]
     ) -> list[tuple[Alternative, ...]]:
@@ -158,7 +157,7 @@ class WhisperRecognizer(Recognizer):
             encoder_outputs=BaseModelOutput(encoded.last_hidden_state),
             decoder_input_ids=prompts,
             num_return_sequences=count,
-            **options,
+            **{name: value for name, value in options.items() if name != "language"},
         )[:, prompts.shape[1] :]
         each = BaseModelOutput(encoded.last_hidden_state.repeat_interleave(count, dim=0))
         limit = options["max_new_tokens"]
@@ -193,9 +192,9 @@ def cache_options(device: torch.device) -> dict[str, Any]:
 
 
 def load(
-    model: ModelPart, description: Path | None, processor: Any, seed: int, weights: Path | None
+    codec: LabelCodec, model: WhisperPart, description: Path | None, processor: Any, seed: int, weights: Path | None
 ) -> WhisperRecognizer:
-    """See `Family.load_recognizer`."""
+    """Opens or builds a model, see `Family.load_recognizer`."""
     if description is not None:
         set_seed(seed)
         config = WhisperConfig.from_pretrained(description, **attention(model))
@@ -205,7 +204,7 @@ def load(
             loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=torch.float32)
             network.load_state_dict(loaded.state_dict())
         network.generation_config = GenerationConfig.from_pretrained(description)
-        return WhisperRecognizer(network, processor)
+        return WhisperRecognizer(network, processor, codec)
     name, revision = str(model.name_or_path), model.revision or "main"
     network = open_pretrained(
         model,
@@ -218,10 +217,10 @@ def load(
     # Where outdated ones were, they would rule over the language.
     if hasattr(network.config, "forced_decoder_ids"):
         network.config.forced_decoder_ids = None
-    return WhisperRecognizer(network, processor, tuple(notes))
+    return WhisperRecognizer(network, processor, codec, tuple(notes))
 
 
-def open_exported(folder: Path) -> WhisperRecognizer:
-    """See `Family.open_exported`."""
+def open_exported(codec: LabelCodec, folder: Path) -> WhisperRecognizer:
+    """Opens a model with its processor, see `Family.open_exported`."""
     network = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder))
+    return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder), codec)

@@ -5,6 +5,7 @@ tokenizer finds a language by counting from <|startoftranscript|>.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,9 +22,9 @@ from transformers import (
 from transformers.models.whisper.tokenization_whisper import LANGUAGES as CODES
 from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
-from trainers.config.parts.model_part import ModelPart
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
+from trainers.models.whisper.whisper_part import WhisperPart
 
 # Name of each language by its code, in the order of the tokens.
 LANGUAGES: dict[str, str] = CODES
@@ -34,17 +35,22 @@ TASKS = ("translate", "transcribe")
 # Seconds between two timestamp tokens, and seconds of one output of the encoder.
 TIME_PRECISION_S = 0.02
 FULL_CONTEXT_S = 30
+# A code of ISO 639 with script or region, e.g. zh-Hant-TW or es_419.
+_TAG = re.compile(r"([a-z]{2,3})(?:[-_](?:[a-z]{4}|[a-z]{2}|[0-9]{3}))+")
 # Of SpecAugment, in every released model.
 MASK_LENGTH = 10
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
 def language_code(language: str) -> str:
-    """Whisper's code of a language given by name or code, e.g. `Serbian` → `sr`.
+    """Whisper's code of a language given by name or code, with or without script and region: `Serbian`, `sr-RS` → `sr`.
 
     Raises:
         ConfigError: Whisper has no token for it.
     """
     name = language.lower()
+    if tag := _TAG.fullmatch(name):
+        name = tag[1]
     code = TO_LANGUAGE_CODE.get(name, name)
     if code not in LANGUAGES:
         raise ConfigError(
@@ -54,7 +60,7 @@ def language_code(language: str) -> str:
     return str(code)
 
 
-def new_tokenizer(texts: Iterable[str], model: ModelPart) -> WhisperTokenizer:
+def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:
     """Learns a byte-level BPE from the training text, and adds Whisper's special tokens and timestamps.
 
     Args:
@@ -98,7 +104,7 @@ def new_tokenizer(texts: Iterable[str], model: ModelPart) -> WhisperTokenizer:
     return tokenizer
 
 
-def new_processor(texts: Iterable[str], model: ModelPart) -> WhisperProcessor:
+def new_processor(texts: Iterable[str], model: WhisperPart) -> WhisperProcessor:
     """A tokenizer learned from `texts`, and the feature extractor of the model's context."""
     extractor = WhisperFeatureExtractor(
         feature_size=model.num_mel_bins,
@@ -108,7 +114,7 @@ def new_processor(texts: Iterable[str], model: ModelPart) -> WhisperProcessor:
     return WhisperProcessor(extractor, new_tokenizer(texts, model))
 
 
-def new_config(model: ModelPart, tokenizer: Any) -> WhisperConfig:
+def new_config(model: WhisperPart, tokenizer: Any) -> WhisperConfig:
     """The architecture, from sizes. Dropout 0 where the config leaves it open."""
     ffn_dim = model.ffn_dim or 4 * model.d_model
     return WhisperConfig(
@@ -139,7 +145,17 @@ def new_config(model: ModelPart, tokenizer: Any) -> WhisperConfig:
     )
 
 
-def new_generation_config(model: ModelPart, tokenizer: Any) -> GenerationConfig:
+def regularization(model: WhisperPart) -> dict[str, Any]:
+    """What the config changes of a model's own config: dropout where it is given, and SpecAugment."""
+    changes = {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
+    changes["apply_spec_augment"] = model.apply_spec_augment
+    if model.apply_spec_augment:
+        names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
+        changes |= {name: value for name in names if (value := getattr(model, name)) is not None}
+    return changes
+
+
+def new_generation_config(model: WhisperPart, tokenizer: Any) -> GenerationConfig:
     """How the model transcribes by itself, in a pipeline too: start, language, task, no timestamps."""
     token_id = tokenizer.convert_tokens_to_ids
     assert model.token_language is not None

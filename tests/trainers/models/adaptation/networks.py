@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from trainers.models.adaptation.skeletons import skeleton
+from trainers.models.families import family_of_type
 
 Fields = dict[str, Any]
 _SIDES: Fields = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "vocab_size": 50, "pad_token_id": 1}
@@ -53,7 +54,7 @@ CTC = ("wav2vec2", "wavlm", "wav2vec2-bert")
 
 def network(kind: str) -> Any:
     """A network of this `model_type`."""
-    return skeleton(CONFIGS[kind])
+    return skeleton(CONFIGS[kind], family_of_type(kind))
 
 
 def sizes(model: Any) -> dict[str, torch.Size]:

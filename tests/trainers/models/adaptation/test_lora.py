@@ -13,8 +13,8 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.errors import DamagedError
 from trainers.models.adaptation.base_weights import Base, fingerprint
 from trainers.models.adaptation.lora import ADAPTER_WEIGHTS, Adapter, merge_folder
-from trainers.models.adaptation.skeletons import auto_class
 from trainers.models.adaptation.trained_weights import count
+from trainers.models.families import family_of_type
 
 PART = AdaptPart(method="lora", r=2, alpha=4)
 
@@ -22,7 +22,7 @@ PART = AdaptPart(method="lora", r=2, alpha=4)
 def network(kind: str, seed: int = 0) -> Any:
     """A network with weights."""
     torch.manual_seed(seed)
-    return auto_class(CONFIGS[kind]).from_config(CONFIGS[kind])
+    return family_of_type(kind).auto_class().from_config(CONFIGS[kind])
 
 
 def trained(model: Any) -> Adapter:
@@ -53,13 +53,14 @@ def test_a_checkpoint_opens_on_its_base_and_merges(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", SEQ2SEQ)
 def test_a_new_adapter_changes_nothing_and_is_the_same_on_every_rank(kind: str) -> None:
     first, second, plain = network(kind), network(kind), network(kind)
-    one, other = (Adapter.added(model, PART, 7, Base.own(model)) for model in (first, second))
+    bases = [Base.own(model) for model in (first, second)]
+    one, _ = (Adapter.added(model, PART, 7, base) for model, base in zip((first, second), bases, strict=True))
     drawn, again = (dict(model.named_parameters()) for model in (first, second))
     assert all(torch.equal(drawn[name], again[name]) for name in drawn)
     merged = one.merged().state_dict()
     assert all(torch.equal(merged[name], weight) for name, weight in plain.state_dict().items())
     assert count(second)[0] == sum(weight.numel() for name, weight in again.items() if "lora_" in name)
-    assert other.has_own_base
+    assert all(base.is_own for base in bases)
 
 
 @pytest.mark.parametrize("kind", CTC)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import Wav2Vec2CTCTokenizer
 
-from trainers.config.parts.model_part import ModelPart
+from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import new_tokenizer
 
 Context = tuple[str, ...]
@@ -71,7 +71,7 @@ def binary(kind: str) -> Path:
 
 def tokenizer_of(*texts: str, **changes: Any) -> Wav2Vec2CTCTokenizer:
     """A tokenizer whose vocabulary is of the characters of texts."""
-    tokenizer: Wav2Vec2CTCTokenizer = new_tokenizer(list(texts), ModelPart(init="scratch", family="ctc", **changes))
+    tokenizer: Wav2Vec2CTCTokenizer = new_tokenizer(list(texts), CtcPart(init="scratch", family="ctc", **changes))
     return tokenizer
 
 

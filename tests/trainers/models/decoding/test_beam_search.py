@@ -235,9 +235,9 @@ class TestRecognizer:
     ) -> None:
         recognizer = build(tmp_path, part(architecture="wav2vec2"))
         word_list.write_text("one\ntwo")
-        search = recognizer.open_search(
-            DecodePart(method="beam", lexicon=str(word_list)), DecodeFiles(word_list, None), LocalSession(0, 1, 0)
-        )
+        wanted = DecodePart(method="beam", lexicon=str(word_list))
+        with recognizer.open_search(wanted, DEFAULT_STORAGE_OPTIONS, LocalSession(0, 1, 0)) as opened:
+            search = opened
         inputs = recognizer.new_features().inputs([clip(0.8), clip(0.8)[:100]], None)
         labels, beam = recognizer.encode_labels(["one", ""]), Beam(search, (Weights(), Weights(word=90.0)))
         greedy = recognizer.recognize(inputs, labels, Decoding(10, 1))

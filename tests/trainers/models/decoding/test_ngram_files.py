@@ -129,6 +129,7 @@ def test_a_word_list_without_words_and_one_that_is_not_utf_8_are_refused(tmp_pat
 
 
 def test_words_that_cannot_be_spelled_are_left_out_counted_and_named() -> None:
+    assert read_entries("ab\u2028a b\r\nb\n".encode(), "words.txt") == [("ab", ["a", "b"]), ("b", [])], "a word a line"
     entries = read_entries("ab\nžena\nb\n\nx|y\nmy [UNK]\nab b a |\n".encode(), "words.txt")
     lexicon = spell(entries, tokenizer_of("ab ba"), "decode.lexicon: words.txt")
     assert {*lexicon.spellings} == {"ab", "b"} and len(lexicon.spellings["ab"]) == 2

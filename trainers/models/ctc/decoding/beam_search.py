@@ -82,6 +82,7 @@ class BeamSearch:
         """
         self._tokenizer, self._part, self._hashes, self._rescorer = tokenizer, part, files.sha256, rescorer
         self.words = files.words(part, tokenizer)
+        self.warning = self.words.problem if self.words is not None else None
         self._size = vocabulary_size
         self._blank = tokenizer.pad_token_id
         self._delimiter = delimiter_of(tokenizer)

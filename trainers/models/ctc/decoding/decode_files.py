@@ -4,18 +4,16 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from trainers.config.parts.decode_part import DecodePart
+from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.sources.located_files import read_location, read_start, reason_of
 from trainers.errors import ConfigError, RayscribeError
-from trainers.models.ctc.decoding.causal_lm import open_tokenizer
 from trainers.models.ctc.decoding.lexicon import Lexicon, read_entries, spell
 from trainers.models.ctc.decoding.ngram_files import NgramFile, recognize, words_of
 from trainers.storage import open_storage, sha256_of
@@ -23,13 +21,6 @@ from trainers.storage import open_storage, sha256_of
 if TYPE_CHECKING:
     # It loads torch, which the checks before a run do without.
     from trainers.distributed.session import Session
-
-MISSING = (
-    "decode.method is beam, and flashlight-text cannot be imported: install Rayscribe with its extra lm (pip install "
-    "'rayscribe[lm]'), which has wheels for Python 3.11 and 3.12; or set decode.method: greedy"
-)
-# Fields of the decode part that name a file.
-FILE_FIELDS = ("lexicon", "lm")
 
 
 @dataclass(frozen=True)
@@ -71,28 +62,6 @@ def local_words(part: DecodePart, tokenizer: Any, storage_options: StorageOption
     return DecodeFiles(None, Path(str(part.lm))).words(part, tokenizer) if local else None
 
 
-def check_search(part: DecodePart, storage_options: StorageOptions) -> None:
-    """Finds in seconds what would stop a search at the end of a training, where it is to run.
-
-    Raises:
-        ConfigError: the library is not installed, a file is missing or of another kind, or the model that scores again
-            cannot be opened.
-        StorageError: a bucket cannot be read, or the Hub does not respond.
-    """
-    if not part.is_on:
-        return
-    if not is_installed():
-        raise ConfigError(MISSING)
-    check_files(part, storage_options)
-    if part.rescoring_model is not None:
-        open_tokenizer(part.rescoring_model)
-
-
-def is_installed() -> bool:
-    """Whether the library of the search is."""
-    return find_spec("flashlight") is not None
-
-
 def check_files(part: DecodePart, storage_options: StorageOptions) -> NgramFile | None:
     """Finds in seconds what would stop the search: files that are missing or of another kind.
 
@@ -126,25 +95,6 @@ def _read(
             f"decode.{field}: {location}: {reason_of(error)}; give a file that every node reads "
             f"(--set decode.{field}=…)"
         ) from error
-
-
-def content_hashes(part: DecodePart, storage_options: StorageOptions) -> dict[str, str]:
-    """SHA-256 of each of `FILE_FIELDS`, without files that are gone and language models in a bucket, which are large.
-
-    Raises:
-        StorageError: a bucket or disk cannot be read.
-    """
-    found = {}
-    for name in FILE_FIELDS:
-        location = getattr(part, name)
-        if location is None or (name == "lm" and is_url(location)):
-            continue
-        with suppress(OSError):
-            if is_url(location):
-                found[name] = hashlib.sha256(read_location(location, storage_options)).hexdigest()
-            elif Path(location).is_file():
-                found[name] = sha256_of(location)
-    return found
 
 
 @contextmanager

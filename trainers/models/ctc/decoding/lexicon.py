@@ -48,7 +48,7 @@ def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
         ConfigError: it holds no words, or is not UTF-8.
     """
     try:
-        lines = content.decode("utf-8-sig").splitlines()
+        lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"decode.lexicon: {location} is not UTF-8: save it as UTF-8") from error
     rows = [fields for line in lines if (fields := line.split())]

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,8 @@ from transformers import (
 
 from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
-from trainers.models.known_families import FAMILIES
-from trainers.models.stand_in import LARGE, stand_in
+from trainers.models.families import FAMILIES
+from trainers.models.tiny_model import LARGE, tiny_model
 
 
 def published(folder: Path, model_type: str) -> ModelPart:
@@ -31,7 +32,7 @@ def published(folder: Path, model_type: str) -> ModelPart:
 
 @pytest.mark.parametrize("model_type", FAMILIES["ctc"].model_types)
 def test_a_stand_in_is_a_small_model_of_the_same_kind(model_type: str, tmp_path: Path) -> None:
-    part, line = stand_in(published(tmp_path / "large", model_type), tmp_path / "small", seed=1)
+    part, line = tiny_model(published(tmp_path / "large", model_type), tmp_path / "small", seed=1)
     assert part.name_or_path == str(tmp_path / "small")
     assert "random weights stand in" in line
     model = AutoModelForCTC.from_pretrained(tmp_path / "small")
@@ -65,7 +66,7 @@ def test_a_stand_in_is_a_small_model_of_the_same_kind(model_type: str, tmp_path:
 def test_models_with_a_decoder_have_stand_ins_too(described: PretrainedConfig, inputs: str, tmp_path: Path) -> None:
     described.save_pretrained(tmp_path / "large")
     model = config({"model": {"name_or_path": str(tmp_path / "large"), "language": "English"}}).model
-    stand_in(model, tmp_path / "small", seed=1)
+    tiny_model(model, tmp_path / "small", seed=1)
     small = AutoModelForSpeechSeq2Seq.from_pretrained(tmp_path / "small")
     assert sum(weight.numel() for weight in small.parameters()) < LARGE
     speech = torch.zeros(1, 100, 80) if inputs == "input_features" else torch.zeros(1, 16_000)
@@ -84,14 +85,14 @@ def test_small_weights_stand_for_themselves(tmp_path: Path) -> None:
     }
     AutoConfig.for_model("wav2vec2", **sizes).save_pretrained(tmp_path)
     model = config({"model": {"name_or_path": str(tmp_path), "language": "English"}}).model
-    assert stand_in(model, tmp_path / "small", seed=1)[0] == model
+    assert tiny_model(model, tmp_path / "small", seed=1)[0] == model
     assert not (tmp_path / "small").exists()
 
 
 def test_sizes_of_a_new_model_are_small_and_fit_each_other(tmp_path: Path) -> None:
-    model = config({"model.d_model": 600, "model.attention_heads": 12, "model.encoder_layers": 24}).model
-    small, _ = stand_in(model, tmp_path, seed=1)
+    model: Any = config({"model.d_model": 600, "model.attention_heads": 12, "model.encoder_layers": 24}).model
+    small: Any = tiny_model(model, tmp_path, seed=1)[0]
     assert (small.d_model, small.encoder_layers, small.decoder_layers) == (128, 4, model.decoder_layers)
     assert small.d_model % small.attention_heads == 0
-    again, line = stand_in(small, tmp_path, seed=1)
+    again, line = tiny_model(small, tmp_path, seed=1)
     assert (again, line) == (small, "as it is")

@@ -14,7 +14,7 @@ from trainers.models.pretrained import open_pretrained
 # A model of fewer weights stands in for itself.
 LARGE = 5_000_000
 WIDTH, FEED_FORWARD, LAYERS, HEADS = 32, 64, 2, 2
-# The names that architectures have for a size, and the most that a stand-in has of it.
+# The names that architectures have for a size, and the most that a tiny model has of it.
 SIZES = {
     **dict.fromkeys(("d_model", "hidden_size", "encoder_hidden_size", "output_hidden_size", "conv_dim"), WIDTH),
     **dict.fromkeys(("classifier_proj_size", "adapter_attn_dim", "head_dim"), WIDTH // HEADS),
@@ -30,12 +30,12 @@ NEW_SIZES = {"d_model": 128, "encoder_layers": 4, "decoder_layers": 2, "ffn_dim"
 DESCRIPTION = ["*.json", "*.txt", "*.model", "*.jinja"]
 
 
-def stand_in(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, str]:
+def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, str]:
     """Makes a model of few weights where the config's has many.
 
     Args:
         model: The config's model part.
-        folder: Where a stand-in for pretrained weights is written; a new folder.
+        folder: Where one in place of pretrained weights is written; a new folder.
         seed: Of its weights.
 
     Returns:
@@ -69,9 +69,9 @@ def stand_in(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, str]
 
 
 def _smaller(model: ModelPart) -> ModelPart:
-    sizes = {name: getattr(model, name) for name in NEW_SIZES}
+    sizes = {name: getattr(model, name, None) for name in NEW_SIZES}
     changes: dict[str, Any] = {name: min(size, NEW_SIZES[name]) for name, size in sizes.items() if size is not None}
-    if changes["d_model"] % model.attention_heads:
+    if changes.get("d_model", 0) % getattr(model, "attention_heads", 1):
         changes["attention_heads"] = HEADS
     return model.model_copy(update=changes)
 

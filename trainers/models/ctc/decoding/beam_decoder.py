@@ -1,0 +1,94 @@
+"""The beam search: what would otherwise stop a run when its model is scored, or quietly find no words."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainers.config.optional_packages import BEAM_SEARCH
+from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
+from trainers.config.storage_location import StorageOptions, is_url
+from trainers.data.sources.located_files import read_location
+from trainers.errors import ConfigError, StorageError
+from trainers.findings import Finding, named, ok, problem, warning
+from trainers.models.ctc.decoding.causal_lm import open_tokenizer
+from trainers.models.ctc.decoding.decode_files import check_files, local_words
+from trainers.models.ctc.decoding.ngram_files import NgramFile, words_of
+from trainers.storage import sha256_of
+
+
+class BeamDecoder:
+    """The beam search of CTC outputs, before a model is open; see `Decoder`."""
+
+    def check(self, part: DecodePart, storage_options: StorageOptions) -> None:
+        """Raises what would stop it at the end of a training."""
+        if not BEAM_SEARCH.is_met:
+            raise ConfigError(BEAM_SEARCH.problem)
+        check_files(part, storage_options)
+        if part.rescoring_model is not None:
+            open_tokenizer(part.rescoring_model)
+
+    def content_hashes(self, part: DecodePart, storage_options: StorageOptions) -> dict[str, str]:
+        """SHA-256 of each file, without those that are gone and language models in a bucket, which are large."""
+        found = {}
+        for name in FILE_FIELDS:
+            location = getattr(part, name)
+            if location is None or (name == "lm" and is_url(location)):
+                continue
+            with suppress(OSError):
+                if is_url(location):
+                    found[name] = hashlib.sha256(read_location(location, storage_options)).hexdigest()
+                elif Path(location).is_file():
+                    found[name] = sha256_of(location)
+        return found
+
+    def inspect(
+        self, part: DecodePart, processor: Any, storage_options: StorageOptions, unreachable: Callable[[str], Finding]
+    ) -> Iterator[Finding]:
+        """Opens word list, the start of the language model, and config and tokenizer of the model that scores again."""
+        if not BEAM_SEARCH.is_met:
+            yield unreachable(BEAM_SEARCH.problem)
+        try:
+            lm = check_files(part, storage_options)
+        except (ConfigError, StorageError) as error:
+            yield _unread(error, unreachable)
+        else:
+            yield from _words(part, processor, lm, storage_options)
+        if part.rescoring_model is not None:
+            try:
+                open_tokenizer(part.rescoring_model)
+                yield ok(f"decode.rescoring_model: {part.rescoring_model} is a causal language model")
+            except (ConfigError, StorageError) as error:
+                yield _unread(error, unreachable)
+        count = len(part.grid)
+        yield ok(f"decode: {count} weights are tried on validation" if count > 1 else "decode: the weights are given")
+
+
+def _unread(error: ConfigError | StorageError, unreachable: Callable[[str], Finding]) -> Finding:
+    """What could be read and cannot serve is as wrong on the nodes; what could not be read here, they may have."""
+    unread = isinstance(error, StorageError) or error.__cause__ is not None
+    return unreachable(str(error)) if unread else problem(str(error))
+
+
+def _words(
+    part: DecodePart, processor: Any, lm: NgramFile | None, storage_options: StorageOptions
+) -> Iterator[Finding]:
+    """What the model's vocabulary cannot spell, and what the language model does not know."""
+    if lm is not None:
+        yield ok(f"decode.lm: {part.lm}: {lm.kind} of order {lm.order}")
+    lexicon = local_words(part, processor.tokenizer, storage_options)
+    if lexicon is None:
+        return
+    if lexicon.problem is not None:
+        yield warning(f"decode: {lexicon.problem}, and no hypothesis will have them")
+    else:
+        yield ok(f"decode: the vocabulary spells all of {len(lexicon.spellings)} words")
+    if part.lexicon is None or lm is None or not lm.is_arpa or is_url(str(part.lm)):
+        return
+    unknown = [*lexicon.spellings.keys() - set(words_of(Path(str(part.lm))))]
+    if unknown:
+        yield warning(
+            f"decode.lm: {len(unknown)} of {len(lexicon.spellings)} words of decode.lexicon are not in {part.lm} "
+            f"({named(sorted(unknown))}), and are as improbable as unknown words: are both written alike?"
+        )

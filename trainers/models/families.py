@@ -1,0 +1,152 @@
+"""The family of a config's model or of a folder, among those that `config.family_table` lists."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from trainers.config.family_table import AnyModelPart, family_parts
+from trainers.config.parts.decode_part import DecodePart
+from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.part import Part
+from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import StorageOptions
+from trainers.config.validation import refuse, validated
+from trainers.errors import ConfigError
+from trainers.models.family import Decoder, Family
+from trainers.models.pretrained import open_pretrained
+
+FAMILIES: Mapping[str, Family[Any]] = {
+    name: resolve_name(part.implementation)() for name, part in family_parts().items()
+}
+
+
+class _Model(Part):
+    model: AnyModelPart
+
+
+def resolve_model(config: TrainConfig) -> tuple[TrainConfig, Family[Any]]:
+    """The config with its model part read by the family of the weights, which a recipe need not name; the family.
+
+    Raises:
+        ConfigError: the weights cannot be opened, or are of no known family, or of another than `model.family`; or the
+            config has fields of another family.
+        StorageError: the Hub does not respond.
+    """
+    model, family = config.model, family_of(config.model)
+    if isinstance(model, family_parts()[family.name]):
+        return config, family
+    read, problems = validated(_Model, {"model": {**model.model_dump(exclude_unset=True), "family": family.name}})
+    refuse(problems, f"{model.name_or_path} is of the family {family.name}")
+    assert read is not None
+    return config.model_copy(update={"model": read.model.model_copy(update={"family": None})}), family
+
+
+def part_to_score(model: ModelPart, name_or_path: str, revision: str | None) -> ModelPart:
+    """A model part for other weights, which are only scored: of its fields, those that their family has.
+
+    Raises:
+        ConfigError: see `resolve_model`.
+        StorageError: the Hub does not respond.
+    """
+    named = model.model_copy(update={"init": "pretrained", "name_or_path": name_or_path, "revision": revision})
+    part = family_parts()[family_of(named).name]
+    return part(**named.model_dump(include=set(part.model_fields)))
+
+
+def family_of(model: ModelPart) -> Family[Any]:
+    """The family of the config's model: of new weights, or by the config.json of pretrained ones.
+
+    Raises:
+        ConfigError: it cannot be opened, or is of no known family, or of another than `model.family`.
+        StorageError: the Hub does not respond.
+    """
+    if model.init == "scratch":
+        return FAMILIES[model.family or next(iter(FAMILIES))]
+    name = open_pretrained(model, lambda: _model_type(str(model.name_or_path), model.revision or "main"))
+    family = family_of_type(name, f"model.name_or_path: {model.name_or_path}")
+    if model.family not in (None, family.name):
+        raise ConfigError(
+            f"model.family is {model.family}, but {model.name_or_path} is a {name} model, which is of the family "
+            f"{family.name}: set model.family: {family.name}, or name other weights"
+        )
+    return family
+
+
+def refuse_unsupported(config: TrainConfig, family: Family[Any]) -> None:
+    """Refuses fields that have no effect on the family of a config's model, and would be ignored.
+
+    Raises:
+        ConfigError: names each.
+    """
+    if unsupported := [name for name in config.model.unsupported if _asks_for(config, name)]:
+        hint = "; decode.method: beam searches its outputs" if "training.generation_num_beams" in unsupported else ""
+        raise ConfigError(
+            f"{', '.join(unsupported)}: has no effect on a model of the family {family.name}: remove it{hint}"
+        )
+
+
+def _asks_for(config: TrainConfig, name: str) -> bool:
+    """Whether a field, or a training argument, has another value than its default, and is not only switched off."""
+    holder, field, *argument = name.split(".")
+    part = getattr(config, holder)
+    value = getattr(part, field)
+    if argument:
+        return bool(value.get(argument[0]))
+    return value is not False and bool(value != type(part).model_fields[field].default)
+
+
+def decoder_of(part: DecodePart) -> Decoder | None:
+    """What `decode.method` names, of the first family that offers it. None: what models do by themselves."""
+    return next((family.decoders[part.method] for family in FAMILIES.values() if part.method in family.decoders), None)
+
+
+def check_decoder(part: DecodePart, storage_options: StorageOptions) -> None:
+    """See `Decoder.check`."""
+    if (decoder := decoder_of(part)) is not None:
+        decoder.check(part, storage_options)
+
+
+def family_of_folder(folder: Path, origin: str | None = None) -> Family[Any]:
+    """The family of a model that an export or a checkpoint wrote.
+
+    Args:
+        folder: Its folder here.
+        origin: Where it was copied from, for the message. None: the folder itself.
+
+    Raises:
+        ConfigError: it cannot be opened, or is of no known family.
+    """
+    try:
+        return family_of_type(_model_type(str(folder), "main"), origin or str(folder))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{origin or folder}: holds no model that can be opened: {error}") from error
+
+
+def _model_type(name_or_path: str, revision: str) -> str | None:
+    content, _ = PretrainedConfig.get_config_dict(name_or_path, revision=revision)
+    if not content:
+        raise OSError("it has no config.json")
+    return content.get("model_type")
+
+
+def family_of_type(name: str | None, origin: str = "this model") -> Family[Any]:
+    """The family of a `model_type`.
+
+    Args:
+        name: Of a config.json. None: it has none.
+        origin: Where that is, for the message.
+
+    Raises:
+        ConfigError: no family has it.
+    """
+    found = next((family for family in FAMILIES.values() if name in family.model_types), None)
+    if found is None:
+        types = ", ".join(each for family in FAMILIES.values() for each in family.model_types)
+        raise ConfigError(
+            f"{origin}: its config.json has model_type {name!r}, and Rayscribe trains {types}: "
+            "name weights of one of these, or correct config.json where they are"
+        )
+    return found

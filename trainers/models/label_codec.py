@@ -1,0 +1,76 @@
+"""What is known of a model without its weights: its limits, and how it writes transcripts as label ids. No torch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.config.parts.augment_part import AugmentPart
+from trainers.data.frame_count import FrameCount
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a model can take in and give out.
+
+    Attributes:
+        context_s: Its longest input. Seconds.
+        label_tokens: The most tokens of a label, those before and behind the text included.
+        prefix_tokens: Tokens before the text of each label, which are given and not generated.
+        new_tokens: The most tokens that it generates. None: it gives each of its frames a label instead.
+        frames: Its outputs of a clip, where it must have one for each token of a label. None: it need not.
+        whole_context: Whether clips are padded to the whole context, unless buckets are asked for.
+        sees_padding: Whether padding moves its outputs, so that clips are scored without.
+        has_bins: Whether its input has frequency bins; otherwise it is of samples.
+        least_samples: Its shortest input; it fails at a shorter one.
+    """
+
+    context_s: float
+    label_tokens: int
+    prefix_tokens: int
+    new_tokens: int | None
+    frames: FrameCount | None = None
+    whole_context: bool = True
+    sees_padding: bool = False
+    has_bins: bool = True
+    least_samples: int = 1
+
+
+def masking_problem(augment: AugmentPart, limits: Limits) -> str | None:
+    """Why a model's input cannot be masked as the config says; None where it can."""
+    if not augment.frequency_masks or limits.has_bins:
+        return None
+    return (
+        f"augment.frequency_masks is {augment.frequency_masks}, but this model is given samples, which have no "
+        "frequency bins: set it to 0; model.apply_spec_augment and mask_feature_prob mask inside the model"
+    )
+
+
+class LabelCodec(ABC):
+    """How the models of a family write transcripts.
+
+    Attributes:
+        name: `model.family` in a config.
+    """
+
+    name: str
+
+    @abstractmethod
+    def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
+        """Label ids of each text, with what stands before and behind the text."""
+
+    @abstractmethod
+    def labels_fingerprint(self, processor: Any) -> str:
+        """Hash of all of the processor that label ids depend on: 16 hexadecimal digits."""
+
+    def language_token(self, processor: Any, language: str) -> int | None:
+        """The first label id of transcripts in a language; None: labels of this model do not say the language.
+
+        Args:
+            processor: The model's; None: of a new model that is not made yet.
+            language: A name or code.
+
+        Raises:
+            ConfigError: the model has no token for it.
+        """
+        return None

@@ -1,0 +1,137 @@
+"""The processor of an encoder-decoder model other than Whisper, and what its config says of its limits. No torch."""
+
+from dataclasses import dataclass
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoFeatureExtractor, AutoTokenizer
+
+from trainers.data.frame_count import Convolution, FrameCount
+from trainers.errors import ConfigError
+from trainers.models.label_codec import Limits
+from trainers.models.tokenizer_processor import code_or_name, refuse_other_rate, refuse_tokens_beyond
+
+# Attention over the outputs of two minutes.
+CONTEXT_S = 120.0
+# Most label tokens of a decoder whose config names no number of positions.
+LABEL_TOKENS = 1024
+# Windows of 25 ms every 10 ms at 16 kHz, of every extractor of mel frames.
+MEL_WINDOW = Convolution(kernel=400, stride=160)
+# The layers over samples of MoonshineEncoder, which no config names.
+MOONSHINE_LAYERS = (Convolution(127, 64), Convolution(7, 3), Convolution(3, 2))
+POSITIONS = ("max_target_positions", "max_position_embeddings", "n_positions")
+
+
+@dataclass(frozen=True)
+class Seq2SeqProcessor:
+    """Feature extractor and tokenizer, and the decoder's tokens around a text.
+
+    Attributes:
+        feature_extractor: A transformers feature extractor.
+        tokenizer: A transformers tokenizer.
+        start_id: The decoder's start token, which it is given and which stands in no label.
+        end_id: Ends each label.
+        pad_id: Stands behind shorter labels.
+        language_id: The token of the language, the first of each label, which every hypothesis is made to begin with.
+            None: the tokenizer has no such tokens.
+    """
+
+    feature_extractor: Any
+    tokenizer: Any
+    start_id: int
+    end_id: int
+    pad_id: int
+    language_id: int | None = None
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes both parts."""
+        self.feature_extractor.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def processor_of(name_or_path: str | Path, revision: str, config: Any, language: str | None = None) -> Seq2SeqProcessor:
+    """Opens a processor, whose labels are in a language.
+
+    Args:
+        name_or_path: Hub id or folder.
+        revision: On the Hub.
+        config: The model's config.
+        language: The config's. None: that which the tokenizer was saved with.
+
+    Raises:
+        ConfigError: it does not fit the model, or has no token for the language.
+    """
+    extractor = AutoFeatureExtractor.from_pretrained(name_or_path, revision=revision)
+    refuse_other_rate(extractor, str(name_or_path))
+    tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision)
+    names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    start_id, end_id, pad_id = (_id_of(config, name, str(name_or_path)) for name in names)
+    language_id = _set_language(tokenizer, language, name_or_path)
+    outputs = getattr(config, "decoder", config).vocab_size
+    refuse_tokens_beyond(tokenizer, outputs, (start_id, end_id, pad_id, language_id), str(name_or_path))
+    return Seq2SeqProcessor(extractor, tokenizer, start_id, end_id, pad_id, language_id)
+
+
+def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
+    """Has a tokenizer with tokens of languages (multilingual Speech2Text) begin labels with the language's.
+
+    Args:
+        tokenizer: A transformers tokenizer; one without such tokens writes any language.
+        language: The config's. None: that which the tokenizer was saved with.
+        origin: Where it came from, for the message.
+
+    Returns:
+        The token's id; None for a tokenizer without such tokens.
+
+    Raises:
+        ConfigError: it has no token for the language.
+    """
+    if getattr(tokenizer, "lang_codes", None) is None:
+        return None
+    if language is not None:
+        code = code_or_name(language)
+        if code not in tokenizer.lang_code_to_id:
+            known = ", ".join(sorted(tokenizer.lang_code_to_id))
+            raise ConfigError(f"model.language is {language}, and {origin} has tokens for {known}: name one of these")
+        tokenizer.tgt_lang = code
+    return int(tokenizer.lang_code_to_id[tokenizer.tgt_lang])
+
+
+def _id_of(config: Any, name: str, origin: str) -> int:
+    """A token of the decoder, which a composed model's config has on top or in its decoder's part."""
+    found = getattr(config, name, None)
+    if found is None:
+        found = getattr(getattr(config, "decoder", None), name, None)
+    if found is None:
+        raise ConfigError(f"{origin}: config.json has no {name}: write there which token it is")
+    return int(found)
+
+
+def limits_of(config: Any, processor: Any) -> Limits:
+    """The limits of a model of this config; padding is taken to move outputs, as it does of some."""
+    decoder = getattr(config, "decoder", config)
+    found = (getattr(decoder, name, None) for name in POSITIONS)
+    tokens = next((int(size) for size in found if size), LABEL_TOKENS)
+    return Limits(
+        context_s=CONTEXT_S,
+        label_tokens=tokens,
+        prefix_tokens=0,
+        new_tokens=tokens - 1,
+        whole_context=False,
+        sees_padding=True,
+        has_bins=processor.feature_extractor.model_input_names[0] == "input_features",
+        least_samples=_least_samples(config, processor.feature_extractor),
+    )
+
+
+def _least_samples(config: Any, extractor: Any) -> int:
+    """Samples of the shortest clip that an encoder gives an output for."""
+    if extractor.model_input_names[0] == "input_features":
+        # The variance over frames, by which they are divided, needs two.
+        return MEL_WINDOW.kernel + MEL_WINDOW.stride
+    if config.model_type == "moonshine":
+        return FrameCount(MOONSHINE_LAYERS).least_samples
+    encoder = getattr(config, "encoder", config)
+    kernels, strides = getattr(encoder, "conv_kernel", ()), getattr(encoder, "conv_stride", ())
+    return FrameCount(tuple(starmap(Convolution, zip(kernels, strides, strict=True)))).least_samples

@@ -1,0 +1,79 @@
+"""What the config says of a Whisper. Imports no torch."""
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from trainers.config.parts.model_part import Dropout, NewModelPart, SizeEstimate
+from trainers.config.parts.part import Positive, trains
+
+# Seconds of the longest input of any Whisper.
+CONTEXT_S = 30
+# Weights of the released models, from the table in OpenAI's model card.
+RELEASED = {
+    "tiny": 39e6,
+    "base": 74e6,
+    "small": 244e6,
+    "medium": 769e6,
+    "large": 1550e6,
+    "large-v2": 1550e6,
+    "large-v3": 1550e6,
+    "large-v3-turbo": 809e6,
+}
+# Of the released models, tiny's.
+LEAST_WIDTH = 384
+
+
+class WhisperPart(NewModelPart):
+    """A Whisper: released weights, or sizes of a new one."""
+
+    implementation: ClassVar[str] = "trainers.models.whisper.whisper_family:WhisperFamily"
+    unsupported: ClassVar[tuple[str, ...]] = ("decode.method",)
+    sizes: ClassVar[tuple[str, ...]] = (*NewModelPart.sizes, "decoder_layers", "num_mel_bins", "max_label_tokens")
+
+    borrowed_language: str | None = Field(
+        None,
+        description="A language whose token the model is given for `language`, which has none of its own: Swahili, to "
+        "train Xhosa. null: its own token.",
+    )
+    task: Literal["transcribe", "translate"] = Field("transcribe", description="What the transcripts are.")
+    decoder_layers: Positive = Field(1, description="scratch: decoder layers.")
+    num_mel_bins: Positive = Field(80, description="scratch: mel bins.")
+    max_label_tokens: int = Field(448, gt=0, le=448, description="scratch: most label tokens of an utterance.")
+    dropout: Dropout | None = Field(None, description="Dropout. null: the model's own; 0 for scratch.")
+
+    @field_validator("max_context_s")
+    @classmethod
+    def _fits_the_context(cls, max_context_s: int | None) -> int | None:
+        if (max_context_s or 0) > CONTEXT_S:
+            raise ValueError(
+                f"is more than the {CONTEXT_S} s of a Whisper; for another model say which model.family it has"
+            )
+        return max_context_s
+
+    @model_validator(mode="after")
+    def _language_fits(self, info: ValidationInfo) -> Self:
+        if self.init == "scratch" and self.language is None and trains(info):
+            raise ValueError("language is missing: a scratch model needs one, e.g. model.language: English")
+        if self.borrowed_language is not None and self.language is None:
+            raise ValueError(f"borrowed_language is {self.borrowed_language}: say for which language")
+        return self
+
+    @property
+    def token_language(self) -> str | None:
+        return self.borrowed_language or self.language
+
+    @property
+    def size(self) -> SizeEstimate:
+        """See `ModelPart`; of released weights by their name."""
+        if self.init == "pretrained":
+            _, prefix, size = str(self.name_or_path).rstrip("/").rpartition("whisper-")
+            return SizeEstimate(RELEASED.get(size.removesuffix(".en"), 0.0) if prefix else 0.0, LEAST_WIDTH)
+        # A decoder layer has two attentions.
+        layer = 8 * self.d_model**2 + 2 * self.d_model * (self.ffn_dim or 4 * self.d_model)
+        encoder = super().size
+        return encoder._replace(weights=encoder.weights + self.decoder_layers * layer)
+
+    @property
+    def _mask_width(self) -> int:
+        return self.num_mel_bins
