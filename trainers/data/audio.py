@@ -1,13 +1,15 @@
 """From an encoded recording to samples, and from samples to the FLAC clips of a prepared dataset.
 
 libsndfile (through soundfile) decodes first: WAV, AIFF, FLAC, MP3, Ogg Vorbis and Opus, NIST SPHERE, CAF
-and more. FFmpeg (through PyAV) has the rest, AAC, MP4, WebM, and gets a second try at files that libsndfile
-could not finish. What neither reads completely is an `AudioError`, never a shorter recording.
+and more. FFmpeg (through PyAV) has the rest, AAC, MP4, WebM, and what libsndfile cannot open. What is not read
+completely is an `AudioError`, never a shorter recording: where one decoder finds damage, the other, which may
+conceal it, is not tried.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,7 @@ _UNKNOWN_FRAMES = 2**62
 _MAX_PEAK = 8.0
 
 _INT16_SCALE = np.float32(32_768)
+_INT32_SCALE = np.float32(2**31)
 
 # Thirty clips of LibriSpeech (16 kHz, one thread): levels 0 to 8 were written at 4583, 5926, 5930, 5400,
 # 5391, 5254, 4373, 3893 and 2873 times real time, and took 60.5 (levels 0 to 2) to 59.0 (8) MB an hour.
@@ -46,8 +49,14 @@ _FLAC_COMPRESSION_LEVEL = 2 / 8
 _AV_FORMATS = "aac,ac3,aiff,amr,ape,asf,au,caf,eac3,flac,flv,matroska,mov,mp3,mpegts,ogg,tta,wav,wv"
 # Without a declared length: FFmpeg guesses it from the bit rate.
 _AV_GUESSED_DURATION = frozenset({"aac", "ac3", "amr", "eac3", "mp3", "mpegts"})
-# Containers round a duration to milliseconds, and may count up to one codec frame more than they give.
+# Containers round a duration to milliseconds, and may count up to one codec frame more than they give: 2048 samples
+# of WMA, whose duration also counts the half frame that is only overlapped.
 _AV_DURATION_SLACK_S = 0.03
+_ASF_DURATION_SLACK_S = 0.2
+# Some count the samples that an MP3 encoder and its decoder put in front.
+_MP3_DELAY_SAMPLES = 1105
+# FFmpeg checks the checksums of frames (AC-3, FLAC, TTA, WavPack) on request only, and else conceals what is damaged.
+_AV_ERROR_DETECTION = {"err_detect": "crccheck+explode"}
 # FFmpeg's AV_TIME_BASE: units of a container's duration in a second.
 _AV_TIME_BASE = 1_000_000
 
@@ -68,12 +77,14 @@ class _UnreadableError(Exception):
     Attributes:
         frames: Frames decoded before the error.
         promised: Frames that the header declares; 0 where it could not be read.
+        is_damage: Whether the decoder had opened the file and found an error in it, which another would conceal.
     """
 
-    def __init__(self, reason: str, frames: int = 0, promised: int = 0) -> None:
+    def __init__(self, reason: str, frames: int = 0, promised: int = 0, *, is_damage: bool = False) -> None:
         super().__init__(reason)
         self.frames = frames
         self.promised = promised
+        self.is_damage = is_damage
 
 
 class _SoundFile(io.BytesIO):
@@ -166,6 +177,8 @@ def decode_flac(data: bytes) -> np.ndarray:
 
 def _read(source: bytes, name: str) -> tuple[np.ndarray, int]:
     """Return float32 mono samples (T,) at the file's own rate, and that rate in Hz."""
+    containers.refuse_joined(source)
+    containers.refuse_more_than_declared(source)
     plain = containers.pcm16_wav(source)
     if plain is not None:
         integers, rate_hz = plain
@@ -174,6 +187,9 @@ def _read(source: bytes, name: str) -> tuple[np.ndarray, int]:
     try:
         return _read_with_soundfile(source)
     except _UnreadableError as error:
+        if error.is_damage:
+            reason = f"ends in the middle or is damaged: not all of {error.promised} frames can be decoded ({error})"
+            raise AudioError(reason) from error
         first = error
     try:
         return _read_with_av(source, promised=first.promised)
@@ -190,16 +206,26 @@ def _read_with_soundfile(source: bytes) -> tuple[np.ndarray, int]:
             if file.frames > _UNKNOWN_FRAMES:
                 raise _UnreadableError("the header does not say how many frames there are")
             promised = containers.promised_frames(source, file.format, file.frames, file.extra_info)
+            flac = containers.FlacHeader.of(source) if file.format == "FLAC" else None
             block_frames = _BLOCK_VALUES // file.channels
-            while len(block := file.read(block_frames, dtype="float32", always_2d=True)):
+            while len(block := file.read(block_frames, dtype="int32" if flac else "float32", always_2d=True)):
                 frames += len(block)
                 _check_size(frames * file.channels)
+                if flac:
+                    flac.add(block)
+                    block = block.astype(np.float32) / _INT32_SCALE
                 blocks.append(_mono(block))
             if frames < promised:
-                raise _UnreadableError("libsndfile stopped early", frames, promised)
+                # At the end of the first of several MP3 recordings; FFmpeg may go on.
+                is_mp3 = file.subtype == "MPEG_LAYER_III"
+                more = ", as where recordings were joined: store each in a file, or all in one" if is_mp3 else ""
+                raise _UnreadableError(f"libsndfile stopped early{more}", frames, promised, is_damage=not is_mp3)
+            if flac:
+                flac.check(file.samplerate)
             return _joined(blocks), file.samplerate
     except soundfile.LibsndfileError as error:
-        raise _UnreadableError(error.error_string.removeprefix("Error : "), frames, promised) from error
+        reason = error.error_string.removeprefix("Error : ").rstrip(".")
+        raise _UnreadableError(reason, frames, promised, is_damage=promised > 0) from error
     except (soundfile.SoundFileError, ValueError, OverflowError, MemoryError) as error:
         raise _UnreadableError(str(error), frames, promised) from error
 
@@ -224,48 +250,76 @@ def _read_with_av(source: bytes, promised: int) -> tuple[np.ndarray, int]:
             if not container.streams.audio:
                 raise AudioError("holds no audio stream")
             stream = container.streams.audio[0]
+            if stream.codec_context is None:
+                raise _UnreadableError("FFmpeg knows no decoder of its samples", 0, promised)
+            stream.codec_context.options = _AV_ERROR_DETECTION
             declared_s = _declared_s(container, stream)
-            for packet in container.demux(stream):
+            declared, packets = containers.check_container(source, container.format.name)
+            promised = max(promised, declared)
+            flac = containers.FlacHeader.of(source) if container.format.name == "flac" else None
+            for packet in _packets_of(stream, container, packets):
                 if packet.is_corrupt:
                     raise _UnreadableError("FFmpeg found a packet cut short", frames, promised)
-                for frame in packet.decode():
+                for frame in stream.decode(packet):
                     _check_rate(frame.sample_rate)
                     if rate_hz not in (0, frame.sample_rate):
                         raise AudioError(f"changes from {rate_hz} to {frame.sample_rate} Hz midway: store one rate")
                     rate_hz = frame.sample_rate
                     frames += frame.samples
                     _check_size(frames * frame.layout.nb_channels)
-                    blocks.append(_mono_of_frame(frame))
-            is_matroska = container.format.name.startswith("matroska")
-    except (av.FFmpegError, ValueError, OverflowError, MemoryError) as error:
+                    values = _values_of_frame(frame)
+                    if flac:
+                        flac.add(values)
+                    blocks.append(_mono_of_values(values, frame.format.packed.name))
+    # PyAV has an IndexError for a packet of a stream that appears in mid-file.
+    except (av.FFmpegError, ValueError, LookupError, OverflowError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _UnreadableError(reason, frames, promised) from error
-    if is_matroska:
-        containers.check_matroska(source)
-    promised = max(promised, int((declared_s - _AV_DURATION_SLACK_S) * rate_hz))
+    promised = max(promised, int(declared_s * rate_hz))
     if frames < promised:
         raise _UnreadableError("FFmpeg stopped early", frames, promised)
+    if flac:
+        flac.check(rate_hz)
     return _joined(blocks), rate_hz
 
 
+def _packets_of(
+    stream: av.AudioStream, container: av.container.InputContainer, declared: int
+) -> Iterator[av.Packet[av.stream.Stream]]:
+    """Give the packets of a stream, in a container that has at least so many of all streams."""
+    present = 0
+    for packet in container.demux():
+        present += packet.size > 0
+        if packet.stream is stream:
+            yield packet
+    if present < declared:
+        raise AudioError(f"damaged: FFmpeg passed over {declared - present} of {declared} packets")
+
+
 def _declared_s(container: av.container.InputContainer, stream: av.AudioStream) -> float:
-    """Return the duration that the container declares for an audio stream; 0 where it declares none."""
+    """Return how long an audio stream is at least, by what the container declares; 0 where it declares nothing."""
     if container.format.name in _AV_GUESSED_DURATION:
         return 0.0
+    slack_s = _ASF_DURATION_SLACK_S if container.format.name == "asf" else _AV_DURATION_SLACK_S
+    if stream.codec_context.name.startswith("mp3"):
+        slack_s += _MP3_DELAY_SAMPLES / max(1, stream.codec_context.sample_rate)
     if stream.duration is not None and stream.time_base is not None:
-        return float(stream.duration * stream.time_base)
+        return float(stream.duration * stream.time_base) - slack_s
     # A film's duration says nothing about its sound.
     if container.duration is not None and len(container.streams) == 1:
-        return float(container.duration / _AV_TIME_BASE)
+        return float(container.duration / _AV_TIME_BASE) - slack_s
     return 0.0
 
 
-def _mono_of_frame(frame: av.AudioFrame) -> np.ndarray:
+def _values_of_frame(frame: av.AudioFrame) -> np.ndarray:
+    """Values of a frame as they are stored, (T, C)."""
     values = frame.to_ndarray()
-    if not frame.format.is_planar:
-        values = values.reshape(-1, frame.layout.nb_channels).T
-    offset, full_scale = _AV_SCALES[frame.format.packed.name]
-    return _mono((values.T - offset) / np.float32(full_scale))
+    return values.T if frame.format.is_planar else values.reshape(-1, frame.layout.nb_channels)
+
+
+def _mono_of_values(values: np.ndarray, sample_format: str) -> np.ndarray:
+    offset, full_scale = _AV_SCALES[sample_format]
+    return _mono((values - offset) / np.float32(full_scale))
 
 
 def _mono(values: np.ndarray) -> np.ndarray:

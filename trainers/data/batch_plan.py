@@ -61,14 +61,14 @@ def default_window_shards(url: str) -> int | None:
     """The shuffle window of a new run, see BatchPlan.
 
     Args:
-        url: The prepared set's folder or URL. From a bucket, shuffling the whole set would fetch nearly a shard for
+        url: The prepared set's folder or URL. From a bucket, shuffling the complete set would fetch nearly a shard for
             each utterance.
     """
     return WINDOW_SHARDS_IN_BUCKETS if is_url(url) else None
 
 
 def bucket_edges(context_s: float, *, bucketed: bool) -> tuple[float, ...]:
-    """Edges in seconds, ascending, the last one the whole context; only that one where buckets are off."""
+    """Edges in seconds, ascending, the last one the full context; only that one where buckets are off."""
     shorter = tuple(edge for edge in BUCKET_EDGES_S if edge < context_s) if bucketed else ()
     return (*shorter, float(context_s))
 
@@ -172,7 +172,7 @@ class BatchPlan:
     Attributes:
         shape: Batch shape.
         edges_s: Bucket edges, see `bucket_edges`.
-        window_shards: Utterances are shuffled within this many shards at a time. None: over the whole set.
+        window_shards: Utterances are shuffled within this many shards at a time. None: over the complete set.
         steps_per_epoch: Optimizer steps of every epoch.
     """
 
@@ -195,7 +195,7 @@ class BatchPlan:
             shape: Batch shape.
             edges_s: Bucket edges, see `bucket_edges`.
             seed: Seed of the order.
-            window_shards: Shuffle within this many shards at a time. None: over the whole set.
+            window_shards: Shuffle within this many shards at a time. None: over the complete set.
             full_context_fraction: Fraction of batches padded to the last edge instead of their own.
             matched_fraction: See `matched`.
             durations_of: Durations of the selection in an epoch, seconds, shape (N,); with dynamic batching they must
@@ -222,7 +222,7 @@ class BatchPlan:
         return list(self._epoch(epoch))
 
     def matched(self, step: int) -> IntArray:
-        """Rows of a step's batch that are heard at the whole context, too, to match the original there.
+        """Rows of a step's batch that are encoded at the full context, too, to match the original there.
 
         They are `matched_fraction` of them, and at least one where that is above 0. They are drawn of the rows in
         ascending order, so that which they are does not depend on how the batch is shared out.
@@ -266,11 +266,11 @@ class BatchPlan:
         for bucket, edge_s in enumerate(self.edges_s):
             members = np.concatenate([left, order[buckets[order] == bucket]])
             size = self.shape.capacity(edge_s)
-            whole = len(members) // size * size
-            for start in range(0, whole, size):
+            complete = len(members) // size * size
+            for start in range(0, complete, size):
                 chunk = members[start : start + size]
                 full.append((int(positions[chunk].max()), GlobalBatch(self._selection.rows[chunk], edge_s)))
-            left = members[whole:]
+            left = members[complete:]
         full.sort(key=lambda item: item[0])
         batches = [batch for _, batch in full]
         if len(left):

@@ -1,31 +1,56 @@
 """What an audio container says about itself, found without decoding it.
 
 Decoders read a file that was cut short without an error: libsndfile lowers the declared length to the bytes
-that are there, and MP3 and Ogg decoders just stop. The checks here compare what the container declares (a
-length, a frame count, an end mark) with the bytes: half a recording never passes for a complete one.
+that are there, and MP3 and Ogg decoders just stop, or skip what is damaged. The checks here compare what the
+container declares (a length, a frame count, an end mark, a checksum) with the bytes: half a recording never
+passes for a complete one.
 """
 
+import hashlib
 import re
 import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
+from trainers.data.mpeg_frames import check_adts, id3_end, promised_by_mp3, refuse_if_short
 from trainers.errors import AudioError
 
 # Writers that stream declare the largest number they know (0xFFFFFFFF; sox 0x7FFFF000) for want of a length.
 _UNKNOWN_LENGTH_BYTES = 0x7FFFF000
 
+# Segment and cluster (RFC 9559, section 5.1), and what they hold; the header of a segment that follows, too.
+_MATROSKA_MASTERS = {b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"}
+_MATROSKA_PARTS = {b"\x11\x4d\x9b\x74", b"\x15\x49\xa9\x66", b"\x16\x54\xae\x6b", b"\x1c\x53\xbb\x6b"}
+_MATROSKA_PARTS |= {b"\x12\x54\xc3\x67", b"\x10\x43\xa7\x70", b"\x19\x41\xa4\x69", b"\x1a\x45\xdf\xa3"}
+_MATROSKA_NUMBERS, _MATROSKA_BLOCKS = {b"\xe7", b"\xa7", b"\xab"}, {b"\xa3", b"\xa0"}
+_MATROSKA_PARTS |= {*_MATROSKA_NUMBERS, *_MATROSKA_BLOCKS, b"\x58\x54", b"\xaf", b"\xec", b"\xbf"}
+_MATROSKA_NUMBER_BYTES = 8
+
 # Lines of libsndfile's log: "data : 64000 (should be 47994)". `riff` in small letters is Wave64; a wrong
 # RIFF or FORM length alone is a common slip of writers and loses no samples, so those names are left out.
+_LOG_W64 = re.compile(r"riff\s*: (\d+) \(should be (\d+)\)")
 _LOG_LENGTH = re.compile(r"(?:data|SSND|BODY|riff|Data Size)\s*:\s*(\d+) \(should be (\d+)\)")
+_W64_ALIGNMENT_BYTES = 8
+_LOG_FRAMES = re.compile(r"(?:Frames|Valid frames|Cols|OneShotHiSamples)\s*: (\d+)")
 _LOG_DS64 = re.compile(r"frame count (\d+) does not match value from 'ds64' chunk of (\d+)")
 
-# ISO 11172-3 table of layer III bit rates (kbit/s), and ISO 13818-3 for the half and quarter sampling rates.
-_MP3_KBITS_FULL_RATE = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
-_MP3_KBITS_LOW_RATE = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
-_MP3_RATES_HZ = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
-_MP3_VERSION_1 = 3
-_MP3_TRAILERS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"ID3", b"3DI")
+# ETSI TS 102 366, table 4.13: frames of AC-3 have 1536 samples; versions above are E-AC-3.
+_AC3_RATES_HZ = (48_000, 44_100, 32_000)
+_AC3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
+_AC3_LAST_VERSION = 10
+
+# Of the rate codes in the header of a FLAC frame: Hz of those that need no further bytes; 0 means as in STREAMINFO.
+_FLAC_RATES_HZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000)
+# Of those that do: how many bytes, and in units of how many Hz.
+_FLAC_CODED_RATES = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
+
+
+_CHUNK_NAME = re.compile(rb"[ -~]{4}")
+_TAGS = (b"TAG", b"APETAGEX")
 
 
 def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
@@ -65,12 +90,6 @@ def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
     return None
 
 
-def refuse_if_short(present: int, declared: int, unit: str) -> None:
-    """Raise AudioError when there is less than the container declares."""
-    if present < declared:
-        raise AudioError(f"ends in the middle: {present} of {declared} {unit}")
-
-
 def promised_frames(source: bytes, container: str, frames: int, log: str) -> int:
     """Compare what a container declares with the bytes that are there, and return the frames that are to be decoded.
 
@@ -88,33 +107,208 @@ def promised_frames(source: bytes, container: str, frames: int, log: str) -> int
         AudioError: The file was cut short or, for MP3, is damaged between frames.
     """
     if container == "MP3":
-        return _promised_by_mp3(source, frames)
+        return promised_by_mp3(source, frames)
     if container == "OGG":
         _check_ogg(source)
     elif container == "NIST":
-        declared = re.search(rb"sample_count -i (\d+)", source[:1024])
-        if declared:
-            refuse_if_short(frames, int(declared[1]), "frames")
-    elif container == "CAF":
-        _check_caf(source)
+        _check_frames(frames, re.findall(r"sample_count -i (\d+)", source[:1024].decode("latin-1")))
     elif container != "FLAC":
         _check_log(log)
+        if container == "CAF":
+            _check_caf(source)
+        if container in ("AVR", "CAF", "MAT4", "MAT5", "MPC2K", "SVX"):
+            _check_frames(frames, _LOG_FRAMES.findall(log))
+    if "WAVE_FORMAT_MPEGLAYER3" in log:
+        start = source.index(b"data") + 8
+        return promised_by_mp3(source[start : start + int.from_bytes(source[start - 4 : start], "little")], 0)
     return frames
 
 
-def check_matroska(source: bytes) -> None:
-    """Check that a Matroska or WebM file reaches the end of its segment.
+def refuse_joined(source: bytes) -> None:
+    """Raise AudioError for several WAV, AIFF or FLAC files in one, of which decoders read the first."""
+    order: Literal["little", "big"] = "little" if source[:4] == b"RIFF" else "big"
+    size_bytes = int.from_bytes(source[4:8], order)
+    end = 8 + size_bytes + size_bytes % 2
+    is_iff = source[:4] in (b"RIFF", b"FORM") and source[end : end + 4] == source[:4]
+    if is_iff and source[end + 8 : end + 12] == source[8:12]:
+        raise _several("WAV or AIFF")
+    if source[:4] == b"fLaC" and source.find(source[:8], 8) > 0:
+        raise _several("FLAC")
+
+
+def refuse_more_than_declared(source: bytes) -> None:
+    """Raise AudioError for a WAV with more bytes than it declares, no chunk or tag: decoders would drop them."""
+    if source[:4] != b"RIFF" or source[8:12] != b"WAVE":
+        return
+    offset, samples_bytes = 12, None
+    while offset + 8 <= len(source):
+        chunk, size_bytes = struct.unpack_from("<4sI", source, offset)
+        if not _CHUNK_NAME.fullmatch(chunk):
+            break
+        if chunk == b"data":
+            if not 0 < size_bytes < _UNKNOWN_LENGTH_BYTES:
+                return
+            samples_bytes = size_bytes
+        offset += 8 + size_bytes + size_bytes % 2
+    rest = source[offset:]
+    # Some writers fill a file with zeros; some tags are those of MP3.
+    if samples_bytes is not None and rest.strip(b"\0") and not rest.startswith(_TAGS):
+        raise AudioError(
+            f"damaged, or its header is wrong: after {samples_bytes} bytes of samples {len(rest)} more follow"
+        )
+
+
+def _several(name: str) -> AudioError:
+    return AudioError(f"holds several {name} recordings, one after the other: store each in a file, or all in one")
+
+
+def check_container(source: bytes, container: str) -> tuple[int, int]:
+    """Check what FFmpeg does not: that a container ends where it says that it does, and its checksums.
+
+    Args:
+        source: The file.
+        container: FFmpeg's name of the format, such as "matroska,webm".
+
+    Returns:
+        The frames, and the packets of all streams, below which decoding is not complete; 0 where the container does
+        not say.
 
     Raises:
-        AudioError: The segment declares more bytes than there are.
+        AudioError: The file was cut short, or is damaged.
+    """
+    if container == "matroska,webm":
+        return 0, _check_matroska(source)
+    checks = {
+        "ogg": _check_ogg,
+        "mov,mp4,m4a,3gp,3g2,mj2": _check_mp4,
+        "asf": _check_asf,
+        "caf": _check_caf,
+        "flv": _check_flv,
+        "mpegts": _check_mpegts,
+        "ac3": _check_ac3,
+        "eac3": _check_ac3,
+        "aac": check_adts,
+    }
+    if container in checks:
+        checks[container](source)
+    return promised_by_mp3(source, 0) if container == "mp3" else 0, 0
+
+
+def _offsets(source: bytes, name: str, size_at: Callable[[int], int]) -> list[int]:
+    """Return where chunks start, all of which must be there in full, and the end of the last.
+
+    Args:
+        source: The file.
+        name: Of a chunk, for messages.
+        size_at: Bytes of the chunk at an offset; 0 where none starts, or its size is not known.
+    """
+    offsets = [0]
+    while offsets[-1] < len(source) and (size_bytes := size_at(offsets[-1])):
+        refuse_if_short(len(source) - offsets[-1], size_bytes, f"bytes of the {name} at byte {offsets[-1]}")
+        offsets.append(offsets[-1] + size_bytes)
+    return offsets
+
+
+def _check_mp4(source: bytes) -> None:
+    """Check the boxes (ISO 14496-12, section 4.2); one of them may be an index, since one is read."""
+
+    def size_at(offset: int) -> int:
+        size_bytes = int.from_bytes(source[offset : offset + 4], "big")
+        if size_bytes == 1:
+            size_bytes = int.from_bytes(source[offset + 8 : offset + 16], "big")
+        return size_bytes if size_bytes >= 8 else 0  # 0: up to the end of the file.
+
+    if sum(source[offset + 4 : offset + 8] == b"moov" for offset in _offsets(source, "MP4 box", size_at)) > 1:
+        raise _several("MP4")
+
+
+def _check_asf(source: bytes) -> None:
+    """Check the objects (ASF specification, section 2.1)."""
+
+    def size_at(offset: int) -> int:
+        size_bytes = int.from_bytes(source[offset + 16 : offset + 24], "little")
+        return size_bytes if size_bytes >= 24 else 0  # Of a stream that was recorded as it was sent.
+
+    _offsets(source, "ASF object", size_at)
+
+
+def _check_flv(source: bytes) -> None:
+    """Every tag (Adobe FLV specification 10.1, annex E) must be there in full, and the file as long as it says."""
+    declared = re.search(rb"\x00\x08filesize\x00(.{8})", source[:4096], re.DOTALL)
+    if declared:
+        refuse_if_short(len(source), int(max(0.0, struct.unpack(">d", declared[1])[0])), "bytes")
+    offset = int.from_bytes(source[5:9], "big") + 4
+    while offset + 11 <= len(source):
+        size_bytes = 11 + int.from_bytes(source[offset + 1 : offset + 4], "big")
+        refuse_if_short(len(source) - offset, size_bytes, f"bytes of the FLV tag at byte {offset}")
+        after = source[offset + size_bytes : offset + size_bytes + 4]
+        if len(after) == 4 and int.from_bytes(after, "big") not in (0, size_bytes):
+            raise AudioError(f"damaged: the FLV tag at byte {offset} has another size before and after its data")
+        offset += size_bytes + 4
+    refuse_if_short(0, max(0, len(source) - offset), "bytes of its last FLV tag")
+
+
+def _check_ac3(source: bytes) -> None:
+    """Check the frames of AC-3 or E-AC-3 (ETSI TS 102 366, sections 4.3 and E.1.2)."""
+
+    def size_at(offset: int) -> int:
+        frame = source[offset : offset + 6]
+        if len(frame) < 6 or frame[:2] != b"\x0b\x77":
+            return 0
+        if frame[5] >> 3 > _AC3_LAST_VERSION:
+            return 2 * ((int.from_bytes(frame[2:4], "big") & 0x7FF) + 1)
+        rate, size = frame[4] >> 6, frame[4] & 63
+        if rate >= len(_AC3_RATES_HZ) or size // 2 >= len(_AC3_KBITS):
+            return 0
+        return 2 * (96_000 * _AC3_KBITS[size // 2] // _AC3_RATES_HZ[rate] + (rate == 1) * (size & 1))
+
+    end = _offsets(source, "AC-3 frame", size_at)[-1]
+    if source[end:].strip(b"\0"):
+        raise AudioError(f"damaged: byte {end} of {len(source)} should start an AC-3 frame, and does not")
+
+
+def _check_mpegts(source: bytes) -> None:
+    """Each packet of a transport stream (ISO 13818-1, section 2.4.3.2) must be there in full, after the one before."""
+    packet_bytes = 188
+    if source[:1] == source[packet_bytes : packet_bytes + 1] == b"\x47":
+        if len(source) % packet_bytes:
+            raise AudioError("ends in the middle of its last MPEG-TS packet")
+        if source[::packet_bytes].strip(b"\x47"):
+            raise AudioError("damaged: not all of its MPEG-TS packets start as one does")
+
+
+def _check_matroska(source: bytes) -> int:
+    """The segment of a Matroska or WebM file must be there in full, and its elements as their checksums say.
+
+    Returns how many blocks it has, of which a decoder passes over those whose headers are damaged.
     """
     header_bytes, start = _ebml_size(source, 4)
     segment = start + (header_bytes or 0)
     if header_bytes is None or source[segment : segment + 4] != b"\x18\x53\x80\x67":
-        return
+        return 0
+    blocks = 0
     segment_bytes, start = _ebml_size(source, segment + 4)
     if segment_bytes is not None:
         refuse_if_short(len(source) - start, segment_bytes, "bytes of the segment")
+    # Zeros may follow a segment of known size; of another they are what was never written.
+    while start < len(source) and (segment_bytes is None or source[start] or source[start:].strip(b"\0")):
+        # The leading zeros of an element's first byte are its ID's length, one less.
+        after_id = start + 9 - source[start].bit_length()
+        element, (element_bytes, data) = source[start:after_id], _ebml_size(source, after_id)
+        # Of what is sent as it is recorded, the size is not known.
+        known = _MATROSKA_MASTERS if element_bytes is None else _MATROSKA_MASTERS | _MATROSKA_PARTS
+        is_too_long = element in _MATROSKA_NUMBERS and (element_bytes or 0) > _MATROSKA_NUMBER_BYTES
+        if element not in known or is_too_long:
+            raise AudioError(f"damaged: byte {start} of {len(source)} should start a Matroska element, and does not")
+        end = data + (element_bytes or 0)
+        refuse_if_short(len(source) - data, element_bytes or 0, f"bytes of the Matroska element at byte {start}")
+        if element_bytes and source[data : data + 2] == b"\xbf\x84":  # CRC-32 (RFC 8794, 11.3.1), of what follows it.
+            stored = int.from_bytes(source[data + 2 : data + 6], "little")
+            if zlib.crc32(source[data + 6 : end]) != stored:
+                raise AudioError(f"damaged: the Matroska element at byte {start} has another checksum than it says")
+        blocks += element in _MATROSKA_BLOCKS
+        start = data if element in _MATROSKA_MASTERS else end
+    return blocks
 
 
 def _ebml_size(source: bytes, offset: int) -> tuple[int | None, int]:
@@ -128,12 +322,25 @@ def _ebml_size(source: bytes, offset: int) -> tuple[int | None, int]:
     return (None if value == mask else value), offset + length
 
 
+def _check_frames(frames: int, declared: list[str]) -> None:
+    """Of these containers libsndfile takes what follows the samples for samples, too."""
+    if declared:
+        refuse_if_short(frames, int(declared[-1]), "frames")
+        if frames > int(declared[-1]):
+            raise AudioError(f"damaged: {frames} frames are there, where its header declares {declared[-1]}")
+
+
 def _check_log(log: str) -> None:
     for declared, present in _LOG_LENGTH.findall(log):
         if int(declared) < _UNKNOWN_LENGTH_BYTES:
             refuse_if_short(int(present), int(declared), "bytes")
+    for declared, present in _LOG_W64.findall(log):
+        if int(present) >= int(declared) + _W64_ALIGNMENT_BYTES:  # libsndfile takes them for samples.
+            raise AudioError(f"damaged: it has {present} bytes, and declares {declared}")
     for present, declared in _LOG_DS64.findall(log):
         refuse_if_short(int(present), int(declared), "frames")
+    if "multi-segment file" in log:  # libsndfile takes all that follows the first block of a VOC for samples.
+        raise AudioError("damaged, or of several blocks of samples, of which decoders read one: store it as WAV")
     if "truncated file" in log:
         raise AudioError("ends in the middle: the header declares more samples than there are")
 
@@ -150,72 +357,109 @@ def _check_caf(source: bytes) -> None:
 
 
 def _check_ogg(source: bytes) -> None:
-    """The last page (RFC 3533, section 6) must be there in full and carry the end-of-stream flag."""
-    page = source.rfind(b"OggS")
-    header = source[page : page + 27]
-    segments = source[page + 27 : page + 27 + header[26]] if len(header) == 27 else b""
-    if len(header) < 27 or len(segments) < header[26] or page + 27 + len(segments) + sum(segments) > len(source):
-        raise AudioError("ends in the middle of its last Ogg page")
-    if not header[5] & 4:
+    """Every page (RFC 3533, section 6) must be as its checksum says and the next one; the last must end the stream.
+
+    Decoders skip a page that is damaged, and go on with the next.
+    """
+    offset = id3_end(source)
+    expected: dict[bytes, int] = {}
+    ended = False
+    while source[offset : offset + 4] == b"OggS":
+        header = source[offset : offset + 27]
+        segments = source[offset + 27 : offset + 27 + header[26]] if len(header) == 27 else b""
+        end = offset + 27 + len(segments) + sum(segments)
+        if len(header) < 27 or len(segments) < header[26] or end > len(source):
+            raise AudioError("ends in the middle of its last Ogg page")
+        stored, serial = header[22:26], header[14:18]
+        if _ogg_crc(header[:22] + bytes(4) + source[offset + 26 : end]) != int.from_bytes(stored, "little"):
+            raise AudioError(f"damaged: the Ogg page at byte {offset} has another checksum than it says")
+        if ended and header[5] & 2:  # Decoders stop before it.
+            raise _several("Ogg")
+        number = int.from_bytes(header[18:22], "little")
+        if expected.get(serial, number) != number:
+            raise AudioError(f"damaged: Ogg pages are missing or in another order before byte {offset}")
+        expected[serial] = (number + 1) & 0xFFFFFFFF
+        ended = bool(header[5] & 4)
+        offset = end
+    if b"OggS" in source[offset:]:
+        raise AudioError(f"damaged: byte {offset} of {len(source)} should start an Ogg page, and does not")
+    if not ended:
         raise AudioError("ends in the middle: its last Ogg page is not marked as the end of the stream")
 
 
-def _promised_by_mp3(source: bytes, frames: int) -> int:
-    """Walk over the MP3 frames: each whole, each after the other, and as many as a Xing or VBRI tag says."""
-    offset = start = _mp3_start(source)
-    declared = walked = 0
-    while offset + 4 <= len(source):
-        size_bytes = _mp3_frame_bytes(source, offset)
-        if size_bytes is None:
-            break
-        if walked == 0:
-            declared = _mp3_declared_frames(source[offset : offset + size_bytes])
-        offset += size_bytes
-        walked += 1
-    if not walked:
-        return 0  # Free format, or junk in front: nothing to go by.
-    rest = source[offset:].rstrip(b"\0")
-    is_tag = rest.startswith(_MP3_TRAILERS)
-    if offset > len(source) or (0 < len(rest) < 4 and not is_tag):
-        raise AudioError(f"ends in the middle of its MP3 frame {walked}")
-    if rest and not is_tag:
-        raise AudioError(f"damaged: byte {offset} of {len(source)} should start an MP3 frame, and does not")
-    # The tag sits in a frame of its own, which some writers count and some do not.
-    refuse_if_short(walked, declared, "MP3 frames")
-    samples = 1152 if source[start + 1] >> 3 & 3 == _MP3_VERSION_1 else 576
-    # A tag also tells how much of the first and last frames is padding: up to 4095 samples each way.
-    return max(frames, (walked - 8) * samples) if declared else (walked - 1) * samples
+# The bits of each byte, last first.
+_REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
-def _mp3_start(source: bytes) -> int:
-    offset = 0
-    while source[offset : offset + 3] == b"ID3" and offset + 10 <= len(source):
-        size = source[offset + 6 : offset + 10]  # Seven bits a byte (ID3v2.4, section 6.2).
-        offset += 10 + (size[0] << 21 | size[1] << 14 | size[2] << 7 | size[3])
-    while source[offset : offset + 1] == b"\0":
-        offset += 1
-    return offset
+def _ogg_crc(page: bytes) -> int:
+    """CRC-32 of a page: zlib's polynomial from the highest bit on, without its complement before and after."""
+    reflected = zlib.crc32(page.translate(_REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{reflected:032b}"[::-1], 2)
 
 
-def _mp3_frame_bytes(source: bytes, offset: int) -> int | None:
-    """Return the length of the layer III frame that starts at `offset`, or None where none starts."""
-    sync, second, third = source[offset], source[offset + 1], source[offset + 2]
-    version, layer = second >> 3 & 3, second >> 1 & 3
-    bit_rate, rate = third >> 4, third >> 2 & 3
-    if sync != 0xFF or second < 0xE0 or version == 1 or layer != 1 or bit_rate in (0, 15) or rate == 3:
-        return None
-    rate_hz = _MP3_RATES_HZ[version][rate]
-    padding = third >> 1 & 1
-    if version == _MP3_VERSION_1:
-        return 144_000 * _MP3_KBITS_FULL_RATE[bit_rate] // rate_hz + padding
-    return 72_000 * _MP3_KBITS_LOW_RATE[bit_rate] // rate_hz + padding
+@dataclass
+class FlacHeader:
+    """STREAMINFO and the first frame's rate (RFC 9639), and the samples decoded so far.
+
+    Decoders check the CRC of each frame and no more: not whether all of the frames were decoded, nor whether the
+    header is of these frames.
+
+    Attributes:
+        bits: Bits of a sample.
+        rate_hz: Rate of the first frame; 0 where it does not say.
+        md5: MD5 of all samples; zeros where the encoder did not know it.
+    """
+
+    bits: int
+    rate_hz: int
+    md5: bytes
+    _digest: "hashlib._Hash" = field(default_factory=lambda: hashlib.md5(usedforsecurity=False))
+
+    @classmethod
+    def of(cls, source: bytes) -> "FlacHeader":
+        """Read the header of a file that a decoder has opened."""
+        start = id3_end(source)
+        info = source[start + 8 : start + 42]
+        offset, is_last = start + 4, False
+        while not is_last and offset + 4 <= len(source):
+            is_last = bool(source[offset] & 0x80)
+            offset += 4 + int.from_bytes(source[offset + 1 : offset + 4], "big")
+        bits = ((int.from_bytes(info[10:14], "big") >> 4) & 31) + 1
+        return cls(bits, _flac_frame_rate_hz(source[offset : offset + 16]), info[18:])
+
+    def add(self, values: np.ndarray) -> None:
+        """Add decoded samples, int16 or int32 (T, C), whose highest bits are the samples' own."""
+        samples = values >> max(0, 8 * values.itemsize - self.bits)
+        sample_bytes = -(-self.bits // 8)
+        if sample_bytes == 3:
+            of_each = samples.astype("<i4").view(np.uint8).reshape(-1, 4)
+            self._digest.update(of_each[:, :3].tobytes())
+        else:
+            self._digest.update(samples.astype(f"<i{sample_bytes}").tobytes())
+
+    def check(self, rate_hz: int) -> None:
+        """Compare all samples that were added, and their rate, with what the file says.
+
+        Raises:
+            AudioError: They are others.
+        """
+        if self.rate_hz not in (0, rate_hz):
+            raise AudioError(f"damaged: the FLAC header says {rate_hz} Hz, its first frame {self.rate_hz} Hz")
+        if any(self.md5) and self.md5 != self._digest.digest():
+            raise AudioError("damaged: the samples have another MD5 than the FLAC header says")
 
 
-def _mp3_declared_frames(frame: bytes) -> int:
-    """Return the frame count of a Xing, Info or VBRI tag in the first frame; 0 where there is none."""
-    for tag, count_offset in ((b"Xing", 8), (b"Info", 8), (b"VBRI", 14)):
-        at = frame.find(tag, 4, 64)
-        count = frame[at + count_offset : at + count_offset + 4]
-        if at >= 0 and len(count) == 4 and (tag == b"VBRI" or frame[at + 7] & 1):
-            return int.from_bytes(count, "big")
-    return 0
+def _flac_frame_rate_hz(frame: bytes) -> int:
+    """Return the rate in the first bytes of a frame (RFC 9639, section 9.1); 0 where it says none, or is no frame."""
+    if len(frame) < 16 or int.from_bytes(frame[:2], "big") & 0xFFFE != 0xFFF8:
+        return 0
+    size_code, rate_code = frame[2] >> 4, frame[2] & 15
+    if rate_code < len(_FLAC_RATES_HZ):
+        return _FLAC_RATES_HZ[rate_code]
+    if rate_code not in _FLAC_CODED_RATES:
+        return 0
+    # After the frame's number, whose first byte says by its leading ones how many there are, and the block size.
+    ones = 8 - (frame[4] ^ 0xFF).bit_length()
+    at = 4 + max(1, ones) + {6: 1, 7: 2}.get(size_code, 0)
+    count, unit_hz = _FLAC_CODED_RATES[rate_code]
+    return int.from_bytes(frame[at : at + count], "big") * unit_hz

@@ -1,6 +1,6 @@
 """A model's input from samples; log-mel features bit for bit as WhisperFeatureExtractor's, without its padding.
 
-The reference pads the waveform with zeros to the whole context and transforms all of it. Every frame that sees only
+The reference pads the waveform with zeros to the full context and transforms all of it. Every frame that sees only
 padding has one known value, so only the real samples are transformed, and the rest is filled in.
 """
 
@@ -137,14 +137,14 @@ class LogMel(torch.nn.Module):
 
         Args:
             samples: int16 stored samples, shape (T,), T ≤ n_samples, on this module's device.
-            frames: Length to pad to, or None for the whole context.
+            frames: Length to pad to, or None for the full context.
 
         Returns:
             float32 of shape (mel bins, frames), in the reference's scale.
         """
         waveform = samples.to(torch.float32) / 32768.0
         # One window of zeros lets every frame that touches a real sample see what it sees in the reference; beyond
-        # the whole context the reference reflects, and so does this.
+        # the full context the reference reflects, and so does this.
         length = min(max(len(waveform) + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
         waveform = torch.nn.functional.pad(waveform, (0, length - len(waveform)))
         log_mel = self._log_mel(waveform)

@@ -41,3 +41,11 @@ class FrameCount:
         for layer in self.layers:
             lengths = (lengths + 2 * layer.padding - layer.kernel) // layer.stride + 1
         return np.maximum(lengths, 0)
+
+    @property
+    def least_samples(self) -> int:
+        """Samples of the shortest clip that gives an output."""
+        length = 1
+        for layer in reversed(self.layers):
+            length = max(1, (length - 1) * layer.stride + layer.kernel - 2 * layer.padding)
+        return length

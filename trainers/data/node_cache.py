@@ -2,24 +2,21 @@
 
 import fcntl
 import hashlib
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
+
+from trainers.storage.own_folder import own_temporary_folder
 
 # What no process has asked for in this time belongs to a run that has ended.
 UNUSED_S = 3 * 24 * 3600.0
 
 
 class NodeCache:
-    """The node's files of one prepared folder.
-
-    Attributes:
-        folder: Where they are; made with the first of them.
-    """
+    """The node's files of one prepared folder."""
 
     def __init__(self, url: str, key: str):
         """Makes nothing yet.
@@ -28,8 +25,16 @@ class NodeCache:
             url: The prepared folder's URL.
             key: Hash of the set.
         """
-        owner = hashlib.sha256(f"{url} {key}".encode()).hexdigest()[:16]
-        self.folder = Path(tempfile.gettempdir()) / f"rayscribe-shards-{os.getuid()}" / owner
+        self._name = hashlib.sha256(f"{url} {key}".encode()).hexdigest()[:16]
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where they are; made with the first of them.
+
+        Raises:
+            StorageError: the node's folder of all such files was made by another user.
+        """
+        return own_temporary_folder("shards") / self._name
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
         """The file `name`, made by `make` where the node has none; it is there only when it is complete.

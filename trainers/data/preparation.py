@@ -10,11 +10,10 @@ import json
 import logging
 import math
 import os
-import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
@@ -26,12 +25,12 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.secrets import resolve_secrets
-from trainers.config.storage_location import StorageOptions, is_url
+from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
-from trainers.data.sources import parquet_rows
-from trainers.data.sources.located_files import read_location
-from trainers.data.sources.opening import Source
+from trainers.data.sources.data_source import SourceSplit
+from trainers.data.sources.manifest import segment
+from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.data.text import normalize
 from trainers.distributed.console import Progress
 from trainers.errors import AudioError, DataError, StorageError
@@ -41,9 +40,9 @@ from trainers.storage import Storage, open_storage
 FORMAT_VERSION = 1
 ROWS_PER_SHARD = 256
 MOST_SHARDS_PER_BLOCK = 8
-STALE_FOLDER_S = 24 * 3600
-# Recordings of a bucket that are fetched at once, and held until it is their turn to be decoded.
-FETCHED_AHEAD = 16
+# A recording that differs from its manifest's duration by more than any rounding is a segment's, was cut short where
+# its format does not show it, or is another one.
+FROM_DECLARED_S = 1.0
 
 # What a data set with a column Audio(decode=False) looks like in Arrow; datasets reads its features from here.
 FEATURES = {
@@ -71,6 +70,7 @@ RESULT_SCHEMA = pa.schema(
         ("row", pa.int64()),
         ("duration_s", pa.float64()),
         ("text", pa.string()),
+        ("language", pa.string()),
         ("reason", pa.string()),
         ("stored_bytes", pa.int64()),
     ]
@@ -79,7 +79,7 @@ RESULT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What determines, beside the source, which bytes preparing writes."""
+    """What determines, besides the source, which bytes preparing writes."""
 
     do_lower_case: bool
     do_remove_punctuation: bool
@@ -106,38 +106,42 @@ class ShardTask:
     folder_url: str
     storage_options: StorageOptions
     options: PrepareOptions
+    reader: RecordingReader
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """Decodes and stores the rows of each shard in the block.
 
         Args:
-            block: Rows of `sources.Source.table` with a column `shard`.
+            block: Rows of a `SourceSplit` with a column `shard`.
 
         Returns:
             One row each, see RESULT_SCHEMA; `reason` says why a row was not stored.
         """
         pa.set_cpu_count(1)
         storage = open_storage(self.folder_url, self.storage_options)
-        rows = block.to_pylist()
-        with_recordings = zip(rows, self._recordings(rows), strict=True)
+        groups = [
+            group for _, of_shard in groupby(block.to_pylist(), key=_shard) for group in _by_recording(list(of_shard))
+        ]
+        with_recordings = zip(groups, self.reader.read([group[0] for group in groups]), strict=True)
         results = [
             result
-            for _, of_shard in groupby(with_recordings, key=lambda pair: pair[0]["shard"])
+            for _, of_shard in groupby(with_recordings, key=lambda pair: _shard(pair[0][0]))
             for result in self._write_shard(storage, of_shard)
         ]
         return pa.Table.from_pylist(results, schema=RESULT_SCHEMA)
 
     def _write_shard(
-        self, storage: Storage, with_recordings: Iterable[tuple[dict[str, Any], Callable[[], bytes]]]
+        self, storage: Storage, with_recordings: Iterable[tuple[list[Row], bytes | AudioError]]
     ) -> list[dict[str, Any]]:
+        made = [pair for rows, source in with_recordings for pair in self._clips(rows, source)]
         stored: list[dict[str, Any]] = []
         results: list[dict[str, Any]] = []
-        for row, fetch in with_recordings:
-            result = {"source_row": row["row"], "id": row["id"], "shard": row["shard"], "stored_bytes": 0}
-            try:
-                clip = self._clip(row, fetch())
-            except AudioError as error:
-                results.append({**result, "reason": str(error)})
+        # Clips of one recording were made together.
+        for row, clip in sorted(made, key=lambda pair: int(pair[0]["row"])):
+            result = {"source_row": row["row"], "stored_bytes": 0}
+            result |= {name: row[name] for name in ("id", "shard", "language")}
+            if isinstance(clip, AudioError):
+                results.append({**result, "reason": str(clip)})
                 continue
             results.append({**result, "row": len(stored), "duration_s": clip["duration_s"], "text": clip["text"]})
             stored.append(clip)
@@ -147,30 +151,25 @@ class ShardTask:
             results[0]["stored_bytes"] = len(data)
         return results
 
-    def _recordings(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[Callable[[], bytes]]:
-        """Of each row, what gives its recording, or raises; those of a bucket are fetched ahead, several at a time."""
-        with_bytes: Iterable[Mapping[str, Any]] = rows
-        if parquet_rows.FILE in rows[0]:
-            recordings = parquet_rows.read_recordings(rows)
-            with_bytes = ({**row, "audio_bytes": read} for row, read in zip(rows, recordings, strict=True))
-        with ThreadPoolExecutor(FETCHED_AHEAD, thread_name_prefix="recordings") as pool:
-            ahead: deque[Callable[[], bytes]] = deque()
-            for row in with_bytes:
-                ahead.append(self._recording(row, pool))
-                if len(ahead) > FETCHED_AHEAD:
-                    yield ahead.popleft()
-            yield from ahead
+    def _clips(
+        self, rows: Sequence[Row], source: bytes | AudioError
+    ) -> Iterator[tuple[Row, dict[str, Any] | AudioError]]:
+        """Of each row of one recording its clip, or why there is none."""
+        recording = source if isinstance(source, AudioError) else self._decoded(source, str(rows[0]["audio"]))
+        for row in rows:
+            try:
+                yield row, recording if isinstance(recording, AudioError) else self._clip(row, recording)
+            except AudioError as error:
+                yield row, error
 
-    def _recording(self, row: Mapping[str, Any], pool: Executor) -> Callable[[], bytes]:
-        source, location = row.get("audio_bytes"), str(row["audio"])
-        if isinstance(source, bytes):
-            return lambda: source
-        if is_url(location):
-            return pool.submit(_read_recording, location, self.storage_options).result
-        return partial(_read_recording, location, self.storage_options)
+    def _decoded(self, source: bytes, name: str) -> np.ndarray | AudioError:
+        try:
+            return decode(source, name=name, sampling_rate_hz=self.options.sampling_rate_hz)
+        except AudioError as error:
+            return error
 
-    def _clip(self, row: Mapping[str, Any], recording: bytes) -> dict[str, Any]:
-        samples = decode(recording, name=str(row["audio"]), sampling_rate_hz=self.options.sampling_rate_hz)
+    def _clip(self, row: Row, recording: np.ndarray) -> dict[str, Any]:
+        samples = _part_of(row, recording, self.options.sampling_rate_hz)
         return {
             "id": row["id"],
             "audio": {"bytes": encode_flac(samples, self.options.sampling_rate_hz), "path": None},
@@ -178,6 +177,33 @@ class ShardTask:
             "speaker": row["speaker"],
             "duration_s": len(samples) / self.options.sampling_rate_hz,
         }
+
+
+def _shard(row: Row) -> int:
+    return int(row["shard"])
+
+
+def _by_recording(rows: list[Row]) -> list[list[Row]]:
+    """Rows in groups of which the recording is decoded once: those of its segments, each other row by itself."""
+    groups: dict[str | int, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["row"] if row["offset_s"] is None else row["audio"], []).append(row)
+    return list(groups.values())
+
+
+def _part_of(row: Row, recording: np.ndarray, rate_hz: int) -> np.ndarray:
+    """The samples of a complete recording that a row means."""
+    if row["offset_s"] is not None:
+        return segment(recording, rate_hz, row["offset_s"], row["duration_s"])
+    declared_s, length_s = row["duration_s"], len(recording) / rate_hz
+    if declared_s and abs(length_s - declared_s) > FROM_DECLARED_S:
+        is_longer = length_s > declared_s
+        fix = "give segments an offset (0: from the beginning)" if is_longer else "fetch the recording again"
+        raise AudioError(
+            f"is {length_s:.2f} s long, where the manifest's duration is {declared_s:g} s: correct the duration, or "
+            f"{fix}"
+        )
+    return recording
 
 
 Runner = Callable[[list[pa.Table], ShardTask], Iterator[pa.Table]]
@@ -196,7 +222,7 @@ def run_on_ray(
     Args:
         blocks: Rows of the source.
         task: What to do with a block.
-        task_resources: Custom resources that each Ray task reserves beside its CPU.
+        task_resources: Custom resources that each Ray task reserves besides its CPU.
     """
     # Only here, so that the core runs on a machine without Ray.
     import ray.data  # noqa: PLC0415
@@ -222,14 +248,14 @@ def _with_secrets(task: ShardTask, block: pa.Table) -> pa.Table:
     return task(block)
 
 
-def prepared_key(source: Source, data: DataPart) -> str:
+def prepared_key(source: SourceSplit, data: DataPart) -> str:
     """Hash of everything that decides which bytes preparing a split writes: 32 hexadecimal digits."""
     options = PrepareOptions.of(data)
     return hashlib.sha256(json.dumps([source.fingerprint, options.hashed]).encode()).hexdigest()[:32]
 
 
 def prepare(
-    source: Source,
+    source: SourceSplit,
     data: DataPart,
     *,
     cache_url: str,
@@ -259,14 +285,19 @@ def prepare(
         log(f"prepare {source.split}: {source.note}")
     if found is None:
         folder = f"{key}-{uuid.uuid4().hex[:8]}"
-        task = ShardTask(cache.url(folder), storage_options, options)
+        task = ShardTask(cache.url(folder), storage_options, options, source.reader)
         try:
             results = _run(source, data, runner, task, log)
-        except BaseException:
-            cache.delete_tree(folder)
-            raise
-        finish(cache, folder, key, *_split_results(results))
-        _drop_stale(cache, key)
+            finish(cache, folder, key, *_split_results(results))
+        except BaseException as error:
+            found = find(cache, key, storage_options)
+            if found is None or found.url != cache.url(folder):
+                with suppress(StorageError):
+                    cache.delete_tree(folder)
+            # Another writer that was faster removes what all others have written.
+            if not isinstance(error, Exception) or found is None:
+                raise
+        _drop_unclaimed(cache, key)
         found = find(cache, key, storage_options)
         assert found is not None
     else:
@@ -276,14 +307,14 @@ def prepare(
 
 
 def blocks_of(table: pa.Table, rows_per_shard: int, shards_per_block: int = 1) -> list[pa.Table]:
-    """Cuts a table into blocks of whole shards; which rows form a shard depends on neither cluster nor blocks."""
+    """Cuts a table into blocks of complete shards; which rows form a shard depends on neither cluster nor blocks."""
     shards = np.arange(len(table), dtype=np.int64) // rows_per_shard
     numbered = table.append_column("shard", pa.array(shards))
     rows = rows_per_shard * shards_per_block
     return [numbered.slice(first, rows) for first in range(0, len(table), rows)]
 
 
-def _run(source: Source, data: DataPart, runner: Runner, task: ShardTask, log: Callable[[str], None]) -> pa.Table:
+def _run(source: SourceSplit, data: DataPart, runner: Runner, task: ShardTask, log: Callable[[str], None]) -> pa.Table:
     rows_per_shard = task.options.rows_per_shard
     # A task reads a group of a Parquet file from its first row on, so several shards of a large one are one task's.
     shards_per_block = min(MOST_SHARDS_PER_BLOCK, math.ceil(source.rows_at_once / rows_per_shard))
@@ -306,14 +337,15 @@ def _split_results(results: pa.Table) -> tuple[pa.Table, list[dict[str, str]], i
     bad = ordered.filter(ordered["reason"].is_valid())
     good = ordered.filter(ordered["reason"].is_null()) if len(bad) else ordered
     stored_bytes: int = pc.sum(ordered["stored_bytes"]).as_py()
+    languages = ["language"] if ordered["language"].null_count < len(ordered) else []
     return (
-        good.select(["id", "shard", "row", "duration_s", "text"]),
+        good.select(["id", "shard", "row", "duration_s", "text", *languages]),
         bad.select(["id", "reason"]).to_pylist(),
         stored_bytes,
     )
 
 
-def _check_bad(source: Source, data: DataPart, bad: int, rows: int, quarantine: list[dict[str, str]]) -> None:
+def _check_bad(source: SourceSplit, data: DataPart, bad: int, rows: int, quarantine: list[dict[str, str]]) -> None:
     if bad <= data.max_bad_fraction * rows and bad < rows:
         return
     worst = Counter(row["reason"] for row in quarantine).most_common(5)
@@ -326,22 +358,6 @@ def _check_bad(source: Source, data: DataPart, bad: int, rows: int, quarantine: 
     )
 
 
-def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
-    try:
-        return read_location(location, storage_options, one_of_many=True)
-    except FileNotFoundError:
-        raise AudioError("no such file") from None
-    except IsADirectoryError:
-        raise AudioError("is a folder, not a recording") from None
-    except PermissionError:
-        raise AudioError("permission denied") from None
-    except OSError as error:
-        # A transient error, such as a file server that restarts, is not a property of the recording.
-        raise StorageError(
-            f"{location}: cannot be read: {error.strerror or error}; prepare again when it can"
-        ) from error
-
-
 def _arrow_stream(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -349,12 +365,11 @@ def _arrow_stream(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _drop_stale(cache: Storage, key: str) -> None:
-    """Deletes folders of the same key that a killed writer left more than STALE_FOLDER_S ago."""
+def _drop_unclaimed(cache: Storage, key: str) -> None:
+    """Deletes what other writers of the same set left: killed ones, and slower ones, whose output nobody will read."""
     claimed = json.loads(cache.read_bytes(f"{key}.json"))["folder"]
-    for folder in cache.list_folders():
-        if not folder.startswith(f"{key}-") or folder == claimed:
-            continue
-        entries = cache.list_files(folder)
-        if not entries or max(entry.modified_s for entry in entries) < time.time() - STALE_FOLDER_S:
-            cache.delete_tree(folder)
+    for folder in cache.list_folders(start=f"{key}-"):
+        if folder != claimed:
+            # A slower one may be writing to it, and removes it at its end.
+            with suppress(StorageError):
+                cache.delete_tree(folder)

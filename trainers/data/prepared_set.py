@@ -1,21 +1,24 @@
 """A prepared set: a folder of Arrow shards that `datasets.load_from_disk` opens, and how clips are read from it.
 
-<cache>/<key>.json                  names the finished folder; made last, by exactly one writer
+<cache>/<key>.json                  names the finished folder and the SHA-256 of its files but the shards, whose
+                                    clips have FLAC's own checksums; made last, by exactly one writer
 <cache>/<key>-<writer>/
     state.json dataset_info.json    what datasets.load_from_disk asks for
     shard-00000.arrow …             Arrow streams: id, audio (16-bit FLAC, not decoded), text, speaker, duration_s
-    index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs
+    index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs; language, as the
+                                    manifest has it, where clips have one
     labels-<hash>.bin               label ids of one tokenizer, see `models.labels`; added by the first training
     quarantine.jsonl                rows that could not be decoded: id, reason
     summary.json                    counts; rows = prepared + quarantined
 """
 
+import hashlib
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,11 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions, is_url
-from trainers.data.audio import decode_flac
+from trainers.data.audio import SAMPLING_RATE_HZ, decode_flac
 from trainers.data.node_cache import NodeCache
 from trainers.data.shard_cache import ShardCache
-from trainers.errors import DataError, StorageError
-from trainers.storage import Storage, open_storage
+from trainers.errors import AudioError, DataError, StorageError
+from trainers.storage import Storage, open_storage, sha256_of
 from trainers.storage.json_files import to_jsonl
 
 OPEN_SHARDS = 256
@@ -68,11 +71,13 @@ class PreparedSet:
         url: Folder or s3:// URL.
         key: Hash of the manifest and of the preparing options.
         storage_options: How its storage is reached.
+        sha256: Of its files, by name; sets of an earlier version have none, and are not checked.
     """
 
     url: str
     key: str
     storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS
+    sha256: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
     def storage(self) -> Storage:
@@ -81,7 +86,7 @@ class PreparedSet:
 
     @cached_property
     def index(self) -> pa.Table:
-        """id, shard, row, duration_s and text of each stored clip, in the manifest's order.
+        """id, shard, row, duration_s, text and maybe language of each stored clip, in the manifest's order.
 
         Read once a node: what processes have in memory is one mapped file of the node.
         """
@@ -91,6 +96,7 @@ class PreparedSet:
     def _decompress_index(self, path: Path) -> None:
         local = path.with_suffix(".parquet")
         self.storage.download_file("index.parquet", local)
+        self._check("index.parquet", sha256_of(local))
         parquet = pq.ParquetFile(local)
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, parquet.schema_arrow) as writer:
             for batch in parquet.iter_batches(INDEX_ROWS_AT_ONCE):
@@ -98,10 +104,10 @@ class PreparedSet:
         local.unlink()
 
     def file(self, name: str, make: Callable[[Path], None]) -> Path:
-        """A file that follows from the set, on this node's disk; it is kept beside the index for other nodes and runs.
+        """A file that follows from the set, on this node's disk; it is kept next to the index for other nodes and runs.
 
         Args:
-            name: Its name, which says all that its content depends on beside the set.
+            name: Its name, which says all that its content depends on besides the set.
             make: Writes it where there is none.
         """
         if not is_url(self.url) and (path := Path(self.url) / name).exists():
@@ -125,26 +131,49 @@ class PreparedSet:
     @cached_property
     def summary(self) -> Summary:
         """Counts."""
-        return Summary(**json.loads(self.storage.read_bytes("summary.json")))
+        return Summary(**json.loads(self._read("summary.json")))
 
     @cached_property
     def quarantine(self) -> list[dict[str, str]]:
         """Rows that could not be decoded: id and reason."""
-        lines = self.storage.read_bytes("quarantine.jsonl").decode().splitlines()
-        return [json.loads(line) for line in lines]
+        # Bytes: of a text, splitlines also ends lines where JSON does not, such as at U+2028.
+        return [json.loads(line) for line in self._read("quarantine.jsonl").splitlines()]
+
+    def _read(self, name: str) -> bytes:
+        content = self.storage.read_bytes(name)
+        self._check(name, hashlib.sha256(content).hexdigest())
+        return content
+
+    def _check(self, name: str, sha256: str) -> None:
+        if self.sha256.get(name, sha256) != sha256:
+            raise self.damaged(name, "its SHA-256 is not the one that was stored when it was prepared")
+
+    def damaged(self, name: str, reason: object) -> DataError:
+        """The error that a file of the set is damaged, and what to do."""
+        return DataError(
+            f"{self.storage.url(name)}: this file of a prepared set is damaged or missing ({reason}); "
+            f"delete {self.url} and the .json of the same name next to it, and prepare again"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its URL; the index is read again in the other process."""
-        return PreparedSet, (self.url, self.key, self.storage_options)
+        return PreparedSet, (self.url, self.key, self.storage_options, self.sha256)
 
 
 def find(cache: Storage, key: str, storage_options: StorageOptions) -> PreparedSet | None:
-    """The finished set with this key, or None."""
+    """The finished set with this key, or None.
+
+    Raises:
+        DataError: the file that names it is damaged.
+    """
     pointer = f"{key}.json"
     if not cache.exists(pointer):
         return None
-    folder = json.loads(cache.read_bytes(pointer))["folder"]
-    return PreparedSet(cache.url(folder), key, storage_options)
+    try:
+        claim = json.loads(cache.read_bytes(pointer))
+        return PreparedSet(cache.url(claim["folder"]), key, storage_options, claim.get("sha256", {}))
+    except (ValueError, LookupError, AttributeError) as error:
+        raise DataError(f"{cache.url(pointer)}: the file is damaged; delete it, and prepare again") from error
 
 
 def finish(
@@ -176,12 +205,17 @@ def finish(
     }
     sink = io.BytesIO()
     pq.write_table(results, sink, compression="zstd")
-    storage.write_bytes("index.parquet", sink.getvalue())
-    storage.write_bytes("quarantine.jsonl", to_jsonl(quarantine, "quarantine.jsonl").encode())
-    storage.write_bytes("dataset_info.json", b"{}")
-    storage.write_bytes("state.json", json.dumps(state, indent=1).encode())
-    storage.write_bytes("summary.json", json.dumps(asdict(summary), indent=1).encode())
-    claim = json.dumps({"folder": folder, **asdict(summary)}, indent=1)
+    files = {
+        "index.parquet": sink.getvalue(),
+        "quarantine.jsonl": to_jsonl(quarantine, "quarantine.jsonl").encode(),
+        "dataset_info.json": b"{}",
+        "state.json": json.dumps(state, indent=1).encode(),
+        "summary.json": json.dumps(asdict(summary), indent=1).encode(),
+    }
+    for name, content in files.items():
+        storage.write_bytes(name, content)
+    sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    claim = json.dumps({"folder": folder, **asdict(summary), "sha256": sha256}, indent=1)
     if not cache.create_exclusive(f"{key}.json", claim.encode()):
         cache.delete_tree(folder)
 
@@ -200,6 +234,7 @@ class ClipReader:
         index = prepared.index
         self._shards = index["shard"].to_numpy()
         self._rows = index["row"].to_numpy()
+        self._samples = np.rint(index["duration_s"].to_numpy() * SAMPLING_RATE_HZ)
         # An evicted shard keeps its blocks on the disk while it is mapped, so no more are mapped than the bound holds.
         shard_bytes = max(1, prepared.summary.stored_bytes // max(1, len(set(self._shards.tolist()))))
         self._most_open = max(1, min(OPEN_SHARDS, cache_bytes // shard_bytes))
@@ -208,8 +243,15 @@ class ClipReader:
 
     def read(self, position: int) -> np.ndarray:
         """int16 samples of shape (T,) of the clip at this position of the index."""
-        clips = self._clips(int(self._shards[position]))
-        return decode_flac(clips[int(self._rows[position])].as_py())
+        shard = int(self._shards[position])
+        try:
+            samples = decode_flac(self._clips(shard)[int(self._rows[position])].as_py())
+        except (AudioError, LookupError, OSError, pa.ArrowException) as error:
+            raise self._prepared.damaged(shard_name(shard), error) from error
+        # FLAC's frames have checksums, its header has none.
+        if samples.shape != (self._samples[position],):
+            raise self._prepared.damaged(shard_name(shard), f"a clip of {self._samples[position]:g} samples has others")
+        return samples
 
     def prefetch(self, positions: np.ndarray) -> None:
         """Fetches in the background the shards that hold these positions, in their order."""
@@ -221,13 +263,9 @@ class ClipReader:
         if shard in self._open:
             self._open.move_to_end(shard)
             return self._open[shard]
-        try:
-            table = pa.ipc.open_stream(self._cache.open(shard_name(shard))).read_all()
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(
-                f"{self._prepared.storage.url(shard_name(shard))}: the prepared shard cannot be read ({error}); "
-                f"delete {self._prepared.url} and the .json of the same name beside it, and prepare again"
-            ) from error
+        table = pa.ipc.open_stream(self._cache.open(shard_name(shard))).read_all()
+        # Arrow reads beyond a buffer where an offset is wrong.
+        table["audio"].validate(full=True)
         self._open[shard] = table["audio"].combine_chunks().field("bytes")
         if len(self._open) > self._most_open:
             self._open.popitem(last=False)

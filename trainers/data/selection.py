@@ -29,12 +29,25 @@ class Bounds:
         frames: Outputs of a clip that it needs one of for each label token, and one more between equal ones. None:
             it does not.
         fastest: The greatest speed that clips are trained on at; they have the fewest outputs then.
+        least_samples: Shortest input, samples.
     """
 
     context_s: float
     label_tokens: int
     frames: FrameCount | None = None
     fastest: float = 1.0
+    least_samples: int = 1
+
+    def too_short(self, durations_s: FloatArray, speed: float = 1.0) -> BoolArray:
+        """Whether clips of these durations, seconds, are too short for the model; those not known (NaN) are not."""
+        samples = np.rint(np.nan_to_num(durations_s, nan=np.inf) * SAMPLING_RATE_HZ)
+        short: BoolArray = changed_lengths(samples, speed) < self.least_samples
+        return short
+
+    @property
+    def short_bound(self) -> str:
+        """What a clip is that is too short for the model."""
+        return f"shorter than {self.least_samples / SAMPLING_RATE_HZ:g} s (the model)"
 
     def label_room(self, durations_s: FloatArray) -> FloatArray:
         """Most label tokens of clips of these durations, seconds; of those that are not known (NaN), any number."""
@@ -85,10 +98,12 @@ def reasons_to_leave_out(
     longest_s = min(data.max_duration_s, bounds.context_s)
     bound = "data.max_duration_s" if data.max_duration_s <= bounds.context_s else "the model"
     short, long = durations_s < data.min_duration_s, durations_s > longest_s
-    silent = silent & ~short & ~long
-    wordy = (label_sizes > bounds.label_room(durations_s)) & ~short & ~long & ~silent
+    tiny = bounds.too_short(durations_s, bounds.fastest) & ~short
+    silent = silent & ~short & ~tiny & ~long
+    wordy = (label_sizes > bounds.label_room(durations_s)) & ~short & ~tiny & ~long & ~silent
     return [
         (f"shorter than data.min_duration_s {data.min_duration_s:g} s", short),
+        (bounds.short_bound, tiny),
         (f"longer than {longest_s:g} s ({bound})", long),
         ("empty transcript", silent),
         (bounds.label_bound, wordy),
@@ -122,7 +137,9 @@ def select_training(index: pa.Table, label_sizes: IntArray, data: DataPart, boun
 
 
 def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, bounds: Bounds, split: str) -> IntArray:
-    """The clips of an evaluation split that are scored: all, or with `data.too_long_eval: skip` those that fit.
+    """The clips of an evaluation split that are scored: all that the model can be given.
+
+    One that is too short for it has no hypothesis, and is left out; with `data.too_long_eval: skip` so are longer ones.
 
     Args:
         index: A prepared set's index.
@@ -141,15 +158,26 @@ def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, boun
     if data.too_long_eval == "refuse":
         refuse_long_clips(ids, durations_s, bounds.context_s, split)
         refuse_long_labels(ids, label_lengths, bounds.label_tokens, split)
-    rows = np.flatnonzero((durations_s <= bounds.context_s) & (label_lengths <= bounds.label_tokens))
+    short = bounds.too_short(durations_s)
+    rows = np.flatnonzero(~short & (durations_s <= bounds.context_s) & (label_lengths <= bounds.label_tokens))
     if not len(rows):
         raise DataError(
             f"{split}: none of {len(index)} clips fits into the model's {bounds.context_s:g} s and "
-            f"{bounds.label_tokens} label tokens; cut them into shorter utterances"
+            f"{bounds.label_tokens} label tokens, {int(short.sum())} are {bounds.short_bound}; cut the recordings into "
+            "utterances that do"
         )
     if not any(text.split() for text in index["text"].take(rows).to_pylist()):
         raise DataError(f"{split}: all {len(rows)} transcripts are empty, so that no WER exists; transcribe them")
     return rows
+
+
+def not_scored(index: pa.Table, scored: IntArray, bounds: Bounds) -> list[dict[str, str]]:
+    """Name and reason of the clips that `select_scored` left out."""
+    rows = np.setdiff1d(np.arange(len(index)), scored)
+    short = bounds.too_short(index["duration_s"].to_numpy()[rows])
+    reasons = np.where(short, bounds.short_bound, "longer than the model takes, or its transcript is")
+    ids = index["id"].take(rows).to_pylist()
+    return [{"id": name, "reason": str(reason)} for name, reason in zip(ids, reasons, strict=True)]
 
 
 def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: float, split: str) -> None:

@@ -32,11 +32,11 @@ class TextRules(Protocol):
     """
 
     @property
-    def do_lower_case(self) -> bool: ...  # noqa: D102
+    def do_lower_case(self) -> bool: ...
     @property
-    def do_remove_punctuation(self) -> bool: ...  # noqa: D102
+    def do_remove_punctuation(self) -> bool: ...
     @property
-    def chars_to_ignore(self) -> Sequence[str]: ...  # noqa: D102
+    def chars_to_ignore(self) -> Sequence[str]: ...
 
 
 def normalize(text: str, rules: TextRules) -> str:

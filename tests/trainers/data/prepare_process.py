@@ -12,7 +12,7 @@ import pyarrow as pa
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import ShardTask, prepare
-from trainers.data.sources.opening import open_sources
+from trainers.data.sources.known_sources import open_sources
 
 
 def main(manifest: str, cache_url: str, endpoint: str, stop: str) -> None:

@@ -1,168 +1,107 @@
-import io
-import os
-import subprocess
-import sys
+"""From rows to clips: which recordings are stored, and which are left out with a reason."""
+
+import json
+import shutil
 import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
-import datasets
 import numpy as np
-import pyarrow as pa
 import pytest
-import soundfile
 
-from tests.trainers.synthetic import RATE_HZ, speechlike, write_corpus, write_recording, write_rows
+from tests.trainers.data.preparing import DURATIONS_S, TEXTS, Cache, never
+from tests.trainers.synthetic import RATE_HZ, speechlike, write_recording, write_rows
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import decode
-from trainers.data.preparation import FETCHED_AHEAD, Runner, ShardTask, blocks_of, prepare, run_here
-from trainers.data.prepared_set import ClipReader, PreparedSet, shard_name
+from trainers.data.prepared_set import ClipReader, PreparedSet
+from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.located_files import read_location
-from trainers.data.sources.opening import open_sources
+from trainers.data.sources.recording_readers import FETCHED_AHEAD
 from trainers.errors import DataError
-from trainers.storage import Storage, open_storage
-
-ROOT = Path(__file__).parents[3]
-TEXTS = ["One, two!", "three", "četiri", "", "five"]
-DURATIONS_S = [0.5, 0.301, 1.0, 0.25, 0.7]
+from trainers.storage import open_storage
 
 
-@dataclass(frozen=True)
-class Cache:
-    """Where sets are prepared to: a folder, or a bucket."""
+class TestSegments:
+    """Rows that are parts of two recordings of 3 and 2 s, in no order."""
 
-    url: str
-    endpoint: str | None
+    SPANS = (("a", 1.0, 0.5), ("b", 0.0, 1.0), ("a", 0.0, 1.0), ("b", 1.2, None), ("a", 2.0, 1.1))
 
-    @property
-    def storage(self) -> Storage:
-        return open_storage(self.url, StorageOptions(self.endpoint))
+    @pytest.fixture
+    def segments(self, tmp_path: Path) -> Path:
+        for seed, (name, duration_s) in enumerate((("a", 3.0), ("b", 2.0))):
+            write_recording(tmp_path / f"{name}.wav", speechlike(duration_s, seed=seed))
+        rows = [
+            {"audio_filepath": f"{name}.wav", "text": str(row), "offset": offset_s or None, "duration": duration_s}
+            for row, (name, offset_s, duration_s) in enumerate(self.SPANS)
+        ]
+        path = tmp_path / "segments.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return path
 
-    def prepare(self, manifest: Path | str, runner: Runner = run_here, **options: Any) -> PreparedSet:
-        data = DataPart(train=str(manifest), validation="/nowhere.csv", **options)
-        (source,) = open_sources(data, storage_options=StorageOptions(self.endpoint), splits=("train",))
-        return prepare(
-            source,
-            data,
-            cache_url=self.url,
-            storage_options=StorageOptions(self.endpoint),
-            runner=runner,
-            log=lambda line: None,
-        )
+    def prepare(self, folder: Cache, manifest: Path, **options: Any) -> PreparedSet:
+        return folder.prepare(manifest, audio_column_name="audio_filepath", **options)
 
-    def start_process(self, manifest: Path, stop: str) -> "subprocess.Popen[str]":
-        arguments = [str(manifest), self.url, self.endpoint or "-", stop]
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.trainers.data.prepare_process", *arguments],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def test_each_row_is_its_part_of_a_recording_that_is_decoded_once(
+        self, folder: Cache, segments: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        decoded: list[str] = []
 
+        def counting(source: bytes, *, name: str, sampling_rate_hz: int) -> np.ndarray:
+            decoded.append(name)
+            return decode(source, name=name, sampling_rate_hz=sampling_rate_hz)
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Cache:
-    return Cache(str(tmp_path / "prepared sets"), None)
+        monkeypatch.setattr("trainers.data.preparation.decode", counting)
+        made = self.prepare(folder, segments)
+        assert [Path(name).stem for name in decoded] == ["a", "b"]
+        assert made.index["text"].to_pylist() == ["0", "1", "2", "3", "4"]
+        assert made.index["id"].to_pylist() == ["a.wav", "b.wav", "a.wav#2", "b.wav#2", "a.wav#3"]
+        complete = {"a": speechlike(3.0, seed=0), "b": speechlike(2.0, seed=1)}
+        reader = ClipReader(made, cache_bytes=1)
+        for row, (name, offset_s, duration_s) in enumerate(self.SPANS):
+            end = None if duration_s is None else round((offset_s + duration_s) * RATE_HZ)
+            assert np.array_equal(reader.read(row), complete[name][round(offset_s * RATE_HZ) : end])
 
+    def test_the_columns_are_those_of_csv_too(self, folder: Cache, segments: Path) -> None:
+        lines = ["audio_filepath,text,offset,duration"]
+        lines += [f"{name}.wav,{row},{span[0]},{span[1] or ''}" for row, (name, *span) in enumerate(self.SPANS)]
+        table = segments.with_name("segments.csv")
+        table.write_text("\n".join(lines))
+        durations_s = [self.prepare(folder, path).index["duration_s"].to_pylist() for path in (segments, table)]
+        assert durations_s[0] == durations_s[1] == [0.5, 1.0, 1.0, 0.8, 1.0]
 
-@pytest.fixture(params=["folder", "bucket"])
-def cache(request: pytest.FixtureRequest, folder: Cache) -> Cache:
-    if request.param == "folder":
-        return folder
-    bucket = request.getfixturevalue("s3_bucket")
-    return Cache(f"{bucket}/prepared", request.getfixturevalue("s3_endpoint"))
+    def test_one_beyond_the_end_and_an_empty_one_are_quarantined(self, folder: Cache, segments: Path) -> None:
+        text = segments.read_text().replace('"duration": 1.1', '"duration": 1.9').replace("0.5}", "0.0}")
+        segments.write_text(text)
+        reasons = [row["reason"] for row in self.prepare(folder, segments, max_bad_fraction=0.5).quarantine]
+        assert reasons == [
+            "the segment at 1 s has a duration of 0 s",
+            "is 3.00 s long, and ends before the segment of 2 to 3.9 s does",
+        ]
 
+    def test_a_recording_that_is_damaged_quarantines_each_of_its_segments(self, folder: Cache, segments: Path) -> None:
+        (segments.parent / "b.wav").write_bytes((segments.parent / "b.wav").read_bytes()[:40000])
+        made = self.prepare(folder, segments, max_bad_fraction=0.5)
+        assert made.index["id"].to_pylist() == ["a.wav", "a.wav#2", "a.wav#3"]
+        assert {row["reason"].partition(":")[0] for row in made.quarantine} == {"ends in the middle"}
 
-@pytest.fixture
-def manifest(tmp_path: Path) -> Path:
-    """Five recordings."""
-    return write_corpus(tmp_path, TEXTS, durations_s=DURATIONS_S)
+    def test_a_set_that_was_prepared_from_complete_recordings_is_not_theirs(self, segments: Path) -> None:
+        data = DataPart(train=str(segments), validation="/v.csv", audio_column_name="audio_filepath")
+        (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
+        assert source.fingerprint != source.former
 
-
-@pytest.fixture
-def long_manifest(manifest: Path) -> Path:
-    """600 rows of the same five recordings: three shards."""
-    rows = [(f"train/{row % 5:03d}.wav", TEXTS[row % 5]) for row in range(600)]
-    return write_rows(manifest.with_name("long.csv"), rows)
-
-
-def never(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-    raise AssertionError("prepared again")
-    yield
-
-
-class TestFolder:
-    def test_datasets_opens_it_with_encoded_clips(self, folder: Cache, manifest: Path) -> None:
-        loaded = datasets.load_from_disk(folder.prepare(manifest).url)
-        assert loaded.features["audio"] == datasets.Audio(sampling_rate=RATE_HZ, decode=False)
-        assert loaded["id"][:] == [f"train/{number:03d}.wav" for number in range(5)]
-        for number, row in enumerate(loaded):
-            info = soundfile.info(io.BytesIO(row["audio"]["bytes"]))
-            assert (info.format, info.subtype, info.samplerate, info.channels) == ("FLAC", "PCM_16", RATE_HZ, 1)
-            samples, _ = soundfile.read(io.BytesIO(row["audio"]["bytes"]), dtype="int16")
-            assert np.array_equal(samples, speechlike(DURATIONS_S[number], seed=number))
-            assert row["duration_s"] == len(samples) / RATE_HZ
-
-    def test_index_agrees_with_the_shards(self, cache: Cache, long_manifest: Path) -> None:
-        made = cache.prepare(long_manifest)
-        shards = {
-            shard: pa.ipc.open_stream(made.storage.read_bytes(shard_name(shard))).read_all() for shard in (0, 1, 2)
-        }
-        assert [len(table) for table in shards.values()] == [256, 256, 88]
-        assert len(made.index) == 600
-        for entry in made.index.to_pylist():
-            stored = shards[entry["shard"]].slice(entry["row"], 1).to_pylist()[0]
-            assert [stored[name] for name in ("id", "text", "duration_s")] == [
-                entry[name] for name in ("id", "text", "duration_s")
-            ]
-
-    def test_counts_add_up(self, cache: Cache, long_manifest: Path) -> None:
-        made = cache.prepare(long_manifest)
-        summary = made.summary
-        assert (summary.rows, summary.prepared, summary.quarantined) == (600, 600, 0)
-        assert summary.duration_s == pytest.approx(120 * sum(DURATIONS_S), abs=1e-2)
-        stored = [entry.size_bytes for entry in made.storage.list_files() if entry.key.startswith("shard-")]
-        assert (len(stored), sum(stored)) == (3, summary.stored_bytes)
-
-    def test_clips_are_read_back_by_their_place(self, cache: Cache, long_manifest: Path) -> None:
-        made = cache.prepare(long_manifest)
-        reader = ClipReader(made, cache_bytes=10**9)
-        reader.prefetch(np.arange(600))
-        for position in (0, 599, 256, 3, 511, 512):
-            number = position % 5
-            assert np.array_equal(reader.read(position), speechlike(DURATIONS_S[number], seed=number))
-
-    def test_text_is_normalized_as_asked(self, folder: Cache, manifest: Path) -> None:
-        made = folder.prepare(manifest, do_lower_case=True, do_remove_punctuation=True)
-        assert made.index["text"].to_pylist() == ["one two", "three", "četiri", "", "five"]
-
-    def test_other_rates_and_channels_become_mono_at_16_khz(self, folder: Cache, tmp_path: Path) -> None:
-        stereo = np.stack([speechlike(0.5)] * 2, axis=1)
-        write_recording(tmp_path / "a.wav", stereo, 48_000)
-        made = folder.prepare(write_rows(tmp_path / "m.csv", [("a.wav", "a")]))
-        samples = ClipReader(made, cache_bytes=1).read(0)
-        expected = decode((tmp_path / "a.wav").read_bytes(), name="a.wav")
-        assert len(samples) == len(expected) == round(8000 / 48_000 * RATE_HZ)
-        assert np.abs(samples / 32768 - expected).max() <= 0.5 / 32768 + 1e-7
-
-    def test_the_cut_into_shards_keeps_every_row(self) -> None:
-        blocks = blocks_of(pa.table({"row": range(10)}), 4)
-        assert [block["shard"].to_pylist() for block in blocks] == [[0] * 4, [1] * 4, [2] * 2]
-        assert pa.concat_tables(blocks)["row"].to_pylist() == list(range(10))
-
-    def test_results_may_come_in_any_order(self, folder: Cache, long_manifest: Path) -> None:
-        def backwards(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-            yield from run_here(blocks[::-1], task)
-
-        ids = folder.prepare(long_manifest, runner=backwards).index["id"].to_pylist()
-        assert ids[:2] == ["train/000.wav", "train/001.wav"]
-        assert ids[-1] == "train/004.wav#120"
+    def test_a_recording_of_another_length_than_declared_is_not_taken_for_a_segment_or_complete(
+        self, folder: Cache, segments: Path
+    ) -> None:
+        rows = ["audio_filepath,text,duration", "a.wav,rounded,2", "a.wav,exact,3", "a.wav,wrong,1", "a.wav,cut,9"]
+        segments.with_name("no_offset.csv").write_text("\n".join(rows))
+        made = self.prepare(folder, segments.with_name("no_offset.csv"), max_bad_fraction=0.5)
+        assert made.index["duration_s"].to_pylist() == [3.0, 3.0]
+        assert [row["reason"].partition(":")[0] for row in made.quarantine] == [
+            "is 3.00 s long, where the manifest's duration is 1 s",
+            "is 3.00 s long, where the manifest's duration is 9 s",
+        ]
 
 
 class TestRecordingsInABucket:
@@ -200,7 +139,7 @@ class TestRecordingsInABucket:
             together.wait(timeout=60)
             return read_location(*arguments, **options)
 
-        monkeypatch.setattr("trainers.data.preparation.read_location", meeting)
+        monkeypatch.setattr("trainers.data.sources.recording_readers.read_location", meeting)
         made = Cache(folder.url, s3_endpoint).prepare(bucket_manifest)
         reader = ClipReader(made, cache_bytes=1)
         for row in range(40):
@@ -215,44 +154,6 @@ class TestRecordingsInABucket:
         assert {row["reason"] for row in made.quarantine} == {"no such file"}
 
 
-class TestReuse:
-    def test_the_same_request_finds_the_same_set(self, cache: Cache, manifest: Path) -> None:
-        first = cache.prepare(manifest)
-        again = cache.prepare(manifest, runner=never)
-        assert (again.url, again.key) == (first.url, first.key)
-
-    @pytest.mark.parametrize(
-        "options", [{"do_lower_case": True}, {"do_remove_punctuation": True}, {"chars_to_ignore": ("o",)}]
-    )
-    def test_other_options_are_another_set(self, folder: Cache, manifest: Path, options: dict[str, Any]) -> None:
-        assert folder.prepare(manifest, **options).key != folder.prepare(manifest).key
-
-    def test_options_that_change_no_byte_are_the_same_set(self, folder: Cache, manifest: Path) -> None:
-        first = folder.prepare(manifest)
-        assert folder.prepare(manifest, runner=never, max_duration_s=5.0, min_duration_s=0.2).url == first.url
-
-    @pytest.mark.parametrize(("kind", "again"), [("content", False), ("metadata", True), ("manifest", False)])
-    def test_a_touched_recording_is_prepared_again_only_where_its_time_counts(
-        self, folder: Cache, manifest: Path, kind: str, again: bool
-    ) -> None:
-        first = folder.prepare(manifest, fingerprint=kind)
-        os.utime(manifest.parent / "train" / "001.wav", (1, 1))
-        assert (folder.prepare(manifest, fingerprint=kind).key != first.key) == again
-
-    def test_a_replaced_recording_is_prepared_again(self, folder: Cache, manifest: Path) -> None:
-        folder.prepare(manifest)
-        write_recording(manifest.parent / "train" / "001.wav", speechlike(0.9, seed=9))
-        samples = ClipReader(folder.prepare(manifest), cache_bytes=1).read(1)
-        assert np.array_equal(samples, speechlike(0.9, seed=9))
-
-    def test_another_transcript_is_another_set(self, folder: Cache, manifest: Path) -> None:
-        first = folder.prepare(manifest)
-        manifest.write_text(manifest.read_text().replace("three", "seven"))
-        again = folder.prepare(manifest)
-        assert again.key != first.key
-        assert again.index["text"][1].as_py() == "seven"
-
-
 class TestQuarantine:
     @pytest.fixture
     def bad_manifest(self, manifest: Path) -> Path:
@@ -261,21 +162,39 @@ class TestQuarantine:
         (here / "text.wav").write_text("this is no recording")
         (here / "folder.wav").mkdir()
         (here / "cut.wav").write_bytes((here / "train" / "002.wav").read_bytes()[:5000])
-        bad = [("empty.wav", ""), ("text.wav", ""), ("folder.wav", ""), ("cut.wav", ""), ("gone.wav", "")]
+        bad = [("empty.wav", ""), ("text.wav", ""), ("folder.wav", ""), ("cut.wav", ""), ("gone\u2028.wav", "")]
         return write_rows(here / "bad.csv", [("train/000.wav", "one"), *bad, ("train/001.wav", "two")])
 
     def test_each_bad_row_is_kept_with_its_reason(self, cache: Cache, bad_manifest: Path) -> None:
         made = cache.prepare(bad_manifest, max_bad_fraction=0.8)
         reasons = {row["id"]: row["reason"] for row in made.quarantine}
-        assert list(reasons) == ["empty.wav", "text.wav", "folder.wav", "cut.wav", "gone.wav"]
+        assert list(reasons) == ["empty.wav", "text.wav", "folder.wav", "cut.wav", "gone\u2028.wav"]
         assert "empty" in reasons["empty.wav"]
         assert "no header of an audio format" in reasons["text.wav"]
         assert "folder" in reasons["folder.wav"]
         assert "ends in the middle" in reasons["cut.wav"]
-        assert reasons["gone.wav"] == "no such file"
+        assert reasons["gone\u2028.wav"] == "no such file"
         assert made.index["id"].to_pylist() == ["train/000.wav", "train/001.wav"]
         assert (made.summary.rows, made.summary.prepared, made.summary.quarantined) == (7, 2, 5)
         assert np.array_equal(ClipReader(made, cache_bytes=10**9).read(1), speechlike(0.301, seed=1))
+
+    def test_a_path_that_can_name_no_file_is_a_bad_row_and_not_a_fault_of_the_disk(
+        self, folder: Cache, manifest: Path
+    ) -> None:
+        manifest.with_name("circle.wav").symlink_to("circle.wav")
+        paths = ["train/000.wav/x.wav", "circle.wav", f"{'x' * 300}.wav"]
+        rows = write_rows(manifest.with_name("bad.csv"), [("train/000.wav", "one"), *((path, "") for path in paths)])
+        made = folder.prepare(rows, max_bad_fraction=0.8)
+        assert [row["id"] for row in made.quarantine] == paths
+        assert all(row["reason"].startswith("no such file (") for row in made.quarantine)
+
+    def test_a_path_that_only_looks_like_one_that_is_there_is_told_from_it(self, folder: Cache, manifest: Path) -> None:
+        shutil.copy(manifest.parent / "train" / "000.wav", manifest.parent / "cafe\u0301.wav")
+        paths = ["caf\u00e9.wav", "train/001.wav "]
+        rows = write_rows(manifest.with_name("bad.csv"), [("train/000.wav", "one"), *((path, "") for path in paths)])
+        reasons = [row["reason"] for row in folder.prepare(rows, max_bad_fraction=0.8).quarantine]
+        assert "the same in Unicode's NFD" in reasons[0]
+        assert "the same without spaces around it" in reasons[1]
 
     @pytest.mark.parametrize("fraction", [0.05, 0.7])
     def test_too_many_stop_with_the_worst_reasons(self, folder: Cache, bad_manifest: Path, fraction: float) -> None:
@@ -296,62 +215,6 @@ class TestQuarantine:
         path = write_rows(tmp_path / "none.csv", [("gone.wav", "a")])
         with pytest.raises(DataError, match="1 of 1 recordings cannot be decoded"):
             folder.prepare(path, max_bad_fraction=1.0)
-
-
-class TestInterrupted:
-    def test_a_fault_in_the_middle_leaves_nothing(self, cache: Cache, long_manifest: Path) -> None:
-        def failing(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-            yield task(blocks[0])
-            raise RuntimeError("a node is gone")
-
-        with pytest.raises(RuntimeError, match="a node is gone"):
-            cache.prepare(long_manifest, runner=failing)
-        assert cache.storage.list_files() == []
-        assert cache.prepare(long_manifest).summary.prepared == 600
-
-    @pytest.mark.slow
-    def test_a_killed_process_never_looks_finished(self, cache: Cache, long_manifest: Path) -> None:
-        with cache.start_process(long_manifest, stop="1") as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "stopped\n"
-            process.kill()
-        keys = [entry.key for entry in cache.storage.list_files()]
-        assert sum(key.endswith(".arrow") for key in keys) == 2
-        assert not [key for key in keys if key.endswith(".json")]
-        made = cache.prepare(long_manifest)
-        assert made.summary.prepared == 600
-        assert made.url.rpartition("/")[2] not in {key.partition("/")[0] for key in keys}
-
-    @pytest.mark.slow
-    def test_two_at_once_give_one_set_and_both_succeed(self, cache: Cache, long_manifest: Path) -> None:
-        processes = [cache.start_process(long_manifest, stop="end") for _ in range(2)]
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "stopped\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        answers = {process.communicate(timeout=60)[0].strip() for process in processes}
-        assert [process.returncode for process in processes] == [0, 0]
-        assert len(answers) == 1
-        assert len(cache.storage.list_folders()) == 1
-        made = cache.prepare(long_manifest, runner=never)
-        assert {made.url} == answers
-        assert len(made.index) == made.summary.prepared == 600
-
-    def test_what_was_killed_long_ago_is_cleared_and_a_live_one_stays(self, folder: Cache, manifest: Path) -> None:
-        key = folder.prepare(manifest).key
-        root = Path(folder.url)
-        (root / f"{key}.json").unlink()
-        for name in ("dead", "live"):
-            (root / f"{key}-{name}").mkdir()
-            (root / f"{key}-{name}" / "shard-00000.arrow").write_bytes(b"")
-        long_ago = time.time() - 3 * 24 * 3600
-        os.utime(root / f"{key}-dead" / "shard-00000.arrow", (long_ago, long_ago))
-        folder.prepare(manifest)
-        assert not (root / f"{key}-dead").exists()
-        assert (root / f"{key}-live").exists()
 
 
 class TestOddAudio:

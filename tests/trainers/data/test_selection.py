@@ -7,7 +7,7 @@ import pytest
 
 from trainers.config.parts.data_part import DataPart
 from trainers.data.frame_count import Convolution, FrameCount
-from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
+from trainers.data.selection import Bounds, TrainingRows, not_scored, select_scored, select_training
 from trainers.errors import DataError
 
 
@@ -150,3 +150,19 @@ def test_clips_with_fewer_outputs_than_labels_are_left_out_and_said_why() -> Non
     ]
     room = Bounds(30.0, 100, every_tenth_s).label_room(np.array([np.nan, 30.0, 0.05]))
     assert room.tolist() == [np.inf, 100, 0]
+
+
+def test_what_is_too_short_for_the_model_is_left_out_with_a_reason() -> None:
+    index = index_of((1, "a"), (0.01, "b"), (0.015, "c"), (3.2, "d"))
+    bounds, lengths = Bounds(3.0, 10, least_samples=240), np.ones(4, np.int64)
+    rows = select_scored(index, lengths, data(too_long_eval="skip"), bounds, "test")
+    assert rows.tolist() == [0, 2]
+    assert not_scored(index, rows, bounds) == [
+        {"id": "clip-1", "reason": "shorter than 0.015 s (the model)"},
+        {"id": "clip-3", "reason": "longer than the model takes, or its transcript is"},
+    ]
+    # Faster, it is shorter.
+    faster = Bounds(3.0, 10, fastest=1.1, least_samples=240)
+    trained = select_training(index, lengths, data(min_duration_s=0.0, max_duration_s=9.0), faster)
+    assert trained.selection.rows.tolist() == [0]
+    assert [row["reason"] for row in trained.left_out][:2] == ["shorter than 0.015 s (the model)"] * 2

@@ -28,6 +28,6 @@ def generator_of(seed: int, epoch: int, stage: Stage, position: int = 0) -> np.r
         seed: The run's.
         epoch: Counted from 0.
         stage: What is drawn.
-        position: The utterance's position in the index; 0 for what is drawn of a whole epoch at once.
+        position: The utterance's position in the index; 0 for what is drawn of an epoch at once.
     """
     return np.random.default_rng([seed, epoch, position, stage])

@@ -36,9 +36,9 @@ def draw_masks(part: AugmentPart, duration_s: float, generator: np.random.Genera
     return Masks(duration_s, times_s, bands)
 
 
-def _stretch(generator: np.random.Generator, widest: float, whole: float) -> Stretch:
+def _stretch(generator: np.random.Generator, widest: float, length: float) -> Stretch:
     width = generator.uniform(0, widest)
-    start = generator.uniform(0, whole - width)
+    start = generator.uniform(0, length - width)
     return start, start + width
 
 

@@ -5,7 +5,7 @@ no word sequence in common, so a score on the test split says that the model lea
 
 The library is GPL-3 and comes with the optional extra `demo`. It is loaded only in a process of its own:
 its sound generator carries state from one utterance to the next that neither a seed nor a new start clears,
-so that only a fresh process that speaks the whole plan in order gives the same bytes every time.
+so that only a fresh process that speaks the complete plan in order gives the same bytes every time.
 """
 
 import csv
@@ -112,7 +112,7 @@ class DemoOptions:
         _check_range("pitch", self.min_pitch, self.max_pitch, 0, 99)
         held_out = self.validation_utterances + self.test_utterances
         sequences = sum(math.perm(len(WORDS), n) for n in range(self.min_words, self.max_words + 1))
-        # Each held-out utterance takes a word sequence for itself; training needs room beside them.
+        # Each held-out utterance takes a word sequence for itself; training needs some, too.
         if 2 * held_out > sequences:
             raise DataError(
                 f"validation_utterances + test_utterances is {held_out}, more than half of the {sequences} "
@@ -162,7 +162,7 @@ class DemoUtterance:
 def plan_corpus(options: DemoOptions) -> list[DemoUtterance]:
     """Decides every clip of the corpus; the same options give the same plan.
 
-    Word sequences of the test and validation splits occur once in the whole corpus; those of the training
+    Word sequences of the test and validation splits occur once in the corpus; those of the training
     split may repeat within it.
 
     Returns:
@@ -200,7 +200,7 @@ def corpus_key(options: DemoOptions) -> str:
 def make_demo_corpus(folder: Path, options: DemoOptions | None = None) -> dict[str, Path]:
     """Makes the corpus, or finds it made: `clips/*.wav` and one CSV manifest for each split.
 
-    The folder appears whole or not at all, so that several processes may ask for it at once: each makes its
+    The folder appears complete or not at all, so that several processes may ask for it at once: each makes its
     own copy, the first to finish is kept, and all get the same paths.
 
     Args:
@@ -265,7 +265,7 @@ def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.i
 
 
 def write_corpus(folder: Path, options: DemoOptions) -> None:
-    """Speaks the whole plan into a new folder, in this process; the options file comes last."""
+    """Speaks the complete plan into a new folder, in this process; the options file comes last."""
     (folder / "clips").mkdir(parents=True)
     plan = plan_corpus(options)
     rows: dict[str, list[tuple[str, str, str, str, float]]] = {split: [] for split in SPLITS}
@@ -319,6 +319,7 @@ def _is_finished(folder: Path, options: DemoOptions) -> bool:
 def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
     command = [
         sys.executable,
+        "-P",
         "-m",
         "trainers.data.sources.demo_corpus",
         str(folder.absolute()),

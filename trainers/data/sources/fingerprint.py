@@ -1,8 +1,10 @@
-"""What decides whether recordings are prepared again: their contents, their sizes and times, or the manifest alone."""
+"""What decides whether recordings are prepared again: their contents, or where they are, and what marks them there."""
 
 import hashlib
 import io
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,38 +17,49 @@ from trainers.config.storage_location import StorageOptions, is_url
 from trainers.errors import ConfigError
 from trainers.storage import Storage, open_storage
 
-Kind = Literal["auto", "content", "metadata", "manifest"]
+FingerprintKind = Literal["auto", "content", "metadata", "listing", "manifest"]
 # A request each: of more recordings, a part says whether they were replaced.
 MOST_ASKED_FOR = 10_000
-# Folder beside the prepared sets.
-MEMORY = "recordings"
+# Folder next to the prepared sets.
+FOLDER = "recordings"
 _PARALLEL_READS = 16
+# A thousand a request, at each start.
+MOST_LISTED = 200_000
+# Ray unpacks the same package into another folder in each of its sessions.
+_UNPACKED = re.compile(r"^/.*/working_dir_files/(?=_ray_pkg_)")
 
 
-def settled_kind(kind: Kind, manifest: str) -> Kind:
-    """What `auto` means for a manifest: `manifest` in a bucket, since asking it for each key is a choice."""
+def resolve_kind(kind: FingerprintKind, manifest: str) -> FingerprintKind:
+    """What `auto` means for a manifest: `listing` in a bucket, since asking it for each key is a choice."""
     if kind != "auto":
         return kind
-    return "manifest" if is_url(manifest) else "content"
+    return "listing" if is_url(manifest) else "content"
 
 
-def marks_of(
-    kind: Kind, paths: Sequence[str], manifest: str, storage_options: StorageOptions, memory: Storage | None
+def fingerprint_recordings(
+    kind: FingerprintKind,
+    paths: Sequence[str],
+    manifest: str,
+    storage_options: StorageOptions,
+    fingerprint_cache: Storage | None,
 ) -> list[Any]:
     """What of each recording is in the fingerprint; None for one that is not there or not asked for.
 
     Args:
-        kind: `content`: its SHA-256; `metadata`: its size and time of change; `manifest`: nothing.
+        kind: `content`: its SHA-256; `metadata`: its size and time of change; `listing`: of one in a bucket its size
+            and ETag; `manifest`: nothing.
         paths: Path or URL of each recording.
         manifest: Path or URL of the manifest.
         storage_options: How s3:// is reached.
-        memory: Where contents are remembered by size and time, so that they are read once. None: not.
+        fingerprint_cache: Where hashes of contents are kept by size and time, so that they are read once. None: not.
 
     Raises:
         ConfigError: contents of recordings in a bucket are asked for.
     """
     if kind == "manifest":
         return []
+    if kind == "listing":
+        return _listed(paths, storage_options)
     if kind == "metadata":
         return file_stats(paths, manifest, storage_options)
     if is_url(manifest):
@@ -54,7 +67,26 @@ def marks_of(
             f"data.fingerprint is content, and {manifest} is in a bucket, of which every recording would be read to "
             "know whether it has changed: set it to metadata or manifest"
         )
-    return _contents(list(paths), manifest, memory)
+    contents = _contents([path for path in paths if not is_url(path)], manifest, fingerprint_cache)
+    listed = _listed(paths, storage_options)
+    return [contents.get(path, each) for path, each in zip(paths, listed, strict=True)]
+
+
+def hash_of(*parts: object) -> str:
+    """Hash of bytes, and of values as JSON."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else json.dumps(part, default=str).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def hash_of_places(paths: Sequence[str], fingerprints: Sequence[Any]) -> str:
+    """Hash of where the recordings of a manifest are, and of the fingerprint of each."""
+    digest = hashlib.sha256()
+    for path, each in zip(paths, fingerprints or [None] * len(paths), strict=True):
+        digest.update(json.dumps([_UNPACKED.sub("", path), each]).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def file_stats(paths: Sequence[str], manifest: str, storage_options: StorageOptions) -> list[tuple[int, float] | None]:
@@ -83,28 +115,47 @@ def file_stats(paths: Sequence[str], manifest: str, storage_options: StorageOpti
     return [found[path] for path in paths]
 
 
-def remember(cache: Storage, key: str, marks: Mapping[str, str]) -> None:
-    """Keeps the marks of a prepared set's recordings, so that a later start can say which of them have changed."""
-    if not marks or cache.exists(_marks_key(key)):
+def store_fingerprints(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> None:
+    """Stores those of a prepared set's recordings, so that a later start can say which of them have changed."""
+    if not fingerprints or cache.exists(name := _stored_name(key)):
         return
-    table = pa.table({"audio": list(marks), "mark": list(marks.values())})
-    cache.write_bytes(_marks_key(key), _parquet(table))
+    cache.write_bytes(name, _parquet(pa.table({"audio": list(fingerprints), "mark": list(fingerprints.values())})))
 
 
-def changed_since(cache: Storage, key: str, marks: Mapping[str, str]) -> list[str]:
-    """Recordings that have other marks than those of a prepared set; none where its marks were not kept."""
-    if not cache.exists(_marks_key(key)):
+def changed_since(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> list[str]:
+    """Recordings that have other fingerprints than those of a prepared set; none where those were not stored."""
+    if not cache.exists(name := _stored_name(key)):
         return []
-    table = pq.read_table(io.BytesIO(cache.read_bytes(_marks_key(key))))
+    table = pq.read_table(io.BytesIO(cache.read_bytes(name)))
     known = dict(zip(table["audio"].to_pylist(), table["mark"].to_pylist(), strict=True))
-    return [path for path, mark in marks.items() if known.get(path, mark) != mark]
+    return [path for path, each in fingerprints.items() if known.get(path, each) != each]
 
 
-def _contents(paths: list[str], manifest: str, memory: Storage | None) -> list[str | None]:
-    name = f"{MEMORY}/contents-{hashlib.sha256(manifest.encode()).hexdigest()[:32]}.parquet"
+def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple[int, str] | None]:
+    """Size and ETag of each recording in a bucket, from one listing of each bucket.
+
+    None for what is not there, for files, where listing is not allowed, and for all of more than MOST_LISTED.
+    """
+    keys: dict[str, dict[str, str]] = {}
+    for path in dict.fromkeys(paths):
+        bucket, _, key = path.removeprefix("s3://").partition("/")
+        if is_url(path) and _is_key(key):
+            keys.setdefault(f"s3://{bucket}", {})[path] = key
+    found: dict[str, tuple[int, str]] = {}
+    if sum(map(len, keys.values())) <= MOST_LISTED:
+        for bucket, of_bucket in keys.items():
+            entries = open_storage(bucket, storage_options).list_some(set(of_bucket.values())) or {}
+            for path, key in of_bucket.items():
+                if (entry := entries.get(key)) is not None:
+                    found[path] = entry.size_bytes, entry.etag
+    return [found.get(path) for path in paths]
+
+
+def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None) -> dict[str, str | None]:
+    name = f"{FOLDER}/contents-{hashlib.sha256(manifest.encode()).hexdigest()[:32]}.parquet"
     known: dict[tuple[str, int, int], str] = {}
-    if memory is not None and memory.exists(name):
-        table = pq.read_table(io.BytesIO(memory.read_bytes(name)))
+    if fingerprint_cache is not None and fingerprint_cache.exists(name):
+        table = pq.read_table(io.BytesIO(fingerprint_cache.read_bytes(name)))
         columns = (table[column].to_pylist() for column in ("audio", "size_bytes", "modified_ns", "sha256"))
         known = {(path, size, modified): digest for path, size, modified, digest in zip(*columns, strict=True)}
     read: dict[tuple[str, int, int], str] = {}
@@ -121,7 +172,7 @@ def _contents(paths: list[str], manifest: str, memory: Storage | None) -> list[s
 
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         digests = dict(zip(names := list(dict.fromkeys(paths)), pool.map(digest_of, names), strict=True))
-    if memory is not None and read.keys() - known.keys():
+    if fingerprint_cache is not None and read.keys() - known.keys():
         stamps = list(read)
         table = pa.table(
             {
@@ -131,8 +182,8 @@ def _contents(paths: list[str], manifest: str, memory: Storage | None) -> list[s
                 "sha256": [read[stamp] for stamp in stamps],
             }
         )
-        memory.write_bytes(name, _parquet(table))
-    return [digests[path] for path in paths]
+        fingerprint_cache.write_bytes(name, _parquet(table))
+    return digests
 
 
 def _sha256(path: str) -> str:
@@ -143,13 +194,17 @@ def _sha256(path: str) -> str:
 def _asked_for(paths: Sequence[str], below: str) -> dict[str, str]:
     """Keys of the recordings that a bucket is asked for, each by itself: all, or evenly spread ones of very many."""
     keys = {path: path.removeprefix(below) for path in paths if path.startswith(below)}
-    valid = [path for path, key in keys.items() if not {"", ".", ".."} & set(key.split("/"))]
+    valid = [path for path, key in keys.items() if _is_key(key)]
     step = max(1, math.ceil(len(valid) / MOST_ASKED_FOR))
     return {path: keys[path] for path in valid[::step]}
 
 
-def _marks_key(key: str) -> str:
-    return f"{MEMORY}/{key}.parquet"
+def _is_key(key: str) -> bool:
+    return not {"", ".", ".."} & set(key.split("/"))
+
+
+def _stored_name(key: str) -> str:
+    return f"{FOLDER}/{key}.parquet"
 
 
 def _parquet(table: pa.Table) -> bytes:

@@ -3,37 +3,42 @@
 import csv
 import difflib
 import io
-import json
 import math
 import posixpath
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.errors import DataError
+from trainers.config.strict_loading import load_json
+from trainers.data.sources.data_source import ROW_SCHEMA
+from trainers.errors import AudioError, DataError
 
-SCHEMA = pa.schema(
-    [
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("audio", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("speaker", pa.string()),
-        pa.field("duration_s", pa.float64()),
-        pa.field("language", pa.string()),
-    ]
-)
+# Columns that are read where they exist.
+_OPTIONAL = ("id", "speaker", "duration", "language", "offset")
 
 _CHUNK_ROWS = 65_536
 _MAX_NAMED = 5
 # A name that no column has.
 _NO_COLUMN = "\0"
+
+# Columns that say in another way which part of a recording is meant: left unread, each row would be all of it.
+_GAP = r"[\s_.()\[\]-]*"
+_OF = f"((audio|clip|file|recording|seg|segment|speech|t|time|timestamp|utt|utterance|wav){_GAP})?"
+_UNIT = f"({_GAP}(s|ms|secs?|seconds?|millis|milliseconds?|samples?|frames?))?{_GAP}"
+_BOUNDS = "offset|onset|start|begin|stop|end|[tx]min|[tx]max"
+_CHANNEL = re.compile(rf"{_OF}channel({_GAP}(selector|id|index|number))?", re.IGNORECASE)
+_BOUND = re.compile(rf"{_OF}({_BOUNDS})({_GAP}(times?|timestamp))?{_UNIT}", re.IGNORECASE)
+_LENGTH = re.compile(rf"{_OF}(dur|duration|length|len){_UNIT}", re.IGNORECASE)
+# Offset and duration are rounded, each by itself.
+_SEGMENT_SLACK_S = 0.25
 
 # What Hugging Face, NeMo, Common Voice, SpeechBrain and DeepSpeech call the two columns that must be there.
 _USUAL_NAMES = {
@@ -51,12 +56,19 @@ def read_manifest(
     *,
     audio_column_name: str = "path",
     text_column_name: str | None = "text",
+    use_languages: bool = True,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> pa.Table:
     """Read a manifest, checking every row.
 
     CSV is RFC 4180 (quotes doubled inside quotes). TSV knows no quotes: a transcript may start with one. JSON
     is one object a line. Text is UTF-8, with or without a byte order mark. Besides audio and transcript, the
-    columns `id`, `speaker`, `duration` (seconds) and `language` are taken where they exist, and no others.
+    columns `id`, `speaker`, `duration` (seconds), `language` and `offset` (seconds) are taken where they exist, and no
+    others; those that say in another way which part of a recording is meant are refused. Names are told apart by case:
+    a `Language` is refused, too, and of a `Speaker` there is a warning.
+
+    Where a row has an `offset`, rows are segments, as in NeMo: `duration` seconds from `offset` on, which is 0 where it
+    is left out; without a duration, all from there.
 
     Args:
         location: The manifest's path or URL: its extension (.csv, .tsv, .jsonl, .json) says what it is, and
@@ -64,26 +76,25 @@ def read_manifest(
         content: The manifest's bytes.
         audio_column_name: The column of audio paths or URLs.
         text_column_name: The column of transcripts; empty ones are kept. None: the recordings have none.
+        use_languages: Whether the languages of clips are used.
+        warn: Called with a line for each column that is not read and has the name of one that is, in another case.
 
     Returns:
-        A table of SCHEMA, in the order of the manifest: `row` counts from 0; `id` is the column `id`, or else
-        the audio path as written, with #2, #3 added when it comes again; `audio` is an absolute path or URL.
+        A table of ROW_SCHEMA, in the order of the manifest: `row` counts from 0; `id` is the column `id`, or else
+        the audio path as written, with #2, #3 added when it comes again; `audio` is an absolute path or URL;
+        `offset_s` is null where the rows are complete recordings.
 
     Raises:
         DataError: The manifest cannot be used; the text names the line and the fix.
     """
     text = _decode(location, content)
-    wanted = [audio_column_name, text_column_name or _NO_COLUMN, "id", "speaker", "duration", "language"]
-    suffix = posixpath.splitext(location)[1].lower()
-    if suffix in (".csv", ".tsv"):
-        columns, rows = _delimited_rows(location, text, "," if suffix == ".csv" else "\t", wanted)
-    elif suffix in (".jsonl", ".json"):
-        columns, rows = _json_rows(location, text, wanted)
-    else:
-        raise DataError(f"{location}: the extension {suffix!r} is not a manifest's: name it .csv, .tsv or .jsonl")
+    wanted = [audio_column_name, text_column_name or _NO_COLUMN, *_OPTIONAL]
+    columns, rows = _rows(location, text, wanted)
     _require_column(location, columns, audio_column_name, "data.audio_column_name")
     if text_column_name is not None:
         _require_column(location, columns, text_column_name, "data.text_column_name")
+    _refuse_unread(location, columns, (audio_column_name, text_column_name))
+    _tell_misspelled(location, columns, wanted, warn, use_languages=use_languages)
     chunks = []
     while chunk := list(islice(rows, _CHUNK_ROWS)):
         chunks.append(_chunk_table(location, chunk, audio_column_name, "id" in columns))
@@ -92,17 +103,103 @@ def read_manifest(
     table = pa.concat_tables(chunks)
     ids = _checked_ids(location, table["id"]) if "id" in columns else _ids_of_paths(table["id"])
     row = pa.array(range(len(table)), pa.int64())
-    return table.set_column(0, "id", ids).add_column(0, "row", row).cast(SCHEMA)
+    if table["offset_s"].null_count < len(table):
+        table = table.set_column(table.num_columns - 1, "offset_s", pc.fill_null(table["offset_s"], 0.0))
+    return table.set_column(0, "id", ids).add_column(0, "row", row).cast(ROW_SCHEMA)
+
+
+def segment(samples: np.ndarray, rate_hz: int, offset_s: float, duration_s: float | None) -> np.ndarray:
+    """The samples of a segment.
+
+    Args:
+        samples: Samples (T,) of a complete recording.
+        rate_hz: Their rate.
+        offset_s: Where it begins.
+        duration_s: How long it is; None: to the end.
+
+    Returns:
+        Samples (S,), S > 0. Segments that follow each other share no sample and miss none.
+
+    Raises:
+        AudioError: the recording ends before the segment does, or the segment is empty.
+    """
+    length_s = len(samples) / rate_hz
+    end_s = length_s if duration_s is None else offset_s + duration_s
+    if end_s > length_s + _SEGMENT_SLACK_S or offset_s >= length_s:
+        raise AudioError(f"is {length_s:.2f} s long, and ends before the segment of {offset_s:g} to {end_s:g} s does")
+    part = samples[round(offset_s * rate_hz) : round(end_s * rate_hz)]
+    if not len(part):
+        raise AudioError(f"the segment at {offset_s:g} s has a duration of {duration_s or 0:g} s")
+    return part
+
+
+def _refuse_unread(location: str, columns: Collection[str], read: Collection[str | None]) -> None:
+    of_segments = [_BOUND, _LENGTH] if "offset" in columns and "duration" not in columns else [_BOUND]
+    for name in dict.fromkeys(columns):
+        if name in ("offset", *read):
+            continue
+        if _CHANNEL.fullmatch(name.strip()):
+            fix = "store each channel as a recording of its own"
+        elif any(pattern.fullmatch(name.strip()) for pattern in of_segments):
+            fix = "give segments as 'offset' and 'duration', in seconds"
+        else:
+            continue
+        raise DataError(
+            f"{location}: the column {name!r} says which part of a recording is meant, and is not read: {fix}, "
+            "and take the column out"
+        )
+
+
+def _tell_misspelled(
+    location: str,
+    columns: Collection[str],
+    wanted: Sequence[str],
+    warn: Callable[[str], None],
+    *,
+    use_languages: bool,
+) -> None:
+    """Tells of columns that have the name of one that is read, but for case and spaces.
+
+    Raises:
+        DataError: the clips' languages would be lost, which decide what is trained.
+    """
+    by_folded = {name.casefold(): name for name in wanted}
+    for name in dict.fromkeys(columns):
+        meant = by_folded.get(name.strip().casefold())
+        if meant is None or name in wanted:
+            continue
+        text = f"{location}: the column {name!r} is not read"
+        if meant in columns:
+            warn(f"{text}: {meant!r} is")
+        elif meant == "language" and use_languages:
+            raise DataError(
+                f"{text}: rename it to 'language', or leave it out with --set data.use_language_column=false"
+            )
+        else:
+            warn(f"{text}: rename it to {meant!r}")
 
 
 def _decode(location: str, content: bytes) -> str:
     try:
-        return content.decode("utf-8-sig")
+        text, wrong = content.decode("utf-8-sig"), content.find(b"\0")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{location}: byte {error.start} (line {line}) is not UTF-8: save the manifest as UTF-8"
-        ) from None
+        wrong = error.start
+    if wrong < 0:
+        return text
+    line = content.count(b"\n", 0, wrong) + 1
+    # UTF-16 without a mark and blocks that a disk has lost have zeros, which are UTF-8.
+    what = "is not UTF-8" if content[wrong] else "is zero, which no text has"
+    raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save the manifest as UTF-8")
+
+
+def _rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[_Row]]:
+    """Return the names of all columns, and the rows."""
+    suffix = posixpath.splitext(location)[1].lower()
+    if suffix in (".csv", ".tsv"):
+        return _delimited_rows(location, text, "," if suffix == ".csv" else "\t", wanted)
+    if suffix in (".jsonl", ".json"):
+        return _json_rows(location, text, wanted)
+    raise DataError(f"{location}: the extension {suffix!r} is not a manifest's: name it .csv, .tsv or .jsonl")
 
 
 def _delimited_rows(
@@ -115,7 +212,7 @@ def _delimited_rows(
     else:
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = [name.strip() for name in next(filter(None, reader), [])]
     except csv.Error as error:
         raise DataError(f"{location}: line 1: {error}: quote the column names as CSV asks") from None
     repeated = [name for name in wanted if header.count(name) > 1]
@@ -147,27 +244,36 @@ def _wrong_width(location: str, line: int, fields: int, width: int, delimiter: s
 
 def _json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[_Row]]:
     """Return every key that occurs, and the rows."""
-    keys: set[str] = set()
+    keys: dict[str, None] = {}
     rows: list[_Row] = []
     must_be_text = set(wanted[:2])
     for line, record_text in enumerate(text.split("\n"), start=1):
         if not record_text.strip():
             continue
         try:
-            record = json.loads(record_text)
-        except (ValueError, RecursionError) as error:
+            record = load_json(record_text)
+        except ValueError as error:
             raise DataError(f"{location}: line {line} is not JSON ({error}): write one object a line") from None
         if not isinstance(record, dict):
             raise DataError(f"{location}: line {line} is not a JSON object: write one object a line, no list")
-        keys.update(record)
+        keys |= dict.fromkeys(record)
         values = []
         for name in wanted:
             value = record.get(name)
             if not isinstance(value, str):
                 value = _text_of_json(location, line, name, value, name in must_be_text)
             values.append(value)
+        # Only escapes give characters that UTF-8 has not, and zeros.
+        if "\\u" in record_text and not _is_text("".join(values)):
+            name, value = next(pair for pair in zip(wanted, values, strict=True) if not _is_text(pair[1]))
+            raise DataError(f"{location}: line {line}: {name!r} is {value!r}, which is no text: correct it")
         rows.append((line, tuple(values)))
     return keys, iter(rows)
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string has no zero and no half of a surrogate pair, which neither a file nor a table stores."""
+    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _text_of_json(location: str, line: int, name: str, value: Any, must_be_text: bool) -> str:
@@ -183,16 +289,19 @@ def _require_column(location: str, columns: Collection[str], name: str, field: s
         return
     if not columns:
         raise DataError(f"{location}: no rows: the file is empty; add a header and one line for each recording")
-    usual = [other for other in _USUAL_NAMES[field] if other in columns]
-    nearest = usual or difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
-    fix = f"to {nearest[0]!r}" if nearest else "to the one that it should be"
-    raise DataError(f"{location}: no column {name!r} among {', '.join(sorted(columns))}: set {field} {fix}")
+    usual = {usual: position for position, usual in enumerate((name.casefold(), *_USUAL_NAMES[field]))}
+    known = sorted((other for other in columns if other.casefold() in usual), key=lambda other: usual[other.casefold()])
+    nearest = known or difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
+    fix = f"set {field} to {nearest[0]!r}" if nearest else f"set {field} to the one that it should be"
+    if len(columns) == 1 and re.search(r"[,;|\t]", next(iter(columns))):
+        fix = "separate columns by commas in .csv, by tabs in .tsv"
+    raise DataError(f"{location}: no column {name!r} among {', '.join(sorted(columns))}: {fix}")
 
 
 def _chunk_table(location: str, chunk: list[_Row], audio_column_name: str, has_ids: bool) -> pa.Table:
     """Check some rows and make a table of them, without `row`; audio paths stand in for ids not given."""
     lines, values = zip(*chunk, strict=True)
-    paths, texts, ids, speakers, durations, languages = zip(*values, strict=True)
+    paths, texts, ids, speakers, durations, languages, offsets = zip(*values, strict=True)
     for name, column in ((audio_column_name, paths), ("id", ids)) if has_ids else ((audio_column_name, paths),):
         if not all(map(str.strip, column)):
             line = next(line for line, value in zip(lines, column, strict=True) if not value.strip())
@@ -204,26 +313,27 @@ def _chunk_table(location: str, chunk: list[_Row], audio_column_name: str, has_i
             "audio": pa.array([_absolute(base, path) for path in paths], pa.string()),
             "text": pa.array(texts, pa.string()),
             "speaker": pa.array([speaker or None for speaker in speakers], pa.string()),
-            "duration_s": pa.array(_durations_s(location, lines, durations), pa.float64()),
-            "language": pa.array([language or None for language in languages], pa.string()),
+            "duration_s": pa.array(_seconds(location, lines, "duration", durations), pa.float64()),
+            "language": pa.array([language.strip() or None for language in languages], pa.string()),
+            "offset_s": pa.array(_seconds(location, lines, "offset", offsets), pa.float64()),
         }
     )
 
 
-def _durations_s(location: str, lines: Sequence[int], values: Sequence[str]) -> list[float | None]:
-    durations_s: list[float | None] = []
+def _seconds(location: str, lines: Sequence[int], name: str, values: Sequence[str]) -> list[float | None]:
+    seconds: list[float | None] = []
     for line, value in zip(lines, values, strict=True):
         if not value:
-            durations_s.append(None)
+            seconds.append(None)
             continue
         try:
-            duration_s = float(value)
+            number = float(value)
         except ValueError:
-            duration_s = math.nan
-        if not 0 <= duration_s < math.inf:
-            raise DataError(f"{location}: line {line}: duration {value!r} is not a number of seconds: correct it")
-        durations_s.append(duration_s)
-    return durations_s
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise DataError(f"{location}: line {line}: {name} {value!r} is not a number of seconds: correct it")
+        seconds.append(number)
+    return seconds
 
 
 def _base(location: str) -> tuple[str, str]:

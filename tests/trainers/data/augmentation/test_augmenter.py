@@ -14,7 +14,7 @@ from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
 from trainers.data.sources.located_files import read_location
-from trainers.data.sources.opening import open_manifest
+from trainers.data.sources.manifest_source import open_manifest
 from trainers.errors import DataError
 from trainers.storage import open_storage
 
@@ -35,6 +35,12 @@ def manifest(tmp_path: Path) -> Path:
 def pool_of(manifest: Path) -> RecordingPool:
     opened = open_manifest("augment.noise_manifest", str(manifest), ("path", None), DEFAULT_STORAGE_OPTIONS)
     return RecordingPool("augment.noise_manifest", opened.table, DEFAULT_STORAGE_OPTIONS)
+
+
+def test_a_segment_of_a_recording_is_mixed_in(manifest: Path) -> None:
+    manifest.write_text("path,offset,duration\n1.wav,0.5,0.25\n")
+    drawn = pool_of(manifest).draw(np.random.default_rng(0))
+    assert np.array_equal(drawn, speechlike(1.4, seed=1)[8000:12000] / np.float32(32768))
 
 
 def everything(manifest: Path, seed: int = 1) -> Augmenter:

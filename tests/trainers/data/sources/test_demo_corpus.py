@@ -102,7 +102,13 @@ def test_clips_are_loud_unclipped_and_all_different(corpus: dict[str, Path]) -> 
     assert len({clip.tobytes() for clip in clips}) == len(clips)
 
 
-def test_same_options_give_the_same_bytes(corpus: dict[str, Path], tmp_path: Path) -> None:
+def test_same_options_give_the_same_bytes_in_any_working_directory(
+    corpus: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Anybody may have put it there, as in /tmp.
+    (tmp_path / "trainers").mkdir()
+    (tmp_path / "trainers/__init__.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
     again = make_demo_corpus(tmp_path / "elsewhere", SMALL)
     assert files_of(again["train"].parent) == files_of(corpus["train"].parent)
 

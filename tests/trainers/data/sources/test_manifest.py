@@ -3,21 +3,23 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.data.sources.manifest import SCHEMA, read_manifest
+from trainers.data.sources.data_source import ROW_SCHEMA
+from trainers.data.sources.manifest import read_manifest
 from trainers.errors import DataError
 
 
-def read(text: str, location: str = "/data/train.csv", **columns: str) -> pa.Table:
+def read(text: str, location: str = "/data/train.csv", **columns: Any) -> pa.Table:
     return read_manifest(location, text.encode(), **columns)
 
 
-def refusal(content: str | bytes, location: str = "/data/train.csv", **columns: str) -> str:
+def refusal(content: str | bytes, location: str = "/data/train.csv", **columns: Any) -> str:
     raw = content.encode() if isinstance(content, str) else content
     with pytest.raises(DataError) as caught:
         read_manifest(location, raw, **columns)
@@ -28,7 +30,7 @@ def refusal(content: str | bytes, location: str = "/data/train.csv", **columns: 
 
 def test_every_column_arrives_typed_and_in_order() -> None:
     table = read('path,text,speaker,duration,language\nb.wav,"one, ""two""",ana,1.5,sr\na.wav,,,,\n')
-    assert table.schema == SCHEMA
+    assert table.schema == ROW_SCHEMA
     assert table.to_pylist() == [
         {
             "row": 0,
@@ -38,6 +40,7 @@ def test_every_column_arrives_typed_and_in_order() -> None:
             "speaker": "ana",
             "duration_s": 1.5,
             "language": "sr",
+            "offset_s": None,
         },
         {
             "row": 1,
@@ -47,6 +50,7 @@ def test_every_column_arrives_typed_and_in_order() -> None:
             "speaker": None,
             "duration_s": None,
             "language": None,
+            "offset_s": None,
         },
     ]
 
@@ -92,9 +96,20 @@ def test_json_lines_are_read(extension: str) -> None:
     assert table["speaker"].to_pylist() == ["7", None]
 
 
-def test_a_byte_order_mark_and_crlf_are_tolerated() -> None:
-    table = read_manifest("/data/train.csv", b"\xef\xbb\xbfpath, text\r\na.wav,x\r\n\r\n")
-    assert table["id"].to_pylist() == ["a.wav"]
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n"])
+@pytest.mark.parametrize("extension", ["csv", "tsv"])
+def test_the_same_rows_in_another_normal_form_are_the_same_table(end: str, extension: str) -> None:
+    lines = ["path,text,duration,offset", "a.wav,živ o,1.50,0", "a.wav,two,,1.5"]
+    plain = read("\n".join(lines))
+    lines = ["", " path ,\u00a0text,duration,offset", *lines[1:], "", ""]
+    text = end.join(lines).replace(",", "," if extension == "csv" else "\t")
+    assert read_manifest(f"/data/train.{extension}", text.encode("utf-8-sig")) == plain
+    rows = [
+        '{"path": "a.wav", "text": "\\u017eiv o", "duration": 1.5}',
+        '{"offset": "1.5", "text": "two", "path": "a.wav", "duration": null}',
+    ]
+    if end.endswith("\n"):
+        assert read_manifest("/data/train.jsonl", end.join(rows).encode("utf-8-sig")) == plain
 
 
 def test_repeated_paths_are_numbered() -> None:
@@ -118,6 +133,15 @@ def test_ids_of_the_manifest_are_kept() -> None:
         ('path,text\na.wav,"x\n', ["line 2", "close every quote"]),
         ("path,text,duration\na.wav,x,long\n", ["line 2", "'long'"]),
         ("path,text,duration\na.wav,x,-1\n", ["line 2", "'-1'"]),
+        ("path,text,offset\na.wav,x,-1\n", ["line 2: offset '-1'"]),
+        ("path,text,channel\na.wav,x,2\n", ["the column 'channel'", "recording of its own"]),
+        ("path,text,start,end\na.wav,x,1,2\n", ["the column 'start'", "'offset' and 'duration'"]),
+        ("path,text,Start,End\na.wav,x,1,2\n", ["the column 'Start'", "'offset' and 'duration'"]),
+        ("path,text,offset_s\na.wav,x,1\n", ["the column 'offset_s'", "'offset' and 'duration'"]),
+        ("path,text,Offset,Duration\na.wav,x,1,2\n", ["the column 'Offset'", "'offset' and 'duration'"]),
+        ("path,text,offset,Duration\na.wav,x,1,2\n", ["the column 'Duration'", "'offset' and 'duration'"]),
+        ("path,text\na.wav,x\0y\n", ["byte 17 (line 2) is zero", "UTF-8"]),
+        ("path,text\na.wav,x\n".encode("utf-16-le"), ["byte 1 (line 1) is zero", "UTF-8"]),
         ("path,text,duration\na.wav,x,nan\n", ["line 2", "'nan'"]),
         ("id,path,text\nu1,a,x\nu2,b,x\nu1,c,x\n", ["1 ids", "'u1'"]),
         ("id,path,text\nu1,a,x\n,b,x\n", ["line 3", "'id'"]),
@@ -127,6 +151,10 @@ def test_ids_of_the_manifest_are_kept() -> None:
             ["no column 'text' among path, sentence", "data.text_column_name to 'sentence'"],
         ),
         ("pahts,text\na,x\n", ["no column 'path'", "data.audio_column_name to 'pahts'"]),
+        ("path;text\na;x\n", ["no column 'path' among path;text: separate columns by commas"]),
+        ("PATH,text\na,x\n", ["no column 'path' among PATH, text", "data.audio_column_name to 'PATH'"]),
+        ("path,Sentence\na,x\n", ["no column 'text'", "data.text_column_name to 'Sentence'"]),
+        ("path,text,Language\na,x,sr\n", ["the column 'Language' is not read: rename it to 'language'"]),
         ("qqq,text\na,x\n", ["no column 'path' among qqq, text", "data.audio_column_name"]),
     ],
 )
@@ -139,17 +167,61 @@ def test_a_wrong_csv_is_refused_by_line_and_fix(content: str | bytes, parts: lis
     ("content", "parts"),
     [
         ('{"path": "a", "text": "x"}\n{"path": \n', ["line 2 is not JSON"]),
+        ('{"path": "a", "text": "x", "text": "y"}', ["line 1 is not JSON (the key 'text' stands twice in one object"]),
         ('[{"path": "a"}]', ["line 1 is not a JSON object"]),
         ('{"path": "a", "text": 5}', ["line 1", "'text' is 5"]),
         ('{"path": "a", "text": "x"}\n{"text": "y"}', ["line 2", "'path'"]),
         ('{"path": "a", "transcription": "y"}', ["data.text_column_name to 'transcription'"]),
         ('{"path": "a", "text": "x", "duration": NaN}', ["line 1", "'nan'"]),
         ('{"path": "a", "text": "x", "duration": true}', ["line 1", "duration"]),
+        ('{"path": "a", "text": "x"}\n{"path": "a", "text": "x", "end": 2}', ["the column 'end'"]),
+        ('{"path": "a", "text": "x", " Offset": 2}', ["the column ' Offset'"]),
+        ('{"path": "a", "text": "\\ud83d"}', ["line 1: 'text' is '\\ud83d'", "correct it"]),
+        ('{"path": "\\u0000", "text": "\\u00e9"}', ["line 1: 'path' is '\\x00'", "correct it"]),
     ],
 )
 def test_wrong_json_lines_are_refused_by_line_and_fix(content: str, parts: list[str]) -> None:
     message = refusal(content, "s3://bucket/train.jsonl")
     assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    "name", ["start-time", "Seg_Start", "audio start (s)", "t_end", "tmin", "clipBegin", "wav.stop"]
+)
+def test_a_bound_of_a_segment_is_refused_however_it_is_written(name: str) -> None:
+    assert f"the column {name!r} says which part" in refusal(f"path,text,{name}\na.wav,x,1\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["start_date", "end_of_call", "channels", "sample_rate", "length_class", "tender", "frames"]
+)
+def test_other_columns_are_passed_over(name: str) -> None:
+    assert read(f"path,text,{name}\na.wav,x,1\n")["offset_s"].to_pylist() == [None]
+
+
+def test_a_column_that_is_asked_for_is_read_whatever_its_name() -> None:
+    table = read("channel,end\na.wav,x\n", audio_column_name="channel", text_column_name="end")
+    assert table["text"].to_pylist() == ["x"]
+
+
+def test_with_one_offset_every_row_is_a_segment() -> None:
+    rows = ('{"path": "a", "text": "x"}', '{"path": "a", "text": "y", "offset": 1.5, "duration": 2}')
+    assert read("\n".join(rows), "/train.jsonl")["offset_s"].to_pylist() == [0.0, 1.5]
+    assert read(rows[0], "/train.jsonl")["offset_s"].to_pylist() == [None]
+
+
+def test_a_column_that_is_not_read_because_of_its_case_is_told() -> None:
+    told: list[str] = []
+    text = "path,text,Text,ID,speaker,SPEAKER,Duration,Language,notes\na.wav,x,X,1,ana,eva,2,sr,n\n"
+    table = read_manifest("/t.csv", text.encode(), use_languages=False, warn=told.append)
+    assert table["speaker"].to_pylist() == ["ana"]
+    assert told == [
+        "/t.csv: the column 'Text' is not read: 'text' is",
+        "/t.csv: the column 'ID' is not read: rename it to 'id'",
+        "/t.csv: the column 'SPEAKER' is not read: 'speaker' is",
+        "/t.csv: the column 'Duration' is not read: rename it to 'duration'",
+        "/t.csv: the column 'Language' is not read: rename it to 'language'",
+    ]
 
 
 def test_an_unknown_extension_is_refused() -> None:

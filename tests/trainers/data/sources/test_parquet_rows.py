@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,9 +18,11 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import PrepareOptions, ShardTask, prepare, prepared_key, run_here
 from trainers.data.prepared_set import ClipReader
-from trainers.data.sources.opening import Source, open_sources
+from trainers.data.sources.data_source import SourceSplit
+from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.parquet_rows import FILE
-from trainers.errors import DataError, StorageError
+from trainers.data.sources.recording_readers import Row
+from trainers.errors import AudioError, DataError, StorageError
 
 ROWS = 40
 # As `datasets` writes it.
@@ -62,15 +65,21 @@ def data_of(folder: Path, **splits: str) -> DataPart:
     return DataPart.model_validate({"dataset": part, "audio_column_name": "audio", "text_column_name": "sentence"})
 
 
-def opened(folder: Path, **splits: str) -> Source:
+def opened(folder: Path, **splits: str) -> SourceSplit:
     (source,) = open_sources(data_of(folder, **splits), storage_options=StorageOptions(), splits=("train",))
     return source
 
 
-def as_before(folder: Path, **splits: str) -> Source:
+def as_before(folder: Path, **splits: str) -> SourceSplit:
     """As `datasets` reads it, recordings and all."""
-    with patch("trainers.data.sources.opening._is_parquet", lambda builder: False):
+    with patch("trainers.data.sources.dataset_source._is_parquet", lambda builder: False):
         return opened(folder, **splits)
+
+
+def recordings_of(source: SourceSplit, file: Path | None = None) -> list[bytes | AudioError]:
+    """The recordings of a split, of which another Parquet file may have taken the place of its own."""
+    rows: list[Row] = source.table.to_pylist()
+    return list(source.reader.read(rows if file is None else [{**row, FILE: str(file)} for row in rows]))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +87,7 @@ def as_before(folder: Path, **splits: str) -> Source:
 )
 def test_rows_and_key_are_those_of_datasets(folder: Path, split: str) -> None:
     source, before = opened(folder, train_split=split), as_before(folder, train_split=split)
-    assert "audio_bytes" not in source.table.column_names
-    assert FILE not in before.table.column_names
+    assert (FILE in source.table.column_names, FILE in before.table.column_names) == (True, False)
     for column in ("row", "id", "audio", "text"):
         assert source.table[column].to_pylist() == before.table[column].to_pylist()
     assert prepared_key(source, data_of(folder)) == prepared_key(before, data_of(folder))
@@ -105,6 +113,66 @@ def test_the_prepared_bytes_are_those_of_datasets(
         assert np.array_equal(ClipReader(made, cache_bytes=1).read(33), speechlike(0.43, seed=33))
         shards.append({path.name: path.read_bytes() for path in Path(made.url).glob("*.arrow")})
     assert shards[0] == shards[1]
+
+
+@pytest.mark.parametrize(
+    "split", ["train[16:26]+train[:16]", "train[30:]+train[:3]+train[1:20]", "train[20:26]+train[:2]"]
+)
+def test_parts_of_a_split_in_any_order_have_their_own_recordings(folder: Path, split: str) -> None:
+    source, before = opened(folder, train_split=split), as_before(folder, train_split=split)
+    assert source.table["text"].to_pylist() == before.table["text"].to_pylist()
+    assert recordings_of(source) == recordings_of(before)
+
+
+def test_a_set_of_recordings_of_other_rows_is_not_found_again(folder: Path) -> None:
+    in_order, back = (opened(folder, train_split=split) for split in ("train[:3]+train[5:9]", "train[5:9]+train[:3]"))
+    assert in_order.fingerprint == in_order.former
+    assert back.fingerprint != back.former
+
+
+def test_a_file_that_has_fewer_rows_by_now_stops_preparing(folder: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.parquet"
+    pq.write_table(pq.read_table(folder / "train-0-of-2.parquet").slice(0, 3), small)
+    source = opened(folder, train_split="train[2:9]")
+    with pytest.raises(StorageError, match=r"has 3 rows, and row 8 is wanted"):
+        recordings_of(source, small)
+
+
+def test_a_damaged_file_is_named(folder: Path, tmp_path: Path) -> None:
+    source = opened(folder, train_split="train[:3]")
+    whole = (folder / "train-0-of-2.parquet").read_bytes()
+    damaged = tmp_path / "damaged.parquet"
+    for content in (whole[:5000], whole[:-8] + bytes(8)):
+        damaged.write_bytes(content)
+        with pytest.raises(DataError, match=r"damaged.parquet: this Parquet file is damaged \(.*: fetch it again"):
+            recordings_of(source, damaged)
+
+
+def test_other_bytes_than_a_page_has_a_checksum_of_are_never_a_recording(folder: Path, tmp_path: Path) -> None:
+    source = opened(folder, train_split="train[:3]")
+    checked = tmp_path / "checked.parquet"
+    table = pq.read_table(folder / "train-0-of-2.parquet")
+    pq.write_table(table, checked, write_page_checksum=True, compression="none", write_statistics=False)
+    content = bytearray(checked.read_bytes())
+    content[content.index(b"RIFF") + 100] ^= 1
+    checked.write_bytes(content)
+    with pytest.raises(StorageError, match="CRC checksum verification failed"):
+        recordings_of(source, checked)
+
+
+@pytest.mark.parametrize("split", ["train[:1%]", "train[5:5]", "train[9:3]+validation[100:]"])
+def test_a_split_without_rows_is_refused(folder: Path, split: str) -> None:
+    for open_as in (opened, as_before):
+        with pytest.raises(DataError, match=r"split train\[.*(there are no rows|corresponds to no data)"):
+            open_as(folder, train_split=split)
+
+
+def test_a_row_without_an_id_makes_them_numbers(folder: Path, tmp_path: Path) -> None:
+    table = pq.read_table(folder / "validation-0-of-1.parquet").slice(0, 2)
+    ids = pa.array([1, None], pa.int64())
+    for name in ("train", "validation"):
+        pq.write_table(table.set_column(2, "id", ids), tmp_path / f"{name}.parquet")
+    assert opened(tmp_path).table["id"].to_pylist() == ["train-00000000", "train-00000001"]
 
 
 def test_the_rows_of_a_large_group_are_read_by_one_task(
@@ -149,7 +217,7 @@ def test_a_folder_that_the_node_does_not_have_stops_preparing(folder: Path, tmp_
     gone = [json.dumps(path.replace(str(folder), "/nowhere")) for path in source.table[FILE].to_pylist()]
     place = source.table.column_names.index(FILE)
     paths = pa.array([json.loads(path) for path in gone])
-    moved = Source(source.split, source.origin, source.table.set_column(place, FILE, paths), source.fingerprint)
+    moved = replace(source, table=source.table.set_column(place, FILE, paths))
     with pytest.raises(StorageError, match=r"/nowhere/train.*cannot be read here.*every node"):
         prepare(
             moved,
@@ -167,3 +235,27 @@ def test_a_split_or_column_that_is_not_there_is_named(folder: Path) -> None:
     data = data_of(folder).model_copy(update={"text_column_name": "text"})
     with pytest.raises(DataError, match=r"data.text_column_name: .* no column 'text'; it has audio, sentence, id"):
         open_sources(data, storage_options=StorageOptions(), splits=("train",))
+
+
+def test_a_column_of_something_else_than_recordings_is_refused(tmp_path: Path) -> None:
+    decoded = {"audio": [{"array": [0.1] * 9, "sampling_rate": 16_000}], "sentence": ["a"]}
+    pq.write_table(pa.table(decoded), tmp_path / "train.parquet")
+    with pytest.raises(
+        DataError, match=r"data.audio_column_name: .* 'audio' holds struct<array: .*name one of encoded"
+    ):
+        opened(tmp_path)
+
+
+def test_a_row_without_a_recording_says_so(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"audio": pa.array([None], AUDIO), "sentence": ["a"]}), tmp_path / "train.parquet")
+    (reason,) = recordings_of(opened(tmp_path))
+    assert str(reason) == "its row has neither a recording nor a path"
+
+
+def test_a_folder_that_datasets_cannot_load_is_an_error_with_the_cause(tmp_path: Path) -> None:
+    write_recording(tmp_path / "a.wav", speechlike(0.2))
+    (tmp_path / "metadata.csv").write_text("file_name,sentence\na.wav,x\nb.wav,y\n")
+    with pytest.raises(
+        DataError, match=r"data.dataset: .*; or write a manifest of its files, and name it as data.train"
+    ):
+        opened(tmp_path)

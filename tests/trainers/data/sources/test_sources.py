@@ -4,12 +4,16 @@ import pytest
 from datasets import Dataset
 
 from tests.s3 import FaultProxy
-from tests.trainers.synthetic import speechlike, write_recording, write_rows
+from tests.trainers.synthetic import add_languages, speechlike, write_recording, write_rows
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources import fingerprint, opening
-from trainers.data.sources.fingerprint import Kind
-from trainers.data.sources.opening import Source, fingerprint_of, open_mixed_sources, open_sources
+from trainers.data.sources import fingerprint, manifest_source
+from trainers.data.sources.data_source import SourceSplit
+from trainers.data.sources.dataset_source import fingerprint_of
+from trainers.data.sources.fingerprint import FingerprintKind, hash_of
+from trainers.data.sources.known_sources import open_sources
+from trainers.data.sources.manifest_source import open_mixed_sources
+from trainers.errors import DataError
 from trainers.storage import Storage, open_storage
 
 RECORDINGS = 12
@@ -18,6 +22,25 @@ RECORDINGS = 12
 def test_the_fingerprint_of_a_data_set_follows_its_content() -> None:
     one, same, other = (Dataset.from_dict({"text": [text]}) for text in ("a", "a", "b"))
     assert fingerprint_of(one) == fingerprint_of(same) != fingerprint_of(other)
+
+
+def test_a_recording_at_a_url_that_none_opens_is_named_without_its_password(tmp_path: Path) -> None:
+    manifest = write_rows(tmp_path / "train.csv", [("https://me:word@host/a.wav?key=1", "text")])
+    data = DataPart(train=str(manifest), validation="/nowhere.csv")
+    with pytest.raises(DataError, match=r"recording https://…@host/a.wav: https:// is not supported"):
+        open_sources(data, storage_options=StorageOptions(), splits=("train",))
+
+
+def test_what_opens_a_manifest_says_which_column_is_not_read_because_of_its_case(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.csv").write_text("path,text,Speaker,Language\na.wav,x,ana,sr\n")
+    data = DataPart(train=str(tmp_path / "train.csv"), validation="/nowhere.csv")
+    with pytest.raises(DataError, match="the column 'Language' is not read"):
+        open_sources(data, storage_options=StorageOptions(), splits=("train",))
+    one_language = data.model_copy(update={"use_language_column": False})
+    open_sources(one_language, storage_options=StorageOptions(), splits=("train",))
+    assert "warning: data.train: " in (said := capsys.readouterr().out) and "'Speaker' is not read" in said
 
 
 class TestManifestInABucket:
@@ -33,7 +56,7 @@ class TestManifestInABucket:
         fault_proxy.requests.clear()
         return storage
 
-    def opened(self, corpus: Storage, fault_proxy: FaultProxy) -> Source:
+    def opened(self, corpus: Storage, fault_proxy: FaultProxy) -> SourceSplit:
         data = DataPart(train=corpus.url("train.csv"), validation="/nowhere.csv", fingerprint="metadata")
         (source,) = open_sources(data, storage_options=StorageOptions(fault_proxy.url), splits=("train",))
         return source
@@ -49,13 +72,16 @@ class TestManifestInABucket:
         listed = {corpus.url(entry.key): (entry.size_bytes, entry.modified_s) for entry in corpus.list_files()}
         stats = [listed.get(path) for path in source.table["audio"].to_pylist()]
         content = corpus.read_bytes("train.csv")
-        assert source.fingerprint == opening._hash(content, ("path", "text"), stats)
+        former = hash_of(content, ("path", "text"), stats)
+        assert source.former == former
+        places = fingerprint.hash_of_places(source.table["audio"].to_pylist(), stats)
+        assert source.fingerprint == hash_of(former, places)
         assert not source.note
 
     def test_of_very_many_a_part_is_asked_for_and_said(
         self, corpus: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        for module in (fingerprint, opening):
+        for module in (fingerprint, manifest_source):
             monkeypatch.setattr(module, "MOST_ASKED_FOR", 4)
         source = self.opened(corpus, fault_proxy)
         assert [method for method, _ in fault_proxy.requests].count("HEAD") == 4
@@ -64,29 +90,126 @@ class TestManifestInABucket:
         assert self.opened(corpus, fault_proxy).fingerprint != source.fingerprint
 
 
+def in_two_folders(
+    root: str, options: StorageOptions, kind: FingerprintKind, folder: Path, *, replaced: bool = False
+) -> list[str]:
+    """Fingerprints of the same manifest of relative paths in two folders, whose recordings are not the same."""
+    found = []
+    for number, name in enumerate(("clean", "other")):
+        storage = open_storage(f"{root}/{name}", options)
+        seed = 7 if replaced and name == "clean" else number
+        storage.upload_file(write_recording(folder / "x.wav", speechlike(0.1, seed=seed)), "a.wav")
+        storage.upload_file(write_rows(folder / "x.csv", [("a.wav", "text")]), "train.csv")
+        data = DataPart(train=storage.url("train.csv"), validation="/nowhere.csv", fingerprint=kind)
+        (source,) = open_sources(data, storage_options=options, splits=("train",))
+        found.append(source.fingerprint)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["auto", "metadata", "manifest"])
+def test_the_same_manifest_of_other_recordings_in_a_bucket_is_another_set(
+    s3_bucket: str, s3_endpoint: str, tmp_path: Path, kind: FingerprintKind
+) -> None:
+    one, other = in_two_folders(s3_bucket, StorageOptions(s3_endpoint), kind, tmp_path)
+    assert one != other
+
+
+@pytest.mark.parametrize("kind", ["auto", "metadata", "manifest"])
+def test_the_same_manifest_of_other_recordings_in_a_folder_is_another_set(
+    tmp_path: Path, kind: FingerprintKind
+) -> None:
+    one, other = in_two_folders(str(tmp_path), StorageOptions(), kind, tmp_path)
+    assert one != other
+
+
+def test_recordings_that_no_driver_reads_are_told_apart_by_their_place(tmp_path: Path) -> None:
+    manifests = [write_rows(tmp_path / f"{name}.csv", [(f"/{name}/a.wav", "text")]) for name in ("x", "y")]
+    for manifest in manifests:
+        manifest.parent.joinpath(manifest.stem).mkdir()
+        manifest.rename(manifest.parent / manifest.stem / "train.csv")
+    sources = [DataPart(train=str(tmp_path / name / "train.csv"), validation="/nowhere.csv") for name in ("x", "y")]
+    opened = [open_sources(data, storage_options=StorageOptions(), splits=("train",))[0] for data in sources]
+    assert opened[0].fingerprint != opened[1].fingerprint
+
+
+def test_contents_are_the_same_set_wherever_they_are(tmp_path: Path) -> None:
+    found = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        write_recording(tmp_path / name / "a.wav", speechlike(0.1))
+        manifest = write_rows(tmp_path / name / "train.csv", [("a.wav", "text")])
+        (source,) = open_sources(
+            DataPart(train=str(manifest), validation="/nowhere.csv"),
+            storage_options=StorageOptions(),
+            splits=("train",),
+        )
+        found.append(source.fingerprint)
+    assert found[0] == found[1]
+
+
+def test_a_recording_that_is_replaced_in_a_bucket_is_prepared_again(
+    s3_bucket: str, fault_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    options = StorageOptions(fault_proxy.url)
+    before = in_two_folders(s3_bucket, options, "auto", tmp_path)
+    fault_proxy.requests.clear()
+    after = in_two_folders(s3_bucket, options, "auto", tmp_path, replaced=True)
+    assert [one == other for one, other in zip(before, after, strict=True)] == [False, True]
+    assert [method for method, _ in fault_proxy.requests if method == "HEAD"] == [], "a listing, and no request each"
+
+
+def test_a_bucket_that_may_not_be_listed_is_known_by_place_and_said(
+    s3_bucket: str, fault_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    options = StorageOptions(fault_proxy.url)
+    storage = open_storage(s3_bucket, options)
+    storage.upload_file(write_rows(tmp_path / "x.csv", [("a.wav", "text")]), "train.csv")
+    fault_proxy.fail_next(1000, 403, "GET", error_code="AccessDenied", matches=lambda _, path: "list-type" in path)
+    data = DataPart(train=storage.url("train.csv"), validation="/nowhere.csv")
+    (source,) = open_sources(data, storage_options=options, splits=("train",))
+    assert source.note.startswith("its bucket is not listed")
+
+
+class TestLanguages:
+    def test_only_a_set_with_languages_is_another_one_for_them(self, tmp_path: Path) -> None:
+        write_recording(tmp_path / "0.wav", speechlike(0.1))
+        manifest = add_languages(write_rows(tmp_path / "train.csv", [("0.wav", "a"), ("0.wav", "b")]), [" sr", " "])
+        used, same, unused = (self._opened(manifest, use) for use in (None, True, False))
+        assert used.table["language"].to_pylist() == ["sr", None]
+        assert unused.table["language"].to_pylist() == [None, None]
+        assert used.fingerprint == same.fingerprint != unused.fingerprint
+        write_rows(manifest, [("0.wav", "a"), ("0.wav", "b")])
+        assert len({self._opened(manifest, use).fingerprint for use in (None, True, False)}) == 1
+
+    def _opened(self, manifest: Path, use: bool | None) -> SourceSplit:
+        data = DataPart(train=str(manifest), validation="/nowhere.csv", use_language_column=use)
+        (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
+        return source
+
+
 class TestMixedRecordings:
     def test_are_fingerprinted_as_training_data_is(self, tmp_path: Path) -> None:
         manifest = self._manifest(tmp_path)
         first = self._opened(str(manifest))
         assert (first.split, first.table["audio"].to_pylist()) == ("augment.noise_manifest", [str(tmp_path / "n.wav")])
-        assert list(first.marks) == [str(tmp_path / "n.wav")]
+        assert list(first.recording_fingerprints) == [str(tmp_path / "n.wav")]
         write_recording(tmp_path / "n.wav", speechlike(0.1, seed=2))
         assert self._opened(str(manifest)).fingerprint != first.fingerprint
         write_recording(tmp_path / "n.wav", speechlike(0.1, seed=1))
         assert self._opened(str(manifest)).fingerprint == first.fingerprint
 
-    def test_in_a_bucket_the_manifest_decides_unless_metadata_is_asked_for(
+    def test_in_a_bucket_a_listing_decides_unless_the_manifest_is_to(
         self, tmp_path: Path, s3_bucket: str, s3_endpoint: str
     ) -> None:
         options = StorageOptions(s3_endpoint)
         storage = open_storage(f"{s3_bucket}/mixed", options)
         storage.upload_file(self._manifest(tmp_path), "noise.csv")
         storage.upload_file(tmp_path / "n.wav", "n.wav")
-        kinds: tuple[Kind, ...] = ("auto", "content", "metadata")
+        kinds: tuple[FingerprintKind, ...] = ("auto", "content", "metadata", "manifest")
         before = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
         storage.upload_file(write_recording(tmp_path / "n.wav", speechlike(0.2)), "n.wav")
         after = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
-        assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False]
+        assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, False, True]
         (tmp_path / "noise.csv").write_text("path,kind\nn.wav,hum\n")
         storage.upload_file(tmp_path / "noise.csv", "noise.csv")
         later = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
@@ -98,7 +221,9 @@ class TestMixedRecordings:
         manifest.write_text("path\nn.wav\n")
         return manifest
 
-    def _opened(self, location: str, kind: Kind = "auto", options: StorageOptions | None = None) -> Source:
+    def _opened(
+        self, location: str, kind: FingerprintKind = "auto", options: StorageOptions | None = None
+    ) -> SourceSplit:
         data = DataPart(train="/train.csv", validation="/valid.csv", fingerprint=kind)
         wanted = {"augment.noise_manifest": location}
         (source,) = open_mixed_sources(data, wanted, storage_options=options or StorageOptions())

@@ -1,0 +1,60 @@
+"""Preparing manifests to a folder or bucket, as tests do it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from trainers.config.parts.data_part import DataPart
+from trainers.config.storage_location import StorageOptions
+from trainers.data.preparation import Runner, ShardTask, prepare, run_here
+from trainers.data.prepared_set import PreparedSet
+from trainers.data.sources.known_sources import open_sources
+from trainers.storage import Storage, open_storage
+
+ROOT = Path(__file__).parents[3]
+TEXTS = ["One, two!", "three", "četiri", "", "five"]
+DURATIONS_S = [0.5, 0.301, 1.0, 0.25, 0.7]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where sets are prepared to: a folder, or a bucket."""
+
+    url: str
+    endpoint: str | None
+
+    @property
+    def storage(self) -> Storage:
+        return open_storage(self.url, StorageOptions(self.endpoint))
+
+    def prepare(self, manifest: Path | str, runner: Runner = run_here, **options: Any) -> PreparedSet:
+        data = DataPart(train=str(manifest), validation="/nowhere.csv", **options)
+        (source,) = open_sources(data, storage_options=StorageOptions(self.endpoint), splits=("train",))
+        return prepare(
+            source,
+            data,
+            cache_url=self.url,
+            storage_options=StorageOptions(self.endpoint),
+            runner=runner,
+            log=lambda line: None,
+        )
+
+    def start_process(self, manifest: Path, stop: str) -> "subprocess.Popen[str]":
+        arguments = [str(manifest), self.url, self.endpoint or "-", stop]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.trainers.data.prepare_process", *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+def never(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+    raise AssertionError("prepared again")
+    yield

@@ -1,0 +1,211 @@
+"""Data source `dataset:`: what `datasets.load_dataset` opens, from the Hub or a folder.
+
+Of Parquet files the driver reads the transcripts, and each node the recordings of its rows. The recordings of other
+data sets travel to the nodes with the rows.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainers.config.parts.data_part import DataPart, HubDatasetPart
+from trainers.data.sources import parquet_rows
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, rows_of
+from trainers.data.sources.fingerprint import hash_of
+from trainers.data.sources.parquet_rows import ParquetReader
+from trainers.data.sources.recording_readers import FileReader, RowReader
+from trainers.errors import DataError
+from trainers.storage import Storage
+from trainers.storage.hub_errors import read_from_hub
+
+_RECORDING = "recording"
+
+
+class DatasetSource(DataSource):
+    """The data set of a config."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(split for split in SPLITS if self._name_of(split) is not None)
+
+    @property
+    def only_in_jobs(self) -> str:
+        name = self._part.name
+        return (
+            ""
+            if Path(name).is_dir()
+            else f"data.dataset.name: {name} is not a folder here; it is opened where the job runs"
+        )
+
+    def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
+        part, name = self._part, self._name_of(split)
+        what = f"data.dataset: {part.name} ({part.config_name}), split {name}"
+        try:
+            return read_from_hub(lambda: self._load(split, str(name)), what)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DataError(f"{what}: {error}") from error
+
+    def shortened(self, counts: Mapping[str, int], folder: Path) -> DataPart:
+        names = {split: self._name_of(split) for split in counts}
+        cut = {f"{split}_split": _first_of(name, counts[split]) for split, name in names.items() if name}
+        return self.data.model_copy(update={"dataset": self._part.model_copy(update=cut)})
+
+    @property
+    def _part(self) -> HubDatasetPart:
+        assert self.data.dataset is not None
+        return self.data.dataset
+
+    def _name_of(self, split: str) -> str | None:
+        name: str | None = getattr(self._part, f"{split}_split")
+        return name
+
+    def _load(self, split: str, name: str) -> SourceSplit:
+        # The client side imports this module's neighbors; `datasets` alone takes two seconds.
+        import datasets  # noqa: PLC0415
+
+        part, audio = self._part, self.data.audio_column_name
+        config_name = _config_name(part)
+        builder = datasets.load_dataset_builder(part.name, config_name, revision=part.revision)
+        if _is_parquet(builder):
+            return self._parquet_split(split, name, builder)
+        try:
+            loaded = datasets.load_dataset(part.name, config_name, split=name, revision=part.revision)
+        except datasets.exceptions.DatasetGenerationError as error:
+            # It only says that there was an error.
+            raise ValueError(
+                f"{error.__cause__ or error}; or write a manifest of its files, and name it as data.{split}"
+            ) from error
+        if not len(loaded):
+            raise ValueError("there are no rows")
+        self._require_columns(loaded.column_names)
+        arrow: pa.Table = loaded.cast_column(audio, datasets.Audio(decode=False)).with_format("arrow")[:]
+        column = arrow[audio]
+        table = self._rows(arrow, name, _field(column, "path", pa.string()).fill_null(""))
+        # Not cast: a copy of it would hold all recordings in memory, which are on the disk.
+        table = table.append_column(_RECORDING, _field(column, "bytes", column.type.field("bytes").type))
+        return SourceSplit(
+            split,
+            f"{part.name} {name}",
+            table,
+            RowReader(_RECORDING, FileReader(self.storage_options)),
+            self._fingerprint(name, fingerprint_of(loaded)),
+        )
+
+    def _parquet_split(self, split: str, name: str, builder: Any) -> SourceSplit:
+        parts = _parts_of(name, builder)
+        if not parts:
+            raise ValueError("there are no rows")
+        schema, audio = parts[0][0].schema, self.data.audio_column_name
+        self._require_columns(schema.names)
+        if not parquet_rows.holds_recordings(audio, schema):
+            raise DataError(
+                f"data.audio_column_name: {self._part.name}: the column {audio!r} holds {schema.field(audio).type}, no "
+                "recordings: name one of encoded files or of their paths"
+            )
+        ids = [each for each in ("id",) if each in schema.names]
+        columns = [self.data.text_column_name, *ids, *parquet_rows.paths_of(audio, schema)]
+        arrow = parquet_rows.read_columns(parts, columns)
+        table = self._rows(arrow, name, parquet_rows.path_column(arrow, audio))
+        for column in (located := parquet_rows.locations(parts)).column_names:
+            table = table.append_column(column, located[column])
+        spec = _spec_of(name, builder)
+        former = self._fingerprint(name, builder._get_dataset_fingerprint(spec))
+        # Of those, an earlier version prepared recordings of other rows.
+        goes_back = any(one.url == other.url and first < end for (one, _, end), (other, first, _) in pairwise(parts))
+        return SourceSplit(
+            split,
+            f"{self._part.name} {name}",
+            table,
+            ParquetReader(audio, FileReader(self.storage_options)),
+            hash_of(former, "goes back") if goes_back else former,
+            node_files=list(dict.fromkeys(file.url for file, _, _ in parts)),
+            rows_at_once=max(file.group_rows for file, _, _ in parts),
+            former=former,
+        )
+
+    def _rows(self, arrow: pa.Table, name: str, paths: pa.ChunkedArray | pa.Array) -> pa.Table:
+        numbers = pc.utf8_lpad(pa.array(np.arange(len(arrow))).cast(pa.string()), 8, "0")
+        has_ids = "id" in arrow.column_names and pc.count_distinct(arrow["id"]).as_py() == len(arrow)  # Without nulls.
+        ids = arrow["id"].cast(pa.string()) if has_ids else pc.binary_join_element_wise(name, numbers, "-")
+        return rows_of(ids, paths, arrow[self.data.text_column_name].cast(pa.string()).fill_null(""))
+
+    def _fingerprint(self, name: str, content: str) -> str:
+        columns = (self.data.audio_column_name, self.data.text_column_name)
+        return hash_of(content, self._part.name, name, columns)
+
+    def _require_columns(self, names: Sequence[str]) -> None:
+        for field in ("audio_column_name", "text_column_name"):
+            if (column := getattr(self.data, field)) not in names:
+                raise DataError(f"data.{field}: {self._part.name} has no column {column!r}; it has {', '.join(names)}")
+
+
+def fingerprint_of(loaded: Any) -> str:
+    """Hash of a `datasets.Dataset`'s content and history; `datasets` has no public name for it."""
+    fingerprint: str = loaded._fingerprint
+    return fingerprint
+
+
+def _is_parquet(builder: Any) -> bool:
+    from datasets.packaged_modules.parquet.parquet import Parquet  # noqa: PLC0415
+
+    return isinstance(builder, Parquet)
+
+
+def _spec_of(name: str, builder: Any) -> str:
+    return "+".join(map(str, builder.config.data_files)) if name == "all" else name
+
+
+def _parts_of(name: str, builder: Any) -> list[parquet_rows.RowRange]:
+    """The rows of files that a split such as `train[:50%]+validation` means."""
+    import datasets  # noqa: PLC0415
+
+    splits = {str(each): urls for each, urls in builder.config.data_files.items()}
+    spec = _spec_of(name, builder)
+    wanted = dict.fromkeys(_named_in(spec))
+    unknown = [each for each in wanted if each not in splits]
+    if unknown:
+        raise ValueError(f"there is no split {unknown[0]!r}; there are {', '.join(splits)}")
+    files = {each: parquet_rows.describe_files(splits[each]) for each in wanted}
+    lengths = {each: sum(file.rows for file in of_split) for each, of_split in files.items()}
+    return [
+        piece
+        for absolute in datasets.ReadInstruction.from_spec(spec).to_absolute(lengths)
+        for piece in parquet_rows.cut(files[absolute.splitname], absolute.from_, absolute.to)
+    ]
+
+
+def _named_in(spec: str) -> list[str]:
+    return [re.split(r"[\[(]", each)[0].strip() for each in spec.split("+")]
+
+
+def _first_of(name: str, count: int) -> str:
+    """The first clips of each part of a split: `train[10%:]+validation` → `train[:16]+validation[:16]`."""
+    # What stands for every split takes no limit.
+    return "+".join(part if part == "all" else f"{part}[:{count}]" for part in _named_in(name))
+
+
+def _config_name(part: HubDatasetPart) -> str | None:
+    import datasets  # noqa: PLC0415
+
+    if part.config_name is None:
+        return None
+    names = datasets.get_dataset_config_names(part.name, revision=part.revision)
+    if part.config_name in names:
+        return str(part.config_name)
+    near = [name for name in names if name.startswith(f"{part.config_name}_")]
+    if len(near) != 1:
+        raise DataError(
+            f"data.dataset.config_name: {part.name} has no config {part.config_name!r}; it has {', '.join(names)}"
+        )
+    return str(near[0])
+
+
+def _field(column: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A field of a struct column, chunk by chunk: joined, more than 2 GB of audio would overflow its offsets."""
+    return pa.chunked_array([chunk.field(name).cast(kind) for chunk in column.chunks], kind)

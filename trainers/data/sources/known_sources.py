@@ -1,0 +1,67 @@
+"""The table of data sources, and the source of a config."""
+
+from collections.abc import Callable, Mapping
+
+from trainers.config.parts.data_part import DataPart
+from trainers.config.storage_location import StorageOptions
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
+from trainers.data.sources.dataset_source import DatasetSource
+from trainers.data.sources.demo_source import DemoSource
+from trainers.data.sources.manifest_source import ManifestSource
+from trainers.errors import ConfigError
+from trainers.plugins import with_plugins
+from trainers.storage import Storage
+
+# Entry points of other distributions: `name = module:class`, which a config names as data.source.name.
+GROUP = "rayscribe.sources"
+
+SOURCES: Mapping[str, Callable[[DataPart, StorageOptions], DataSource]] = {
+    "manifests": ManifestSource,
+    "demo": DemoSource,
+    "dataset": DatasetSource,
+}
+
+
+def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
+    """The data source of a config; reads nothing yet.
+
+    Args:
+        data: The config's data part.
+        storage_options: How s3:// is reached.
+
+    Raises:
+        ConfigError: there is no such source, or its options are wrong.
+    """
+    table = with_plugins(GROUP, SOURCES)
+    if data.source_name not in table:
+        raise ConfigError(
+            f"data.source.name: {data.source_name!r} is not a data source here; install it, or take one of "
+            f"{', '.join(table)}"
+        )
+    return table[data.source_name](data, storage_options)
+
+
+def open_sources(
+    data: DataPart,
+    *,
+    storage_options: StorageOptions,
+    splits: tuple[str, ...] = SPLITS,
+    fingerprint_cache: Storage | None = None,
+) -> list[SourceSplit]:
+    """Opens the configured data source; gives those of the splits that it has.
+
+    Args:
+        data: The config's data part.
+        storage_options: How s3:// is reached.
+        splits: Those that are wanted.
+        fingerprint_cache: The cache of prepared sets, where fingerprints of recordings are kept, too. None: nowhere.
+
+    Raises:
+        ConfigError: there is no such source.
+        DataError: a manifest is missing or wrong, or a data set cannot be opened.
+        StorageError: a bucket cannot be read.
+    """
+    source = source_of(data, storage_options)
+    opened = [source.open(split, fingerprint_cache) for split in splits if split in source.splits]
+    print_warnings(opened)
+    return opened

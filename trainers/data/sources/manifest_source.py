@@ -1,0 +1,225 @@
+"""Data source of manifests: tables of recordings, which are files in folders or buckets, and of transcripts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainers.config.parts.data_part import DataPart
+from trainers.config.storage_location import StorageOptions, is_url, unsupported_url, without_password
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
+from trainers.data.sources.fingerprint import (
+    MOST_ASKED_FOR,
+    FingerprintKind,
+    fingerprint_recordings,
+    hash_of,
+    hash_of_places,
+    resolve_kind,
+)
+from trainers.data.sources.located_files import read_location, reason_of
+from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.recording_readers import FileReader
+from trainers.errors import DataError, NotHereError
+from trainers.storage import Storage
+from trainers.storage.json_files import to_jsonl
+
+# Recordings of a manifest that stand for all where it is asked whether a node can read them.
+_EXAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that was read.
+
+    Attributes:
+        location: Its path or URL.
+        content: Its bytes.
+        table: Its rows, see `manifest.read_manifest`.
+        columns: Names of its columns of recordings and of transcripts; None where it has no transcripts.
+        warnings: What a user should know of its columns.
+    """
+
+    location: str
+    content: bytes
+    table: pa.Table
+    columns: tuple[str, str | None]
+    warnings: Sequence[str]
+
+
+class ManifestSource(DataSource):
+    """The manifests of a config, one for each split."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(split for split in SPLITS if getattr(self.data, split) is not None)
+
+    def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
+        location = getattr(self.data, split)
+        columns = (self.data.audio_column_name, self.data.text_column_name)
+        use_column = self.data.use_language_column is not False
+        manifest = open_manifest(f"data.{split}", location, columns, self.storage_options, use_languages=use_column)
+        kind = resolve_kind(self.data.fingerprint or "auto", location)
+        opened = _fingerprinted(manifest, split, kind, self.storage_options, fingerprint_cache)
+        return _with_languages(opened, use_column=use_column)
+
+    def shortened(self, counts: Mapping[str, int], folder: Path) -> DataPart:
+        # Their recordings are looked at when they are prepared.
+        plain = ManifestSource(self.data.model_copy(update={"fingerprint": "manifest"}), self.storage_options)
+        manifests = {}
+        for split in self.splits:
+            rows = plain.open(split, None).table.slice(0, counts[split]).to_pylist()
+            manifests[split] = str(folder / f"{split}.jsonl")
+            Path(manifests[split]).write_text(to_jsonl(map(self._as_written, rows), split), encoding="utf-8")
+        return self.data.model_copy(update=manifests)
+
+    def _as_written(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        named = {name: row[name] for name in ("id", "speaker", "language") if row[name] is not None}
+        span = {"offset": row["offset_s"], "duration": row["duration_s"]} if row["offset_s"] is not None else {}
+        return {**named, self.data.audio_column_name: row["audio"], self.data.text_column_name: row["text"], **span}
+
+
+def open_mixed_sources(
+    data: DataPart,
+    locations: Mapping[str, str],
+    *,
+    storage_options: StorageOptions,
+    fingerprint_cache: Storage | None = None,
+) -> list[SourceSplit]:
+    """Opens manifests of recordings that are mixed into clips, fingerprinted as training data is.
+
+    Args:
+        data: The config's data part.
+        locations: Path or URL of each manifest, by the config's field that names it.
+        storage_options: How s3:// is reached.
+        fingerprint_cache: See `DataSource.open`.
+
+    Returns:
+        A split for each, with the field's name in place of a split's.
+
+    Raises:
+        DataError: a manifest is missing or wrong.
+        StorageError: a bucket cannot be read.
+    """
+    sources = []
+    for name, location in locations.items():
+        manifest = open_manifest(name, location, (data.audio_column_name, None), storage_options)
+        kind = resolve_kind(data.fingerprint or "auto", location)
+        # `content` is asked for of training data, which may be files where these are objects.
+        kind = "listing" if kind == "content" and is_url(location) else kind
+        sources.append(_fingerprinted(manifest, name, kind, storage_options, fingerprint_cache))
+    print_warnings(sources)
+    return sources
+
+
+def open_manifest(
+    field: str,
+    location: str,
+    columns: tuple[str, str | None],
+    storage_options: StorageOptions,
+    *,
+    use_languages: bool = False,
+) -> Manifest:
+    """Opens the manifest that a field of the config names.
+
+    Args:
+        field: The field's dotted name, for messages.
+        location: Absolute path or URL of the manifest.
+        columns: Its columns of recordings and of transcripts; None where there are no transcripts.
+        storage_options: How s3:// is reached.
+        use_languages: Whether the languages of clips are used.
+
+    Raises:
+        NotHereError: it is missing, or a file that cannot be read.
+        DataError: it is wrong.
+        StorageError: the bucket cannot be read.
+    """
+    try:
+        content = read_location(location, storage_options)
+    except OSError as error:
+        name = field.rpartition(".")[2]
+        fix = f"give the path of a manifest (--set {field}=my/{name}.csv)"
+        # A bucket is the same from everywhere.
+        kind = DataError if is_url(location) else NotHereError
+        raise kind(f"{field}: {location}: {reason_of(error)}; {fix}") from None
+    audio, text = columns
+    warnings: list[str] = []
+    try:
+        table = read_manifest(
+            location,
+            content,
+            audio_column_name=audio,
+            text_column_name=text,
+            use_languages=use_languages,
+            warn=lambda line: warnings.append(f"{field}: {line}"),
+        )
+    except DataError as error:
+        raise DataError(f"{field}: {error}") from None
+    _refuse_unsupported(table, f"{field}: {location}")
+    return Manifest(location, content, table, columns, warnings)
+
+
+def _with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
+    """The source with the languages of its clips; sets that were prepared without them have another fingerprint."""
+    languages = source.table["language"]
+    if languages.null_count == len(languages):
+        return source
+    if use_column:
+        return replace(source, fingerprint=hash_of(source.fingerprint, "language"))
+    position = source.table.schema.get_field_index("language")
+    return replace(source, table=source.table.set_column(position, "language", pa.nulls(len(languages), pa.string())))
+
+
+def _fingerprinted(
+    manifest: Manifest,
+    name: str,
+    kind: FingerprintKind,
+    storage_options: StorageOptions,
+    fingerprint_cache: Storage | None,
+) -> SourceSplit:
+    location, paths = manifest.location, manifest.table["audio"].to_pylist()
+    fingerprints = fingerprint_recordings(kind, paths, location, storage_options, fingerprint_cache)
+    known = sum(each is not None for each in fingerprints)
+    note = f"size and time of {known} of {len(fingerprints)} recordings decide whether it is prepared again"
+    note = note if kind == "metadata" and is_url(location) and len(fingerprints) > MOST_ASKED_FOR else ""
+    if kind == "listing" and not known:
+        note = "its bucket is not listed: where recordings are decides whether it is prepared again, not their contents"
+    former = _former_fingerprint(manifest, kind, fingerprints)
+    # Contents are the same recordings in any folder.
+    is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)
+    more = [] if is_content else [hash_of_places(paths, fingerprints)]
+    # Rows of a set without the word were complete recordings.
+    more += ["segments"] if manifest.table["offset_s"].null_count == 0 else []
+    return SourceSplit(
+        name,
+        location,
+        manifest.table,
+        FileReader(storage_options),
+        hash_of(former, *more) if more else former,
+        node_files=paths[:_EXAMPLES],
+        note=note,
+        warnings=manifest.warnings,
+        recording_fingerprints={path: str(each) for path, each in zip(paths, fingerprints, strict=False)},
+        former=former,
+    )
+
+
+def _former_fingerprint(manifest: Manifest, kind: FingerprintKind, fingerprints: Sequence[Any]) -> str:
+    """What it was before it said where recordings are and that they are segments, and before buckets were listed."""
+    if kind == "content":
+        fingerprints = [each if isinstance(each, str) else None for each in fingerprints]
+    elif kind == "listing":
+        kind, fingerprints = "manifest", []
+    # Sizes and times were all that there was, and have no name in the hash.
+    named = () if kind == "metadata" else (kind,)
+    return hash_of(manifest.content, manifest.columns, *named, fingerprints)
+
+
+def _refuse_unsupported(table: pa.Table, where: str) -> None:
+    """Refuses recordings at URLs that no storage opens: they would all be counted as files that are not there."""
+    urls = pc.filter(table["audio"], pc.match_substring(table["audio"], "://")).to_pylist()
+    for url in urls:
+        if problem := unsupported_url(url):
+            raise DataError(f"{where}: recording {without_password(url)}: {problem}")

@@ -1,0 +1,123 @@
+"""What reads recordings where their rows are prepared: a picklable object that travels to the nodes with the rows."""
+
+import errno
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainers.config.storage_location import StorageOptions, is_url
+from trainers.data.sources.located_files import read_location
+from trainers.errors import AudioError, StorageError
+
+# Values of a row by column.
+Row = Mapping[str, Any]
+
+# Recordings of a bucket that are fetched at once, and held until it is their turn to be decoded.
+FETCHED_AHEAD = 16
+# Of a path that names no file today or tomorrow: a file in place of a folder, links in a circle, too long a name.
+_NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+
+
+class RecordingReader(Protocol):
+    """Reads the recordings of rows; picklable."""
+
+    def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
+        """Gives the recording of each row, or why there is none, in the order of the rows.
+
+        Raises:
+            DataError: a file of many recordings is damaged.
+            StorageError: recordings cannot be read now, or not on this node.
+        """
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads recordings from files of their own, which the column `audio` names.
+
+    Attributes:
+        storage_options: How s3:// is reached.
+    """
+
+    storage_options: StorageOptions
+
+    def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
+        """See `RecordingReader`; those of a bucket are fetched ahead, several at a time."""
+        return self.read_missing((row, None) for row in rows)
+
+    def read_missing(self, recordings: Iterable[tuple[Row, bytes | None]]) -> Iterator[bytes | AudioError]:
+        """Gives recordings of which some are known, and reads those that are None."""
+        with ThreadPoolExecutor(FETCHED_AHEAD, thread_name_prefix="recordings") as pool:
+            ahead: deque[Callable[[], bytes]] = deque()
+            for row, recording in recordings:
+                ahead.append(self._reading(str(row["audio"]), recording, pool))
+                if len(ahead) > FETCHED_AHEAD:
+                    yield _result(ahead.popleft())
+            yield from map(_result, ahead)
+
+    def _reading(self, location: str, recording: bytes | None, pool: Executor) -> Callable[[], bytes]:
+        if recording is not None:
+            return lambda: recording
+        if is_url(location):
+            return pool.submit(_read_recording, location, self.storage_options).result
+        return partial(_read_recording, location, self.storage_options)
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Takes recordings from the rows themselves, which bring them to the nodes; reads files where a row has none.
+
+    Attributes:
+        column: Column of the recordings.
+        files: Reads the others.
+    """
+
+    column: str
+    files: FileReader
+
+    def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
+        return self.files.read_missing((row, row[self.column]) for row in rows)
+
+
+def _result(reading: Callable[[], bytes]) -> bytes | AudioError:
+    try:
+        return reading()
+    except AudioError as error:
+        return error
+
+
+def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
+    if not location:
+        raise AudioError("its row has neither a recording nor a path")
+    try:
+        return read_location(location, storage_options, one_of_many=True)
+    except FileNotFoundError:
+        raise AudioError(f"no such file{_with_another_spelling(location)}") from None
+    except IsADirectoryError:
+        raise AudioError("is a folder, not a recording") from None
+    except PermissionError:
+        raise AudioError("permission denied") from None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise AudioError(f"no such file ({str(error.strerror).lower()})") from None
+        # A transient error, such as a file server that restarts, is not a property of the recording.
+        raise StorageError(
+            f"{location}: cannot be read: {error.strerror or error}; prepare again when it can"
+        ) from error
+
+
+def _with_another_spelling(location: str) -> str:
+    """Of a path that looks like a file's that is there, how they differ: archives made on a Mac have names in NFD."""
+    folder, _, name = location.rpartition("/")
+    others = {f"in Unicode's {form}": unicodedata.normalize(form, location) for form in ("NFC", "NFD")}
+    others["without spaces around it"] = f"{folder}/{name.strip()}"
+    for how, path in others.items():
+        with suppress(OSError):  # The other name may be too long.
+            if not is_url(location) and path != location and Path(path).is_file():
+                return f"; there is one whose name is the same {how}"
+    return ""
