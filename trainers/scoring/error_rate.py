@@ -1,93 +1,39 @@
-"""How many words, characters and sentences a recognizer got wrong, counted so that sums are exact.
+"""What a recognizer got wrong, counted by each metric so that sums are exact.
 
-Every utterance is aligned once, alone, and leaves whole numbers. A score is a sum of those numbers and one
-division at the end, so neither the order of the utterances nor their distribution over workers can
-move it. Nothing here changes case or punctuation: that is a normalizer's work, passed in.
+Every utterance is aligned once for each metric, alone, and leaves integers. So neither the order of the utterances nor
+their distribution over workers can move a score. Nothing here changes case or punctuation: that is a normalizer's
+work, passed in. Imports no torch.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import jiwer
 
 from trainers.errors import ScoringError
+from trainers.metrics.known_metrics import WER, known_metrics
+from trainers.metrics.metric import EditCounts, Metric
 
 IDS_SHOWN = 5
-FROM_A_MODEL = ("avg_logprob", "nbest")
+NOT_ALWAYS_KNOWN = ("avg_logprob", "nbest", "language")
 
 
-@dataclass(frozen=True, slots=True)
-class EditCounts:
-    """The edits that turn a reference into a hypothesis, and how long the reference was.
+def count_edits(metric: Metric, reference: str, hypothesis: str) -> EditCounts:
+    """The edits of a shortest alignment of two texts, in units of a metric.
 
-    Counts add up with `+`; start a sum from `EditCounts()`.
-
-    Attributes:
-        insertions: Units of the hypothesis that the reference does not have.
-        deletions: Units of the reference that the hypothesis does not have.
-        substitutions: Units of the reference that stand as others in the hypothesis.
-        reference_length: Units in the reference, words or characters.
+    With an empty reference every unit of the hypothesis is an insertion; with an empty hypothesis every unit of the
+    reference is a deletion.
     """
 
-    insertions: int = 0
-    deletions: int = 0
-    substitutions: int = 0
-    reference_length: int = 0
+    def cut(texts: list[str]) -> list[list[str]]:
+        return [[*metric.cut(text)] for text in texts]
 
-    def __add__(self, other: "EditCounts") -> "EditCounts":
-        return EditCounts(
-            self.insertions + other.insertions,
-            self.deletions + other.deletions,
-            self.substitutions + other.substitutions,
-            self.reference_length + other.reference_length,
-        )
-
-    @property
-    def errors(self) -> int:
-        """All edits together: the Levenshtein distance."""
-        return self.insertions + self.deletions + self.substitutions
-
-    @property
-    def rate(self) -> float | None:
-        """Errors per hundred reference units; None for an empty reference, which no rate can describe.
-
-        It goes above 100 where the hypothesis is much longer than the reference.
-        """
-        return _percent(self.errors, self.reference_length)
-
-
-def word_edits(reference: str, hypothesis: str) -> EditCounts:
-    """Aligns two texts word by word.
-
-    Words are what whitespace of any kind separates. With an empty reference every word of the hypothesis is
-    an insertion; with an empty hypothesis every word of the reference is a deletion.
-
-    Args:
-        reference: What was said.
-        hypothesis: What was recognized.
-
-    Returns:
-        The edits of a shortest alignment, with the words of the reference as `reference_length`.
-    """
-    return _counts(jiwer.process_words(_single_spaced(reference), _single_spaced(hypothesis)))
-
-
-def character_edits(reference: str, hypothesis: str) -> EditCounts:
-    """Aligns two texts character by character.
-
-    Characters are Unicode code points. As jiwer and the `cer` metric have it, one space between two words
-    counts as a character; spaces at the ends and repeated ones do not count.
-
-    Args:
-        reference: What was said.
-        hypothesis: What was recognized.
-
-    Returns:
-        The edits of a shortest alignment, with the characters of the reference as `reference_length`.
-    """
-    return _counts(jiwer.process_characters(_single_spaced(reference), _single_spaced(hypothesis)))
+    # jiwer's own rate is left aside: for an empty reference it is the number of insertions, not a rate.
+    found = jiwer.process_words(reference, hypothesis, cut, cut)  # type: ignore[arg-type]  # any callable will do
+    length = found.hits + found.deletions + found.substitutions
+    return EditCounts(found.insertions, found.deletions, found.substitutions, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,57 +44,34 @@ class UtteranceScore:
         id: The utterance's id in the manifest.
         reference: The transcript as the manifest has it.
         hypothesis: The text as the model gave it.
-        insertions: Words inserted.
-        deletions: Words deleted.
-        substitutions: Words substituted.
-        words: Words in the normalized reference.
-        character_insertions: Characters inserted.
-        character_deletions: Characters deleted.
-        character_substitutions: Characters substituted.
-        characters: Characters in the normalized reference, single spaces included.
+        counts: The edits by the name of each metric.
         duration_s: Length of the recording in seconds; None where it is not known.
         avg_logprob: Mean log-probability of the hypothesis's tokens in nats, see `trainers.models.recognizer`; None
             where it is not known.
         nbest: Where they were asked for, the best hypotheses by `text` and `avg_logprob`, the best first.
+        language: Code of the utterance's language; None where the utterances of a set have none of their own.
     """
 
     id: str
     reference: str
     hypothesis: str
-    insertions: int
-    deletions: int
-    substitutions: int
-    words: int
-    character_insertions: int
-    character_deletions: int
-    character_substitutions: int
-    characters: int
+    counts: Mapping[str, EditCounts]
     duration_s: float | None
     avg_logprob: float | None = None
     nbest: Sequence[Mapping[str, Any]] | None = None
-
-    @property
-    def word_counts(self) -> EditCounts:
-        """The word edits as one summable value."""
-        return EditCounts(self.insertions, self.deletions, self.substitutions, self.words)
-
-    @property
-    def character_counts(self) -> EditCounts:
-        """The character edits as one summable value."""
-        return EditCounts(
-            self.character_insertions,
-            self.character_deletions,
-            self.character_substitutions,
-            self.characters,
-        )
+    language: str | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Gives the fields by name, for a line of JSON; `UtteranceScore(**line)` reads it back.
+        """Gives the content of a line of JSON.
 
-        What only a model knows is left out where it is not known.
+        What only a model or a column `language` gives is left out where it is not known.
         """
-        line = asdict(self)
-        return {name: value for name, value in line.items() if value is not None or name not in FROM_A_MODEL}
+        edits: dict[str, int] = {}
+        for name, counts in self.counts.items():
+            edits |= known_metrics()[name].of_utterance(counts)
+        texts = {name: getattr(self, name) for name in ("id", "reference", "hypothesis")}
+        known = {name: getattr(self, name) for name in NOT_ALWAYS_KNOWN if getattr(self, name) is not None}
+        return {**texts, **edits, "duration_s": self.duration_s, **known}
 
 
 def score_utterance(
@@ -156,9 +79,9 @@ def score_utterance(
     reference: str,
     hypothesis: str,
     duration_s: float | None,
-    normalize: Callable[[str], str] = lambda text: text,
+    normalize: Callable[[str], str] = str,
 ) -> UtteranceScore:
-    """Scores one utterance by words and by characters.
+    """Scores one utterance by each metric.
 
     Args:
         id: The utterance's id in the manifest.
@@ -167,66 +90,38 @@ def score_utterance(
         duration_s: Length of the recording in seconds; None where it is not known.
         normalize: Applied to both texts before they are compared; the record keeps the texts as they came.
     """
-    said, heard = normalize(reference), normalize(hypothesis)
-    words, characters = word_edits(said, heard), character_edits(said, heard)
-    return UtteranceScore(
-        id=id,
-        reference=reference,
-        hypothesis=hypothesis,
-        insertions=words.insertions,
-        deletions=words.deletions,
-        substitutions=words.substitutions,
-        words=words.reference_length,
-        character_insertions=characters.insertions,
-        character_deletions=characters.deletions,
-        character_substitutions=characters.substitutions,
-        characters=characters.reference_length,
-        duration_s=duration_s,
-    )
+    texts = normalize(reference), normalize(hypothesis)
+    counts = {name: count_edits(metric, *texts) for name, metric in known_metrics().items()}
+    return UtteranceScore(id, reference, hypothesis, counts, duration_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of a set of utterances. All rates are percentages.
+    """The score of a set of utterances.
 
     Attributes:
         utterances: Utterances that were asked for.
         scored: Utterances among them that could be scored; the rest could not be decoded.
-        words: Words in the references.
-        insertions: Words inserted.
-        deletions: Words deleted.
-        substitutions: Words substituted.
-        wer: Word error rate; None where the references hold no word at all.
-        characters: Characters in the references, single spaces included.
-        character_insertions: Characters inserted.
-        character_deletions: Characters deleted.
-        character_substitutions: Characters substituted.
-        cer: Character error rate; None where the references hold no character at all.
-        sentence_errors: Scored utterances with at least one word wrong.
-        ser: Sentence error rate, over the scored utterances.
-        empty_references: Scored utterances whose reference has no word. Their hypotheses count as
-            insertions, in `wer` too.
+        empty_references: Scored utterances whose reference has no word. Their hypotheses count as insertions.
+        counts: Sums of edits by the name of each metric.
     """
 
     utterances: int
     scored: int
-    words: int
-    insertions: int
-    deletions: int
-    substitutions: int
-    wer: float | None
-    characters: int
-    character_insertions: int
-    character_deletions: int
-    character_substitutions: int
-    cer: float | None
-    sentence_errors: int
-    ser: float
     empty_references: int
+    counts: Mapping[str, EditCounts]
+
+    @property
+    def rates(self) -> dict[str, float | None]:
+        """Percentages by the name of each metric; None where the references hold none of its units at all."""
+        return {name: known_metrics()[name].rate(counts) for name, counts in self.counts.items()}
 
     def to_json_dict(self) -> dict[str, int | float | None]:
-        """Gives the fields by name, ready for a JSON file."""
-        return asdict(self)
+        """Gives counts and rates by their keys, ready for a JSON file."""
+        content: dict[str, int | float | None] = {"utterances": self.utterances, "scored": self.scored}
+        for name, counts in self.counts.items():
+            content |= known_metrics()[name].of_set(counts)
+        return {**content, "empty_references": self.empty_references}
 
 
 def score_texts(
@@ -270,14 +165,12 @@ def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
     Raises:
         ScoringError: If there is nothing to add up, or more than was asked for.
     """
-    words, characters = EditCounts(), EditCounts()
-    scored = sentence_errors = empty_references = 0
+    counts = {name: EditCounts() for name in known_metrics()}
+    scored = empty_references = 0
     for score in scores:
         scored += 1
-        words += score.word_counts
-        characters += score.character_counts
-        sentence_errors += score.word_counts.errors > 0
-        empty_references += score.words == 0
+        counts = {name: counted + score.counts[name] for name, counted in counts.items()}
+        empty_references += score.counts[WER.name].reference_length == 0
     if scored == 0:
         raise ScoringError(
             f"0 of {utterances} utterances were scored, so there is no score: "
@@ -288,23 +181,19 @@ def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
             f"{scored} utterances were scored but only {utterances} asked for: "
             "some were scored twice or belong to another set; compare their ids with check_ids"
         )
-    return Score(
-        utterances=utterances,
-        scored=scored,
-        words=words.reference_length,
-        insertions=words.insertions,
-        deletions=words.deletions,
-        substitutions=words.substitutions,
-        wer=words.rate,
-        characters=characters.reference_length,
-        character_insertions=characters.insertions,
-        character_deletions=characters.deletions,
-        character_substitutions=characters.substitutions,
-        cer=characters.rate,
-        sentence_errors=sentence_errors,
-        ser=100 * sentence_errors / scored,
-        empty_references=empty_references,
-    )
+    return Score(utterances, scored, empty_references, counts)
+
+
+def total_by_language(scores: Iterable[UtteranceScore]) -> dict[str, Score]:
+    """The score of each language's utterances, by its code in alphabetical order; those without a language count not.
+
+    What could not be decoded is in no language's `utterances`.
+    """
+    of_each: dict[str, list[UtteranceScore]] = {}
+    for score in scores:
+        if score.language is not None:
+            of_each.setdefault(score.language, []).append(score)
+    return {language: total(found, utterances=len(found)) for language, found in sorted(of_each.items())}
 
 
 def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
@@ -335,22 +224,3 @@ def differences(asked: Sequence[str], scored: Sequence[str]) -> str:
 def _first_few(ids: Sequence[str]) -> str:
     shown = ", ".join(repr(id) for id in ids[:IDS_SHOWN])
     return shown if len(ids) <= IDS_SHOWN else f"{shown}, ..."
-
-
-def _single_spaced(text: str) -> str:
-    # jiwer splits at the space character only; a tab or a no-break space would glue two words together.
-    return " ".join(text.split())
-
-
-def _counts(alignment: jiwer.WordOutput | jiwer.CharacterOutput) -> EditCounts:
-    # jiwer's own rate is left aside: for an empty reference it is the number of insertions, not a rate.
-    return EditCounts(
-        insertions=alignment.insertions,
-        deletions=alignment.deletions,
-        substitutions=alignment.substitutions,
-        reference_length=alignment.hits + alignment.deletions + alignment.substitutions,
-    )
-
-
-def _percent(part: int, whole: int) -> float | None:
-    return 100 * part / whole if whole else None

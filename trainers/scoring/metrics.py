@@ -1,48 +1,40 @@
-"""WER, CER and SER as one `evaluate` metric that needs no network; it counts as scoring does.
+"""Metrics of `evaluate`, none of which is downloaded: those that are always scored, and a recipe's own.
 
 `evaluate.load("wer")` fetches a script from the Hub at run time. This is the same interface on our own counts:
 `ErrorRates()`, or `evaluate.load("<path of this file>", "wer")` where code knows only `evaluate`.
 """
 
-import os
-import tempfile
+import hashlib
+import importlib
+import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
 import evaluate
 from datasets import Features, Value
+from evaluate.loading import CachedEvaluationModuleFactory
 
+from trainers.config.parts.scoring_part import CLASS
 from trainers.errors import ConfigError
+from trainers.metrics.known_metrics import known_metrics
+from trainers.metrics.metric import Metric
 from trainers.scoring.error_rate import Score, score_texts
+from trainers.storage.own_folder import own_temporary_folder
 
 _CITATION = "Levenshtein alignment by jiwer and RapidFuzz: https://github.com/jitsi/jiwer"
-_INPUTS = """
-Args:
-    predictions: List of recognized texts.
-    references: List of transcripts, one for each prediction. An empty one is scored: the hypothesis's words are
-        insertions.
-    normalize: Applied to both texts before they are compared. None: not at all.
-    ids: Id of each utterance; then `per_utterance` of the result holds an `error_rate.UtteranceScore` each.
-    durations_s: Length of each recording in seconds, with `ids`.
-    utterances: How many were asked for, with those that could not be decoded. None: as many as there are predictions.
-"""
-
-# Under each name, what the result calls the fields of `error_rate.Score`.
-_EDITS = ("insertions", "deletions", "substitutions")
-_FIELDS = {
-    "wer": {name: name for name in ("wer", *_EDITS, "words")},
-    "cer": {"cer": "cer", **{name: f"character_{name}" for name in _EDITS}, "characters": "characters"},
-    "ser": {"ser": "ser", "sentence_errors": "sentence_errors", "utterances": "scored"},
-}
 
 
 class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
     """Error rates in percent with the counts that they are made of; a rate is None where the references are empty.
 
-    All of them, or one by its name: `wer` (insertions, deletions, substitutions, words), `cer` (the same in
-    characters), `ser` (sentence_errors, utterances).
+    `compute` takes what `error_rate.score_texts` does; with `ids`, `per_utterance` of the result has the single scores.
+
+    All of them, or that of one metric by its name: `wer` (insertions, deletions, substitutions, words), `cer` (the same
+    in characters), `ser` (sentence_errors, utterances).
     """
 
     def __init__(
@@ -60,7 +52,7 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
         mode (`num_process` above 1), which cannot work in memory, gets the files back.
 
         Args:
-            config_name: "wer", "cer" or "ser". None: all.
+            config_name: The metric, e.g. "wer". None: all.
             experiment_id: evaluate's name for this computation; None: one that no other process has.
             num_process: Processes that compute together, in evaluate's distributed mode.
             options: Further options of `evaluate.Metric`.
@@ -68,32 +60,87 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
         Raises:
             ConfigError: there is no metric of this name.
         """
-        if config_name is not None and config_name not in _FIELDS:
-            raise ConfigError(f"metric {config_name!r} is not known: use one of {', '.join(_FIELDS)}")
-        options.setdefault("keep_in_memory", num_process == 1)
-        if num_process == 1:
-            experiment_id = experiment_id or uuid4().hex
-            # evaluate makes a folder there at once, also in memory; a node's home may be read-only.
-            options.setdefault("cache_dir", str(Path(tempfile.gettempdir()) / f"rayscribe-evaluate-{os.getuid()}"))
-        super().__init__(config_name, experiment_id=experiment_id, num_process=num_process, **options)
+        if config_name is not None and config_name not in known_metrics():
+            raise ConfigError(f"metric {config_name!r} is not known: use one of {', '.join(known_metrics())}")
+        given = {"experiment_id": experiment_id} if experiment_id else {}
+        defaults = in_memory() if num_process == 1 else {}
+        super().__init__(config_name, num_process=num_process, **{**defaults, **given, **options})
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=type(self).__doc__ or "",
             citation=_CITATION,
-            inputs_description=_INPUTS,
+            inputs_description=score_texts.__doc__ or "",
             features=Features({"predictions": Value("string"), "references": Value("string")}),
             reference_urls=["https://en.wikipedia.org/wiki/Word_error_rate"],
         )
 
     def _compute(self, predictions: Sequence[str], references: Sequence[str], **given: Any) -> dict[str, Any]:
         score, scores = score_texts(predictions, references, **given)
-        result = _result(self.config_name, score)
+        metric = known_metrics().get(self.config_name)
+        result = score.to_json_dict() if metric is None else _result(metric, score)
         return {**result, "per_utterance": scores} if given.get("ids") is not None else result
 
 
-def _result(name: str, score: Score) -> dict[str, Any]:
-    everything = score.to_json_dict()
-    if name not in _FIELDS:
-        return everything
-    return {key: everything[field] for key, field in _FIELDS[name].items()}
+def in_memory() -> dict[str, Any]:
+    """Options of a metric that no other process can collide with."""
+    # evaluate makes a folder there at once, also in memory; a node's home may be read-only.
+    folder = str(own_temporary_folder("evaluate"))
+    return {"keep_in_memory": True, "experiment_id": uuid4().hex, "cache_dir": folder}
+
+
+def load_metric(source: str) -> evaluate.EvaluationModule:
+    """The metric that a recipe names, see `scoring_part.ScoringPart`. Runs its code, and downloads none.
+
+    Raises:
+        Exception: whatever its code raises; LookupError or OSError where there is none.
+    """
+    if CLASS.fullmatch(source):
+        name, _, attribute = source.partition(":")
+        found = getattr(importlib.import_module(name), attribute)
+    else:
+        found = _only_metric_of(_script(Path(source)) if source.startswith("/") else _cached(source))
+    if not (isinstance(found, type) and issubclass(found, evaluate.EvaluationModule)):
+        raise TypeError("it is no subclass of evaluate.Metric")
+    # The state of training's own random numbers would be its seed.
+    metric = found(seed=0, **in_memory())
+    metric.download_and_prepare()
+    return metric
+
+
+def _script(path: Path) -> ModuleType:
+    """The module of a script, or of that of a folder's name in it; the files next to it are its submodules.
+
+    Imported from where it is, not from a copy: evaluate would also fetch what comments of the script name.
+    """
+    script = path / f"{path.name}.py" if path.is_dir() else path
+    if not script.is_file():
+        raise FileNotFoundError(f"there is no {script}")
+    name = f"recipe_metric_{hashlib.sha256(str(script).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, script, submodule_search_locations=[str(script.parent)])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{script} is no Python script")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _cached(name: str) -> ModuleType:
+    """The module of a metric of the Hub that evaluate has fetched before."""
+    cached = name.replace("/", "--") if "/" in name else f"evaluate-metric--{name}"
+    return importlib.import_module(CachedEvaluationModuleFactory(cached).get_module().module_path)
+
+
+def _only_metric_of(module: ModuleType) -> type:
+    own = [item for item in vars(module).values() if isinstance(item, type) and item.__module__ == module.__name__]
+    metrics = [item for item in own if issubclass(item, evaluate.EvaluationModule)]
+    if len(metrics) != 1:
+        names = ", ".join(item.__name__ for item in metrics)
+        raise LookupError(f"{module.__file__} has {len(metrics)} metrics{f' ({names})' if names else ''}, not one")
+    return metrics[0]
+
+
+def _result(metric: Metric, score: Score) -> dict[str, Any]:
+    counts = score.counts[metric.name]
+    named = {key.removeprefix(metric.prefix): value for key, value in metric.of_set(counts).items()}
+    return {metric.units: counts.reference_length, **named}

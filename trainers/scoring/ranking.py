@@ -1,9 +1,10 @@
-"""Which error rate tells recognizers of a language apart."""
+"""Which metric tells recognizers of a language apart, and how a score is shown. Imports no torch."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
-Rate = Literal["wer", "cer"]
+from trainers.metrics.known_metrics import CER, WER, known_metrics
+from trainers.metrics.metric import EditCounts
 
 # Languages whose usual writing has no space between words, by their codes of ISO 639-1 and -3 and by the names that
 # Whisper gives them. Tibetan and Dzongkha mark syllables, not words.
@@ -20,22 +21,24 @@ dz dzo dzongkha
 WRITTEN_WITHOUT_SPACES = frozenset(CODES_AND_NAMES.split())
 
 
-def ranking_rate(language: str | None) -> Rate:
-    """The rate by which recognizers of a language are ranked, and which a score shows first.
+def ranking_rate(language: str | None) -> str:
+    """Name of the metric by which recognizers of a language are ranked, and which a score shows first.
 
     Args:
         language: A code with or without region and script (`th`, `zh-TW`, `yue_Hant`), or a name as Whisper has it
             (`Thai`). None: not known.
 
     Returns:
-        cer where words are written without spaces between them, so that a WER counts whole sentences; else wer.
+        cer where words are written without spaces between them, so that a WER counts sentences; else wer.
     """
     code = (language or "").strip().lower().replace("_", "-").partition("-")[0]
-    return "cer" if code in WRITTEN_WITHOUT_SPACES else "wer"
+    return (CER if code in WRITTEN_WITHOUT_SPACES else WER).name
 
 
 def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:
     """`WER 4.2% on test (200 utterances) · normalizer basic 1`; where CER ranks it comes first, and the line says why.
+
+    Of several languages, the rates of each follow: `en: WER 3.0%; th: CER 1.3%, WER 80.0%`.
 
     Args:
         totals: A score as evaluation/<split>.json has it. Those of version 0.1 name no normalizer.
@@ -47,25 +50,30 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
         remarks.append(f"the best path's WER is {_percent(totals['best_path']['wer'])}")
     if totals.get("decoding", {}).get("weights_chosen_on_this_set"):
         remarks.append("decode's weights were chosen on this set, so that the rate is too low for others")
-    if ranking_rate(language) == "cer":
+    if ranking_rate(language) == CER.name:
         remarks.insert(0, f"CER ranks: {language} is written without spaces between words")
+    if len(languages := totals.get("languages", {})) > 1:
+        remarks.append("; ".join(f"{code}: {rates_of(score, code)}" for code, score in languages.items()))
     return " · ".join((f"{rates_of(totals, language)} on {what}", *remarks))
 
 
 def rates_of(totals: Mapping[str, Any], language: str | None) -> str:
     """`WER 4.2%`, or `CER 1.3%, WER 4.2%` where CER ranks; arguments as of `score_line`."""
-    wer = f"WER {_percent(totals['wer'])}"
-    return f"CER {_percent(totals['cer'])}, {wer}" if ranking_rate(language) == "cer" else wer
+    shown = dict.fromkeys((ranking_rate(language), WER.name))
+    return ", ".join(f"{name.upper()} {_percent(totals[name])}" for name in shown)
 
 
 def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:
-    """The whole score as a person reads it, by `score_line` and the counts; arguments as there."""
+    """The complete score as a person reads it, by `score_line` and the counts; arguments as there."""
     yield score_line(totals, f"{totals['utterances']} utterances", language)
-    for unit, prefix in (("words", ""), ("characters", "character_")):
-        edits = ", ".join(f"{totals[prefix + edit]} {edit}" for edit in ("insertions", "deletions", "substitutions"))
-        yield f"  {totals[unit]} {unit}: {edits}"
-    rates = f"CER {_percent(totals['cer'])} · SER {_percent(totals['ser'])}"
-    yield f"  {rates} · {totals['empty_references']} empty references"
+    metrics = known_metrics().values()
+    for metric in metrics:
+        edits = [key.removeprefix(metric.prefix) for key in metric.of_utterance(EditCounts()) if key != metric.units]
+        if edits:
+            counts = ", ".join(f"{totals[metric.prefix + edit]} {edit}" for edit in edits)
+            yield f"  {totals[metric.units]} {metric.units}: {counts}"
+    rates = [f"{metric.name.upper()} {_percent(totals[metric.name])}" for metric in metrics if metric is not WER]
+    yield " · ".join([f"  {rates[0]}", *rates[1:], f"{totals['empty_references']} empty references"])
 
 
 def _percent(rate: float | None) -> str:

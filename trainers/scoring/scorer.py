@@ -2,8 +2,8 @@
 
 import gc
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from trainers.distributed.gauges import Gauge
 from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
+from trainers.metrics.known_metrics import known_metrics
 from trainers.models.labels import Labels
 from trainers.models.recognizer import Decoding, Recognition, Recognizer
-from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_texts
+from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_texts, total_by_language
 from trainers.scoring.normalizers import Normalizer, normalizer_named
+from trainers.scoring.recipe_metrics import RecipeMetrics
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ScoringOptions:
         normalizer: Name of what is done to both texts before they are compared, see `normalizers`.
         edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of one length are recognized
             together, and none is padded.
-        full_context_s: Seconds of the model's whole context, where a second score is made of clips that are padded to
+        full_context_s: Seconds of the model's full context, where a second score is made of clips that are padded to
             it. None: no second score.
     """
 
@@ -61,9 +63,12 @@ class SplitScore:
         normalizer: What was done to both texts before they were compared.
         skipped: Utterances that are too long for the model, and were left out as the config says.
         decoding: How the hypotheses were made.
-        best_path: Beside the score of a beam search of CTC outputs, that of their best path.
-        others: Beside that score, those by the other weights of `recognizer.Beam`.
-        full_context: The same at the model's whole context, where that was asked for.
+        best_path: Of a beam search of CTC outputs, the score of their best path.
+        alternative_scores: Of a beam search, the scores by the other weights of `recognizer.Beam`.
+        full_context: The same with every clip padded to the model's full context, where that was asked for.
+        full_context_s: Seconds of that context.
+        languages: Of a set whose clips have languages of their own, the score of each, by its code.
+        metrics: Numbers of the recipe's own metrics, see `scoring_part.ScoringPart`.
     """
 
     score: Score
@@ -73,38 +78,34 @@ class SplitScore:
     skipped: int
     decoding: Decoding
     best_path: Score | None = None
-    others: tuple[Score, ...] = ()
-    full_context: "FullContextScore | None" = None
+    alternative_scores: tuple[Score, ...] = ()
+    full_context: "SplitScore | None" = None
+    full_context_s: float | None = None
+    languages: Mapping[str, Score] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The number of each metric, the recipe's own too, and the loss."""
+        rates = {name: rate for name, rate in self.score.rates.items() if rate is not None}
+        return {**rates, "loss": self.loss, **self.metrics}
 
     def to_json_dict(self) -> dict[str, Any]:
         """Gives what stands in evaluation/<split>.json: counts, rates, loss, and how they were made."""
-        beside = {} if self.best_path is None else {"best_path": self.best_path.to_json_dict()}
+        best_path = {} if self.best_path is None else {"best_path": self.best_path.to_json_dict()}
+        full = self.full_context and {"context_s": self.full_context_s, **self.full_context.to_json_dict()}
+        of_each = {language: score.to_json_dict() for language, score in self.languages.items()}
         return {
             **self.score.to_json_dict(),
             "loss": self.loss,
             "skipped": self.skipped,
             **self.normalizer.to_json_dict(),
             "decoding": self.decoding.describe(),
-            **beside,
-            **({"full_context": self.full_context.to_json_dict()} if self.full_context is not None else {}),
+            **best_path,
+            **({"metrics": dict(self.metrics)} if self.metrics else {}),
+            **({"languages": of_each} if of_each else {}),
+            **({"full_context": full} if full is not None else {}),
         }
-
-
-@dataclass(frozen=True)
-class FullContextScore:
-    """A split's score with every clip padded to the model's whole context.
-
-    Attributes:
-        context_s: Seconds of it.
-        result: The score.
-    """
-
-    context_s: float
-    result: SplitScore
-
-    def to_json_dict(self) -> dict[str, Any]:
-        """Gives what stands beside the score at the length of the buckets."""
-        return {"context_s": self.context_s, **self.result.to_json_dict()}
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,17 @@ class ScoredClips:
         prepared: The set.
         labels: Label ids of each of its clips.
         rows: Positions of the clips that are scored, ascending.
+        languages: The language of each of these. None: they have none of their own.
     """
 
     prepared: PreparedSet
     labels: Labels
     rows: np.ndarray
+    languages: Sequence[str] | None = None
+
+
+class NotFiniteError(ScoringError):
+    """The loss or the probability of an utterance is no finite number."""
 
 
 class CutShortError(Exception):
@@ -136,7 +143,15 @@ class _Hypothesis:
 class Scorer:
     """Scores one prepared set; every rank has one, and all call `score` together."""
 
-    def __init__(self, clips: ScoredClips, recognizer: Recognizer, session: Session, *, cache_bytes: int):
+    def __init__(
+        self,
+        clips: ScoredClips,
+        recognizer: Recognizer,
+        session: Session,
+        *,
+        cache_bytes: int,
+        metrics: RecipeMetrics | None = None,
+    ):
         """Takes what stays the same between scores.
 
         Args:
@@ -144,8 +159,11 @@ class Scorer:
             recognizer: Model (not wrapped) and processor.
             session: This rank's rank and world.
             cache_bytes: Bound of the node's copy of shards from s3://.
+            metrics: The recipe's own. None: there are none.
         """
+        self._metrics = metrics
         self._prepared, self._labels, self._rows = clips.prepared, clips.labels, clips.rows
+        self._languages: Sequence[str | None] = clips.languages or [None] * len(clips.rows)
         self._recognizer = recognizer
         self._session = session
         self._reader = ClipReader(clips.prepared, cache_bytes=cache_bytes)
@@ -156,7 +174,7 @@ class Scorer:
     def score(
         self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
     ) -> SplitScore:
-        """Recognizes every utterance once over all ranks, gathers, sums, divides; and again at the whole context.
+        """Recognizes every utterance once over all ranks, gathers, sums, divides; and again at the full context.
 
         Args:
             options: How.
@@ -165,8 +183,9 @@ class Scorer:
 
         Raises:
             CutShortError: a rank gave up.
-            ScoringError: an utterance was scored twice or not at all; the references hold no word; the model gives no
-                finite numbers.
+            ScoringError: an utterance was scored twice or not at all; the references hold no word; the model or a
+                metric of the recipe gives no finite numbers.
+            ConfigError: a metric of the recipe cannot be loaded.
         """
         model = self._recognizer.model
         was_training = model.training
@@ -191,12 +210,12 @@ class Scorer:
         parts = self._session.gather((hypotheses, gave_up), what or "scoring")
         if any(part[1] for part in parts):
             raise CutShortError
-        result = self._sum([item for part, _ in parts for item in part], options)
+        result = self._with_metrics(self._sum([item for part, _ in parts for item in part], options))
         if options.full_context_s is None:
             return result
-        whole = f"{what} at {options.full_context_s:g} s" if what else ""
-        full = self.score(options.of_full_context, whole, cut_short=cut_short)
-        return replace(result, full_context=FullContextScore(options.full_context_s, full))
+        further = f"{what} at {options.full_context_s:g} s" if what else ""
+        full = self.score(options.of_full_context, further, cut_short=cut_short)
+        return replace(result, full_context=full, full_context_s=options.full_context_s)
 
     def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float | None]]:
         """This rank's batches: each of one bucket, the costliest first, dealt out in turn."""
@@ -258,35 +277,51 @@ class Scorer:
             scored["duration_s"].to_pylist(),
             self._prepared.summary.rows,
         )
-        beside = [
+        alternatives = [
             score_texts(texts, references, normalizer, utterances=self._prepared.summary.rows)[0]
-            for texts in _beside(found)
+            for texts in _alternative_texts(found)
         ]
         utterances = [
-            replace(each, avg_logprob=item.recognition.avg_logprob, nbest=_nbest_of(item.recognition))
-            for each, item in zip(scores, gathered, strict=True)
+            replace(
+                each, avg_logprob=item.recognition.avg_logprob, nbest=_nbest_of(item.recognition), language=language
+            )
+            for each, item, language in zip(scores, gathered, self._languages, strict=True)
         ]
-        if score.wer is None:
+        if undefined := [name for name, rate in score.rates.items() if rate is None]:
             raise ScoringError(
-                f"{self._prepared.url}: no transcript has a word once it is normalized ({normalizer}), "
-                "so that no WER exists; transcribe them, or set data.normalizer: none"
+                f"{self._prepared.url}: no transcript has {known_metrics()[undefined[0]].units} once it is normalized "
+                f"({normalizer}), so that no {undefined[0].upper()} exists; transcribe them, or set data.normalizer: "
+                "none"
             )
         # Added exactly, so that the loss does not move with the order of ranks either.
         loss = math.fsum(item.recognition.loss for item in gathered) / sum(item.labels for item in gathered)
-        best_path, others = (beside[0], tuple(beside[1:])) if beside else (None, ())
         skipped = len(all_ids) - len(ids)
-        return SplitScore(score, utterances, loss, normalizer, skipped, options.decoding, best_path, others)
+        best_path = alternatives[0] if alternatives else None
+        how = (normalizer, skipped, options.decoding, best_path, tuple(alternatives[1:]))
+        return SplitScore(score, utterances, loss, *how, languages=total_by_language(utterances))
+
+    def _with_metrics(self, result: SplitScore) -> SplitScore:
+        """Computes the recipe's metrics on the main process, of the texts as they were compared."""
+        if self._metrics is None:
+            return result
+        metrics, normalize, utterances = self._metrics, result.normalizer, result.utterances
+
+        def compute() -> dict[str, float]:
+            hypotheses = [normalize(item.hypothesis) for item in utterances]
+            return metrics.compute(hypotheses, [normalize(item.reference) for item in utterances])
+
+        return replace(result, metrics=self._session.broadcast(compute, "computing scoring.metrics"))
 
 
 def show_rates(result: SplitScore, split: str, session: Session) -> None:
     """Shows a score to who watches the cluster."""
-    for gauge, percent in ((Gauge.WER, result.score.wer), (Gauge.CER, result.score.cer)):
-        if percent is not None:
-            session.show_from_main(gauge, percent / 100, split=split)
+    for name, percent in result.score.rates.items():
+        if name.upper() in Gauge.__members__ and percent is not None:
+            session.show_from_main(Gauge[name.upper()], percent / 100, split=split)
 
 
-def _beside(found: Sequence[Recognition]) -> list[list[str]]:
-    """Texts beside the hypotheses: of the best paths, then by each of the other weights; [] where there is neither."""
+def _alternative_texts(found: Sequence[Recognition]) -> list[list[str]]:
+    """Texts of the best paths, then by each of the other weights; [] where there is neither."""
     rows = [(item.best_path, *item.others) for item in found if item.best_path is not None]
     return [list(texts) for texts in zip(*rows, strict=True)]
 
@@ -296,7 +331,7 @@ def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) ->
         for name in ("loss", "avg_logprob"):
             number = getattr(item.recognition, name)
             if not math.isfinite(number):
-                raise ScoringError(
+                raise NotFiniteError(
                     f"the {name} of utterance {id_} is {number}: the model's weights or outputs are no longer finite; "
                     "go on from an earlier checkpoint with a lower training.learning_rate, or in float32"
                 )

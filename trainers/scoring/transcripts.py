@@ -6,13 +6,13 @@
   texts.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError, DataError
 from trainers.scoring.error_rate import UtteranceScore, differences, score_utterance
 
@@ -53,7 +53,7 @@ def read_hypotheses(path: Path) -> Transcripts:
 
 
 def read_references(path: Path) -> Transcripts:
-    """What was said; otherwise like `read_hypotheses`."""
+    """The transcripts; otherwise like `read_hypotheses`."""
     return _read(path, REFERENCE_KEYS)
 
 
@@ -71,19 +71,19 @@ def score_transcripts(
             f"{numbered.path} goes by line and {named.path} by id: "
             "give two .txt files, or two that have ids (.trn, .jsonl)"
         )
-    said, heard = references.texts, hypotheses.texts
-    if references.by_line and len(said) != len(heard):
+    expected, recognized = references.texts, hypotheses.texts
+    if references.by_line and len(expected) != len(recognized):
         raise DataError(
-            f"{hypotheses.path} has {len(heard)} lines and {references.path} has {len(said)}: a line is an utterance, "
-            "and one in which nothing was recognized is an empty line"
+            f"{hypotheses.path} has {len(recognized)} lines and {references.path} has {len(expected)}: a line is an "
+            "utterance, and one in which nothing was recognized is an empty line"
         )
-    if found := differences([*said], [*heard]):
+    if found := differences([*expected], [*recognized]):
         raise DataError(
-            f"the ids of {hypotheses.path} are not the {len(said)} of {references.path}: {found}. "
+            f"the ids of {hypotheses.path} are not the {len(expected)} of {references.path}: {found}. "
             "An utterance in which nothing was recognized has its id and no words"
         )
     durations_s = {**hypotheses.durations_s, **references.durations_s}
-    return [score_utterance(id, text, heard[id], durations_s.get(id), normalize) for id, text in said.items()]
+    return [score_utterance(id, text, recognized[id], durations_s.get(id), normalize) for id, text in expected.items()]
 
 
 def _read(path: Path, keys: Sequence[str]) -> Transcripts:
@@ -146,9 +146,9 @@ def _json_rows(
         if not line.strip():
             continue
         try:
-            item: Any = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}: line {number} is not JSON ({error.msg}): write one object a line") from None
+            item: Any = load_json(line)
+        except ValueError as error:
+            raise DataError(f"{path}: line {number} is not JSON ({error}): write one object a line") from None
         if not isinstance(item, dict) or not isinstance(item.get("id"), str | int):
             raise DataError(f"{path}: line {number} has no id: write an object with an `id` and the text a line")
         text = next((item[key] for key in keys if key in item), None)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainers.config.parts.decode_part import Weights
+from trainers.metrics.known_metrics import CER, known_metrics
 from trainers.scoring.error_rate import Score
 from trainers.scoring.scorer import SplitScore
 
@@ -24,8 +25,7 @@ class Trial:
     def to_json_dict(self) -> dict[str, Any]:
         """Weights and error rates, as they stand in evaluation/decoding.json."""
         lm, word, rescoring = self.weights
-        rates = {name: getattr(self.score, name) for name in ("wer", "cer", "ser")}
-        return {"lm_weight": lm, "word_score": word, "rescoring_weight": rescoring, **rates}
+        return {"lm_weight": lm, "word_score": word, "rescoring_weight": rescoring, **self.score.rates}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Tuning:
     def line(self, rate: str) -> str:
         """What was chosen, for a person; `rate` as of `tune`."""
         lm, word, rescoring = self.best.weights
-        before, after = getattr(self.best_path, rate), getattr(self.best.score, rate)
+        before, after = self.best_path.rates[rate], self.best.score.rates[rate]
         return (
             f"lm_weight {lm:g}, word_score {word:g}, rescoring_weight {rescoring:g}, the best of {len(self.trials)} on "
             f"validation: {rate.upper()} {after:.1f}%; the best path's is {before:.1f}%"
@@ -55,7 +55,7 @@ class Tuning:
         """What stands in evaluation/decoding.json."""
         return {
             "chosen": self.best.to_json_dict(),
-            "best_path": {name: getattr(self.best_path, name) for name in ("wer", "cer", "ser")},
+            "best_path": self.best_path.rates,
             "trials": [trial.to_json_dict() for trial in self.trials],
         }
 
@@ -65,25 +65,26 @@ def tune(grid: Sequence[Weights], rate: str, score: Callable[[tuple[Weights, ...
 
     Args:
         grid: The weights to choose from.
-        rate: What is lowest for the best: wer, cer or ser.
+        rate: Name of the metric that ranks the weights.
         score: Scores the validation set by several weights, see `recognizer.Beam`.
     """
     result = score(tuple(grid))
     assert result.best_path is not None
-    trials = tuple(Trial(*each) for each in zip(grid, (result.score, *result.others), strict=True))
+    trials = tuple(Trial(*each) for each in zip(grid, (result.score, *result.alternative_scores), strict=True))
     return Tuning(trials, choose(trials, rate), result.best_path)
 
 
 def choose(trials: Sequence[Trial], rate: str) -> Trial:
-    """The trial of the lowest rate; of equal ones that of the lowest CER, then of the least weights.
+    """The trial of the best rate; of equal ones that of the lowest CER, then of the least weights.
 
     Args:
         trials: At least one.
-        rate: wer, cer or ser.
+        rate: As of `tune`.
     """
+    sign = -1 if known_metrics()[rate].order == "max" else 1
 
     def rank(trial: Trial) -> tuple[float, ...]:
-        lm, word, rescoring = trial.weights
-        return getattr(trial.score, rate), trial.score.cer or 0.0, lm, rescoring, abs(word), word
+        (lm, word, rescoring), rates = trial.weights, trial.score.rates
+        return sign * (rates[rate] or 0.0), rates[CER.name] or 0.0, lm, rescoring, abs(word), word
 
     return min(trials, key=rank)

@@ -15,8 +15,10 @@ from transformers.models.whisper.english_normalizer import BasicTextNormalizer, 
 
 from tests.trainers.scoring.sentences import SENTENCES, Sentence
 from trainers.errors import ConfigError
+from trainers.metrics.known_metrics import CER, WER
+from trainers.metrics.metric import EditCounts
 from trainers.scoring.basic_normalizer import normalize_basic
-from trainers.scoring.error_rate import character_edits, score_utterance, word_edits
+from trainers.scoring.error_rate import count_edits, score_utterance
 from trainers.scoring.normalizers import NORMALIZERS, Normalizer, normalizer_named
 
 # Of each sentence, its words mixed with those of others: many scripts, with their marks.
@@ -49,10 +51,10 @@ class TestSentences:
 
     def test_one_other_mark_or_letter_is_one_wrong_word(self, sentence: Sentence) -> None:
         assert sentence.word in sentence.basic.split()
-        heard = " ".join(sentence.misheard if word == sentence.word else word for word in sentence.basic.split())
-        score = score_utterance("u", sentence.text, heard, 1.0, normalizer_named("basic"))
-        assert (score.word_counts.errors, score.substitutions) == (1, 1)
-        assert score.character_counts.errors >= 1
+        hypothesis = " ".join(sentence.misheard if word == sentence.word else word for word in sentence.basic.split())
+        counts = score_utterance("u", sentence.text, hypothesis, 1.0, normalizer_named("basic")).counts
+        assert (counts["wer"].errors, counts["wer"].substitutions) == (1, 1)
+        assert counts["cer"].errors >= 1
 
     def test_direction_marks_and_joiners_do_not_count(self, sentence: Sentence) -> None:
         marked = f"\u202b{sentence.text}\u202c\u200f".replace(" ", " \u2067\u200e")
@@ -174,24 +176,13 @@ class TestEachNormalizer:
     def test_edit_counts_agree_with_jiwer_on_the_normalized_text(self, normalizer: Normalizer) -> None:
         @given(words_of_all_scripts | hard_text, words_of_all_scripts | hard_text)
         def agree(reference: str, hypothesis: str) -> None:
-            said, heard = normalizer(reference), normalizer(hypothesis)
-            score = score_utterance("u", reference, hypothesis, 1.0, normalizer)
-            words, characters = jiwer.process_words(said, heard), jiwer.process_characters(said, heard)
-            assert (score.insertions, score.deletions, score.substitutions) == (
-                words.insertions,
-                words.deletions,
-                words.substitutions,
-            )
-            assert (score.character_insertions, score.character_deletions, score.character_substitutions) == (
-                characters.insertions,
-                characters.deletions,
-                characters.substitutions,
-            )
-            assert (score.words, score.characters) == (len(said.split()), len(said))
-            assert (word_edits(said, heard), character_edits(said, heard)) == (
-                score.word_counts,
-                score.character_counts,
-            )
+            texts = normalizer(reference), normalizer(hypothesis)
+            counts = score_utterance("u", reference, hypothesis, 1.0, normalizer).counts
+            words, characters = jiwer.process_words(*texts), jiwer.process_characters(*texts)
+            for name, theirs, length in (("wer", words, len(texts[0].split())), ("cer", characters, len(texts[0]))):
+                edits = theirs.insertions, theirs.deletions, theirs.substitutions
+                assert counts[name] == EditCounts(*edits, length)
+            assert (count_edits(WER, *texts), count_edits(CER, *texts)) == (counts["wer"], counts["cer"])
 
         agree()
 

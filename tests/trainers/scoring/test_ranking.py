@@ -36,3 +36,12 @@ def test_a_score_of_version_0_1_names_no_normalizer() -> None:
 
 def test_a_rate_that_no_reference_defines_is_said_so() -> None:
     assert score_line({**TOTALS, "wer": None}, "test", "en") == "WER undefined on test · normalizer basic 1"
+
+
+def test_each_of_several_languages_has_its_rates() -> None:
+    one = {"en": {"wer": 3.0, "cer": 1.0}}
+    both = {**one, "th": {"wer": 80.0, "cer": 1.3}}
+    assert score_line({**TOTALS, "languages": both}, "test", "en") == (
+        "WER 80.0% on test · normalizer basic 1 · en: WER 3.0%; th: CER 1.3%, WER 80.0%"
+    )
+    assert score_line({**TOTALS, "languages": one}, "test", "en") == score_line(TOTALS, "test", "en")

@@ -2,16 +2,17 @@
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from trainers.config.parts.decode_part import Weights
+from trainers.metrics.metric import EditCounts
 from trainers.scoring.error_rate import Score
 from trainers.scoring.tuning import Trial, choose
 
 
 def trial(weights: Weights, wer: float, cer: float = 10.0) -> Trial:
-    counts: dict[str, Any] = dict.fromkeys(Score.__dataclass_fields__, 0)
-    return Trial(weights, Score(**{**counts, "wer": wer, "cer": cer, "ser": 100.0 - wer}))
+    rates = {"wer": wer, "cer": cer, "ser": 100.0 - wer}
+    counts = {name: EditCounts(deletions=round(10 * rate), reference_length=1000) for name, rate in rates.items()}
+    return Trial(weights, Score(1, 1, 0, counts))
 
 
 def chosen(trials: Sequence[Trial], rate: str = "wer") -> Weights:

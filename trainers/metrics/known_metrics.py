@@ -1,0 +1,26 @@
+"""The metrics that are always scored. To add one: a file with its `Metric`, and its line here.
+
+Other distributions add theirs by entry points `rayscribe.metrics`; docs/scoring.md.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+
+from trainers.metrics.character_error_rate import CharacterErrorRate
+from trainers.metrics.metric import Metric
+from trainers.metrics.sentence_error_rate import SentenceErrorRate
+from trainers.metrics.word_error_rate import WordErrorRate
+from trainers.plugins import with_plugins
+
+WER, CER = WordErrorRate(), CharacterErrorRate()
+OURS = (
+    WER,
+    CER,
+    SentenceErrorRate(),
+)
+
+
+@cache
+def known_metrics() -> Mapping[str, Metric]:
+    """The metrics by name, in the order in which scores show them."""
+    return with_plugins("rayscribe.metrics", {metric.name: metric for metric in OURS})

@@ -1,0 +1,98 @@
+"""The metrics of `scoring.metrics`: loaded from where the recipe says, and from nowhere else.
+
+A metric is code that runs. So nothing is ever downloaded: a name of the Hub is one that the node's cache has.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, Self
+
+from trainers.config.parts.scoring_part import ScoringPart
+from trainers.errors import ConfigError, ScoringError
+
+# What each metric is tried on before anything is prepared. A model that begins often recognizes nothing.
+TRIAL_HYPOTHESES = ("the cat sat", "")
+TRIAL_REFERENCES = ("the cat sat down", "on the mat")
+
+
+@dataclass
+class RecipeMetrics:
+    """The metrics by name; loaded when they are first computed, which one process does.
+
+    Attributes:
+        sources: Where each is from, see `scoring_part.ScoringPart`.
+    """
+
+    sources: Mapping[str, str]
+    _loaded: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, part: ScoringPart) -> Self | None:
+        """Those of a config; None where it has none."""
+        return cls(part.metrics) if part.metrics else None
+
+    def check(self) -> None:
+        """Loads each metric, and computes it once.
+
+        Raises:
+            ConfigError: one cannot be loaded, or does not give a number; it is named.
+        """
+        try:
+            self.compute(TRIAL_HYPOTHESES, TRIAL_REFERENCES)
+        except ScoringError as error:
+            raise ConfigError(f"{error} (tried on {TRIAL_HYPOTHESES} for {TRIAL_REFERENCES})") from error
+
+    def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """The number of each metric, by its name.
+
+        Args:
+            hypotheses: Normalized, each once.
+            references: The same of the transcripts, in the same order.
+
+        Raises:
+            ConfigError: a metric cannot be loaded.
+            ScoringError: a metric fails, or does not give a finite number.
+        """
+        return {name: self._number(name, hypotheses, references) for name in self.sources}
+
+    def _number(self, name: str, hypotheses: Sequence[str], references: Sequence[str]) -> float:
+        label = f"scoring.metrics.{name}: {self.sources[name]}"
+        if name not in self._loaded:
+            self._loaded[name] = _load(label, self.sources[name])
+        try:
+            result = self._loaded[name].compute(predictions=list(hypotheses), references=list(references))
+        except Exception as error:
+            raise ScoringError(f"{label} failed: {type(error).__name__}: {error}") from error
+        number = _number_in(result, name)
+        if number is None:
+            keys = f" of {', '.join(map(str, result))}" if isinstance(result, Mapping) else ""
+            raise ScoringError(
+                f"{label} gives {type(result).__name__}{keys}, in which no number is found: return one number, or a "
+                f"dict that has it under {name!r}"
+            )
+        if not math.isfinite(number):
+            raise ScoringError(f"{label} gives {number}, which is no finite number")
+        return number
+
+
+def _number_in(result: Any, name: str) -> float | None:
+    """A number itself, the one of that name, or the only one."""
+    if isinstance(result, Mapping):
+        only = next(iter(result.values())) if len(result) == 1 else None
+        result = result.get(name, only)
+    return float(result) if isinstance(result, Real) else None
+
+
+def _load(label: str, source: str) -> Any:
+    # Only here: a training without metrics of its recipe needs no `evaluate`.
+    from trainers.scoring.metrics import load_metric  # noqa: PLC0415
+
+    try:
+        return load_metric(source)
+    except Exception as error:
+        raise ConfigError(
+            f"{label} cannot be loaded: {type(error).__name__}: {error}; driver and workers need it with all that it "
+            "imports (job.runtime_env brings the working directory and packages), and nothing is downloaded"
+        ) from error
