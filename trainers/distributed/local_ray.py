@@ -41,11 +41,16 @@ PORTS = (
 )
 # Below Linux's range for outgoing connections, one of which could take a port between our look and Ray's start.
 FREE_PORTS = range(20_000, 32_000)
-# A socket's path has 107 bytes at most, of which Ray's own part takes about 70.
-MAX_FOLDER_BYTES = 36
+# Ray's own temporary folder in ours, where RAY_TMPDIR has it, too. Ray opens it to all users, and what its drivers and
+# workers run lies in it; ours is closed to others.
+RAYS_OWN = "ray"
+# A socket's path has 107 bytes at most, of which Ray's own part takes about 70, and the name of its folder 4.
+MAX_FOLDER_BYTES = 32
 START_TIMEOUT_S = 180.0
 POLL_S = 0.05
 TRIES = 3
+# What `ray start` ends with where its raylet comes up later than it waits.
+LATE = "timed out during startup"
 LOG_LINES = 15
 PR_SET_PDEATHSIG = 1
 # Among the arguments of a dashboard.
@@ -63,7 +68,7 @@ class LocalRay:
     Attributes:
         address: host:port that drivers join.
         dashboard: URL of its dashboard, which takes jobs.
-        folder: Its temporary folder.
+        folder: Folder with its temporary folder, closed to other users.
         ports: Its ports, by the options of `ray start`; empty where they are no longer known.
     """
 
@@ -136,8 +141,8 @@ def start_ray(
         except BaseException:
             stop_ray(folder)
             raise
-        # Another program was faster, unless the log says otherwise; then new ports do not help.
-        if left == 0 or "is taken by" not in reason:
+        # Another program was faster, or the machine is loaded; where the log says otherwise, another try is in vain.
+        if left == 0 or ("is taken by" not in reason and LATE not in reason):
             raise ResourceError(f"Ray did not start on this machine: {reason}")
         shutil.rmtree(folder, ignore_errors=True)
     raise AssertionError("unreachable")
@@ -162,7 +167,7 @@ def _launch(
     folder: Path, ports: Mapping[str, int], num_cpus: int | None, environment: Mapping[str, str], *, outlives_us: bool
 ) -> "subprocess.Popen[bytes]":
     command = ray_command("start", "--head", "--block", "--disable-usage-stats")
-    command += [f"--temp-dir={folder}", f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}"]
+    command += [f"--temp-dir={folder / RAYS_OWN}", f"--node-ip-address={LOOPBACK}", f"--dashboard-host={LOOPBACK}"]
     command += ["--include-dashboard=true", *(f"--{name}={port}" for name, port in ports.items())]
     if num_cpus is not None:
         command.append(f"--num-cpus={num_cpus}")
@@ -181,11 +186,20 @@ def _launch(
         "PATH": f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}",
         # Nobody waits for a node to drain when the only one ends.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # How long it waits for its own control store, which comes late on a loaded machine; by default 20 s or so.
+        "RAY_gcs_server_port_wait_time_s": f"{START_TIMEOUT_S:.0f}",
     }
     with (folder / "start.log").open("wb") as log:
         # A session of its own, so that Ctrl-C in the terminal reaches the driver alone, which ends it in order.
         return subprocess.Popen(
-            command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            # Ray starts modules of its own, which Python looks for in the working directory first: in /tmp, anybody's.
+            command,
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
 

@@ -5,6 +5,7 @@ needs neither Ray nor a connection to the cluster before a notice has come, and 
 """
 
 import argparse
+import contextlib
 import os
 import re
 import subprocess
@@ -14,8 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainers.distributed.preemption_notices import CLOUDS, METADATA_URL, Cloud, Notice, find_cloud
+from cluster_configs.providers.known_providers import PROVIDERS
+from cluster_configs.providers.metadata_service import METADATA_URL, Cloud, Notice
 
+# Clouds whose metadata services give notices.
+CLOUDS = {name: one.metadata_service for name, one in PROVIDERS.items() if one.metadata_service is not None}
 POLL_S = 2.0
 # How long the metadata service, and the machine's raylet, may take to be there.
 START_TIMEOUT_S = 120.0
@@ -127,7 +131,7 @@ def drain(raylet: Raylet, notice: Notice) -> str | None:
         Why it could not; None: it is draining.
     """
     left_s = max(1, round(notice.at_s - time.time()))
-    command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", raylet.head]
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "drain-node", "--address", raylet.head]
     command += ["--node-id", raylet.node_id, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     command += ["--reason-message", notice.text, "--deadline-remaining-seconds", str(left_s)]
     try:
@@ -179,6 +183,16 @@ def _network(process: Path) -> Path:
 def _argument(line: str, name: str) -> str | None:
     found = re.search(rf"--{name}=([^\s\0]+)", line)
     return found.group(1) if found is not None else None
+
+
+def find_cloud(url: str) -> Cloud | None:
+    """The cloud whose metadata service responds; None: none does."""
+    for metadata_service in CLOUDS.values():
+        cloud = metadata_service(url)
+        with contextlib.suppress(OSError):
+            if cloud.is_here():
+                return cloud
+    return None
 
 
 def _find(url: str, poll_s: float) -> Cloud | None:

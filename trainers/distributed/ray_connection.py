@@ -8,7 +8,6 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Set
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,11 +15,21 @@ import ray
 from ray._private.authentication.authentication_token_setup import enable_token_auth_by_default
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trainers.config.parts.scaling_part import CPUS_FOR_DATA
+from trainers.config.parts.scaling_part import CPUS_FOR_DATA, WITHOUT_GPU
 from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import in_home, without_password
 from trainers.config.submitted import GROWTH_VARIABLE, read_growth
 from trainers.distributed.coordinator import Coordinator, EndRequest, WorkerUpdate
-from trainers.distributed.local_ray import LOOPBACK, LocalRay, gcs_address_at, is_own_host, local_ray
+from trainers.distributed.local_ray import (
+    LOOPBACK,
+    RAYS_OWN,
+    START_TIMEOUT_S,
+    LocalRay,
+    gcs_address_at,
+    is_own_host,
+    local_ray,
+    ray_lives,
+)
 from trainers.errors import ConfigError, ResourceError
 
 POLL_S = 0.2
@@ -29,13 +38,14 @@ PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
 COORDINATOR_TIMEOUT_S = 10.0
 ANSWER_S = 10.0
-# Seconds between two looks at whether nodes respond, and responses in a row after which they are taken for alive.
-NODE_LOOK_S, NODE_RESPONSES = 1.0, 3
+# Seconds between two probes of whether nodes respond, and responses in a row after which they are taken for alive.
+NODE_PROBE_S, NODE_PROBES = 1.0, 3
 # The cluster may learn later than Ray Train that a worker's node went with it, after five checks with 3 s between them
 # (Ray's health_check_failure_threshold and _period_ms); where a worker fell silent, each check takes 10 s more.
-NODE_GOES_TOO_S, NODE_FALLS_SILENT_S = 20.0, 60.0
+LOST_NODE_TIMEOUT_S, SILENT_NODE_TIMEOUT_S = 20.0, 60.0
 # Of `start_timeout_s`; the elastic one is a little longer than Ray Train takes to plan anew. Ray's default is 60.
 FIXED_START_S, ELASTIC_START_S = "600", "25"
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 # Where a job has a part of the machine: logical CPUs of a Ray that is started here.
 CPUS = "RAYSCRIBE_CPUS"
 
@@ -57,6 +67,9 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
         yield
         return
     address = _gcs_address(address or os.environ.get("RAY_ADDRESS"))
+    if token := os.environ.get(TOKEN_PATH):
+        # Ray is started, and joined, in other working directories.
+        os.environ[TOKEN_PATH] = str(in_home(token).absolute())
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     # Otherwise Ray Train prints each line of a worker a second time, to the other stream.
@@ -66,21 +79,54 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", start_timeout_s(config))
     with contextlib.ExitStack() as stack:
-        try:
-            if address:
-                _check_answers(address)
-                ray.init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
-            else:
-                local = stack.enter_context(_own_ray(config))
-                surroundings = _surroundings({"RAY_API_SERVER_ADDRESS": local.dashboard})
-                ray.init(address=local.address, runtime_env=surroundings, _node_ip_address=LOOPBACK, **quiet)
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            raise ResourceError(
-                f"no Ray cluster answers at {address or 'this machine'}: {error}; check --address or RAY_ADDRESS, "
-                "or unset it to use this machine alone"
-            ) from error
+        if address:
+            _join(address, quiet)
+        else:
+            _join_own(stack.enter_context(_own_ray(config)), quiet)
         stack.callback(ray.shutdown)
         yield
+
+
+def _join(address: str, quiet: Mapping[str, Any]) -> None:
+    try:
+        _check_answers(address)
+        _init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        raise ResourceError(
+            f"no Ray cluster answers at {address}: {error}; check --address or RAY_ADDRESS, or unset it to use this "
+            "machine alone"
+        ) from error
+
+
+def _join_own(local: LocalRay, quiet: Mapping[str, Any]) -> None:
+    """Joins a Ray that was started here; on a loaded machine it answers later than Ray itself waits."""
+    surroundings = _surroundings({"RAY_API_SERVER_ADDRESS": local.dashboard})
+    start_s = time.monotonic()
+    while True:
+        try:
+            _init(address=local.address, runtime_env=surroundings, _node_ip_address=LOOPBACK, **quiet)
+            return
+        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
+            ray.shutdown()
+            lives, waited_s = ray_lives(local.folder), time.monotonic() - start_s
+            if lives and waited_s < START_TIMEOUT_S:
+                time.sleep(POLL_S)
+                continue
+            what = f"has not answered in {waited_s:.0f} s" if lives else "has ended"
+            raise ResourceError(
+                f"the Ray that was started on this machine for this command {what}: {error}; its logs are in "
+                f"{local.folder / RAYS_OWN}/session_latest/logs; where the machine is overloaded or short of memory, "
+                "end what else runs there, or lower scaling.num_workers"
+            ) from error
+
+
+def _init(**arguments: Any) -> None:
+    """Joins a cluster, whose workers get no working directory of ours.
+
+    They import from it first: in /tmp, what any user of the machine has put there.
+    """
+    with contextlib.chdir("/"):
+        ray.init(**arguments)
 
 
 def start_timeout_s(config: TrainConfig) -> str:
@@ -127,6 +173,7 @@ def _gcs_address(address: str | None) -> str | None:
     parts = urlsplit(address)
     if is_own_host(parts.hostname or "") and (found := gcs_address_at(parts.port or 80)):
         return found
+    address = without_password(address)
     raise ResourceError(
         f"{address} is no dashboard of a Ray on this host, and training joins none elsewhere: submit it as a job "
         f"(rayscribe submit RECIPE --address {address}), or unset RAY_ADDRESS to use this machine alone"
@@ -139,8 +186,8 @@ def set_own_token() -> None:
     Otherwise `ray.init` writes one into ~/.ray/auth_token, and a `ray start` that finds it there demands it of all its
     clients, for good. The token stays for the life of this process, since Ray's libraries read it once.
     """
-    chosen = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    if not chosen and not Path("~/.ray/auth_token").expanduser().exists():
+    chosen = any(name in os.environ for name in ("RAY_AUTH_TOKEN", TOKEN_PATH))
+    if not chosen and not in_home("~/.ray/auth_token").exists():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
@@ -188,7 +235,7 @@ def check_capacity(config: TrainConfig) -> None:
             fits = int(held // each)
             fewer = f"set {field} to at most {fits}, " if fits else ""
             lower = f"lower scaling.resources_per_worker.{name}"
-            fix = "set scaling.use_gpu: false" if name == "GPU" and not held else lower
+            fix = WITHOUT_GPU if name == "GPU" and not held else lower
             raise ResourceError(
                 f"{field} {part.min_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster has "
                 f"{held:g} and cannot grow beyond: {fewer}{fix}, or use a larger cluster; where an autoscaler adds "
@@ -331,9 +378,9 @@ def lost_nodes(before: set[str], *, wait_s: float) -> int:
     """
     end, responses = time.monotonic() + (wait_s if before else 0.0), 0
     # A node that is about to end may still respond.
-    while before <= living_nodes() and responses < NODE_RESPONSES and time.monotonic() < end:
+    while before <= living_nodes() and responses < NODE_PROBES and time.monotonic() < end:
         responses = responses + 1 if all(map(_responds, _raylets(before))) else 0
-        time.sleep(NODE_LOOK_S)
+        time.sleep(NODE_PROBE_S)
     return len(before - living_nodes())
 
 
@@ -345,7 +392,7 @@ def _raylets(nodes: set[str]) -> list[tuple[str, int]]:
 
 def _responds(address: tuple[str, int]) -> bool:
     try:
-        socket.create_connection(address, timeout=NODE_LOOK_S).close()
+        socket.create_connection(address, timeout=NODE_PROBE_S).close()
     except OSError:
         return False
     return True

@@ -16,7 +16,7 @@ from typing import Any
 import torch.distributed
 
 from trainers.distributed.gauges import Gauge
-from trainers.distributed.meeting import COLLECTIVE_TIMEOUT, open_meetings
+from trainers.distributed.logged_barrier import COLLECTIVE_TIMEOUT, open_logged_barrier
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError
 
@@ -113,7 +113,7 @@ class Session(ABC):
         """Every rank's item, in the order of ranks, on every rank; `what` as of `barrier`."""
         if self.world_size == 1:
             return [item]
-        self._meet(what)
+        self._wait(what)
         items: list[Any] = [None] * self.world_size
         torch.distributed.all_gather_object(items, item)
         return items
@@ -136,7 +136,7 @@ class Session(ABC):
             except Exception as error:
                 outcome = [(False, error)]
         if self.world_size > 1:
-            self._meet(what)
+            self._wait(what)
             torch.distributed.broadcast_object_list(outcome, src=0)
         made, value = outcome[0]
         if not made:
@@ -150,12 +150,12 @@ class Session(ABC):
             what: What the ranks do here; a line names it, and who is missing, where the wait is long.
         """
         if self.world_size > 1:
-            self._meet(what)
+            self._wait(what)
             # The process that holds the store may end right after it.
             torch.distributed.barrier()
 
-    def _meet(self, what: str) -> None:
-        open_meetings(self.rank, self.world_size, self.print_line).meet(what)
+    def _wait(self, what: str) -> None:
+        open_logged_barrier(self.rank, self.world_size, self.print_line).wait(what)
 
 
 def refuse_unavailable(backend: str) -> None:

@@ -2,7 +2,8 @@
 
 attempts/<k>/status.json                   replaced every few seconds, see `StatusWriter`; last by `FinalStatus`
 attempts/<k>/logs/rank-<r>-<group>.log     what a worker prints, see `worker_logs`
-attempts/<k>/logs/driver.log               what the driver printed, once the service has archived it
+attempts/<k>/logs/driver.log               what the driver printed, once the service has archived it; further pieces
+                                           of a long one are driver-1.log, driver-2.log, …
 """
 
 import json
@@ -13,6 +14,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
+from trainers.config.loader import same_command
 from trainers.config.locations import cache_url_of
 from trainers.config.schema import TrainConfig
 from trainers.distributed.console import is_main_process
@@ -23,7 +25,9 @@ from trainers.storage.json_files import finite
 
 STATUS = "status.json"
 LOGS = "logs"
-DRIVER_LOG = "driver.log"
+DRIVER_LOG = "driver"
+# Far more than any status; what else wrote there may be of any size.
+MAX_STATUS_BYTES = 256 << 10
 _WORKER_LOG = re.compile(r"rank-(\d+)-([^/]+)\.log")
 
 EVERY_S = 2.0
@@ -53,9 +57,10 @@ def worker_log_key(attempt: int, rank: int, group: str) -> str:
     return f"{ATTEMPTS}/{attempt}/{LOGS}/rank-{rank}-{group}.log"
 
 
-def driver_log_key(attempt: int) -> str:
-    """Where a driver's log is archived, in the run folder."""
-    return f"{ATTEMPTS}/{attempt}/{LOGS}/{DRIVER_LOG}"
+def driver_log_key(attempt: int, piece: int = 0) -> str:
+    """Where a driver's log is archived, in the run folder: its first piece, or a further one."""
+    name = f"{DRIVER_LOG}-{piece}" if piece else DRIVER_LOG
+    return f"{ATTEMPTS}/{attempt}/{LOGS}/{name}.log"
 
 
 def worker_logs(folder: RunFolder, attempt: int) -> list[tuple[int, str, str]]:
@@ -78,7 +83,7 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
     if not folder.storage.exists(key):
         return None
     try:
-        status = json.loads(folder.storage.read_bytes(key))
+        status = json.loads(folder.storage.read_small(key, MAX_STATUS_BYTES))
     except ValueError:
         return None
     return status if isinstance(status, dict) else None
@@ -212,4 +217,5 @@ class FinalStatus:
             return f"the prepared data stays in {cache_url_of(self._config)}; the same command continues from there"
         # Sorted by step.
         newest, folder = checkpoints[-1].name, self._folder.storage.url(CHECKPOINTS)
-        return f"{newest} is in {folder}; the same command, or `rayscribe resume`, continues from there"
+        again = same_command(str(self._config.run.name))
+        return f"{newest} is in {folder}; {again}, or `rayscribe resume`, continues from there"

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: uploaded beside training, retained by score over all attempts, fetched and verified.
+"""Checkpoints of a run: uploaded during training, retained by score over all attempts, fetched and verified.
 
 The life of a checkpoint: training writes its files to a staging folder on the node's own disk, and `staging.stage`
 declares it complete. A thread (`Uploader`) then copies it to the run folder while training goes on: the files first,
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trainers.errors import DamagedError, FencedError
 from trainers.run_folder.fencing import Entry, GroupWriter
@@ -25,7 +25,7 @@ from trainers.run_folder.staging import part_of, read_staged
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
-# What a node beside the main process's has stored of a checkpoint; the manifest has it too.
+# What a node other than the main process's has stored of a checkpoint; the manifest has it too.
 PART = "PART-{}.json"
 POLL_S = 0.2
 # The name that the manifest of a quarantined checkpoint gets; its files stay for inspection.
@@ -33,7 +33,7 @@ DAMAGED = "DAMAGED.json"
 # What training needs to go on, and nobody else; the optimizer's is twice the model.
 TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json", "original.json"}
 # In an adapter's checkpoint: the weights that it was trained on; in one of a model that is matched with its original:
-# those that the run began with. Its `folder` names a run's own, which are a folder beside the checkpoints.
+# those that the run began with. Its `folder` names a run's own, which are a folder next to the checkpoints.
 BASE, ORIGINAL = "base.json", "original.json"
 # Written last.
 _BASE_COMPLETE = "config.json"
@@ -41,7 +41,7 @@ _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
 _WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
 # The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together.
 _DEEPSPEED = r"global_step\d+/.*|latest|zero_to_\w+\.py"
-# Of FSDP2: each rank's shards, and what they are parts of; whole states in checkpoints of earlier versions.
+# Of FSDP2: each rank's shards, and what they are parts of; complete states in checkpoints of earlier versions.
 _FSDP = r"(pytorch_model_fsdp|optimizer)(_0/.*|\.bin)"
 _SHARDS = re.compile(f"{_DEEPSPEED}|{_FSDP}")
 # The rank whose shard a file is.
@@ -56,9 +56,10 @@ class RetentionPolicy:
 
     num_to_keep: int | None
     score_attribute: str
+    score_order: Literal["min", "max"] = "min"
 
     def best(self, checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-        """The checkpoint with the lowest score, the newest of equal ones; None if there is none."""
+        """The checkpoint with the best score, the newest of equal ones; None if there is none."""
         ranked = self._ranked(checkpoints)
         return ranked[0] if ranked else None
 
@@ -71,9 +72,11 @@ class RetentionPolicy:
         return [item for item in checkpoints if item.name not in stays and item != last]
 
     def _ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-        # One that was saved on a request to stop has no score, so it is never the best.
-        scored = [item for item in checkpoints if self.score_attribute in item.metrics]
-        return sorted(scored, key=lambda item: (item.metrics[self.score_attribute], -item.step, item.created))
+        # One that was saved on a request to stop has no score, and one of an earlier version perhaps a loss that is not
+        # finite: neither is ever the best.
+        scored = [item for item in checkpoints if item.finite_metrics.get(self.score_attribute) is not None]
+        sign = -1 if self.score_order == "max" else 1
+        return sorted(scored, key=lambda item: (sign * item.metrics[self.score_attribute], -item.step, item.created))
 
 
 def newest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
@@ -83,9 +86,9 @@ def newest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
     return ordered[-1] if ordered else None
 
 
-def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
-    """All checkpoints of a run that its journal names, by step."""
-    return list(Journal(folder).read().checkpoints)
+def list_checkpoints(folder: RunFolder, *, most_bytes: int | None = None) -> list[Checkpoint]:
+    """All checkpoints of a run that its journal names, by step; see Journal for `most_bytes`."""
+    return list(Journal(folder, most_bytes=most_bytes).read().checkpoints)
 
 
 def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy) -> Checkpoint:
@@ -241,14 +244,20 @@ def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
             raise DamagedError(f"{storage.url(checkpoint.name)}: names the file {file}, outside of it; do not use it")
         if not storage.exists(key):
             raise DamagedError(f"{storage.url(key)}: is missing; name another checkpoint")
-        storage.download_file(key, local / file)
-        if sha256_of(local / file) != entry["sha256"]:
+        # Twice: what went wrong on the way here must not take a good checkpoint out of the run.
+        if not any(_download(storage, key, local / file) == entry["sha256"] for _ in range(2)):
             raise DamagedError(f"{storage.url(key)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
     fetch_base(storage, local)
 
 
+def _download(storage: Storage, key: str, local: Path) -> str:
+    """Copies a file to this node; gives its SHA-256."""
+    storage.download_file(key, local)
+    return sha256_of(local)
+
+
 def fetch_base(storage: Storage, local: Path, *, trains: bool = True) -> None:
-    """Copies the run's own weights that a checkpoint names beside it here; nothing for one that names none.
+    """Copies the run's own weights that a checkpoint names next to it here; nothing for one that names none.
 
     Args:
         storage: The folder above the checkpoint.

@@ -21,7 +21,7 @@ class DiskEstimate:
         kept: Most checkpoints that the run keeps, the one included that is on its way. None: all.
         storage: Folder of runs. None: a bucket.
         storage_free_bytes: Free there, the run's own checkpoints counted as free, since they are replaced.
-        models_bytes: Whole models that a run with an adapter writes on either disk beside its checkpoints: the merged
+        models_bytes: Complete models that a run with an adapter writes on either disk: the merged
             one, and where it has weights of its own, those.
     """
 
@@ -50,7 +50,7 @@ class DiskEstimate:
         Args:
             checkpoint_bytes: A checkpoint.
             staging: Folder on this node in which checkpoints are written.
-            num_to_keep: Best checkpoints that are kept, beside the newest. None: all.
+            num_to_keep: Best checkpoints that are kept, besides the newest. None: all.
             storage: Local folder of runs. None: a bucket.
             existing_bytes: Of checkpoints that the run has, which later ones replace unless all are kept.
             fetched_bytes: Of the checkpoint on this node that goes once it is loaded.
@@ -94,7 +94,7 @@ class DiskEstimate:
 
     @property
     def _models(self) -> str:
-        return f", and {_gb(self.models_bytes)} of whole models" if self.models_bytes else ""
+        return f", and {_gb(self.models_bytes)} of complete models" if self.models_bytes else ""
 
     @property
     def _count(self) -> str:
@@ -107,7 +107,7 @@ def checkpoint_bytes(stored: int, trained: int, *, sharded: bool = False) -> int
     Args:
         stored: Weights that are stored in it.
         trained: Weights that are trained, of which AdamW keeps two moments.
-        sharded: Whether it holds shards beside the weights: these once more, and the optimizer's own copy of them.
+        sharded: Whether it holds shards besides the weights: these once more, and the optimizer's own copy of them.
     """
     if sharded:
         return BYTES_PER_NUMBER * (2 * stored + 3 * trained)

@@ -4,13 +4,14 @@ One that finds another named in its place ends with FencedError. It need not not
 its own, and is read only once the journal names it, to which it can no longer add an entry.
 """
 
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from trainers.errors import FencedError
+from trainers.errors import FencedError, StorageError
 from trainers.run_folder.journal import Group, Journal, State, whole_lines
 from trainers.run_folder.layout import ATTEMPTS, RunFolder
 
@@ -73,8 +74,8 @@ class Driver(Writer):
         folder: RunFolder,
         journal: Journal,
         number: int | None,
-        resolve_experiment: Callable[[State], dict[str, Any]],
-    ) -> "Driver":
+        experiment_on: Callable[[State], dict[str, Any] | None],
+    ) -> "Driver | None":
         """Begins an attempt.
 
         Args:
@@ -82,7 +83,10 @@ class Driver(Writer):
             journal: Its journal.
             number: The attempt's number where a service counts; it ends the attempts before at once. None: the next
                 free one, started by hand; it leaves a living worker group alone until its own may open.
-            resolve_experiment: Returns the experiment, as `State.experiment`, or raises if the run cannot continue.
+            experiment_on: Returns the experiment, as `State.experiment`; None: on this state it is to be resolved anew.
+
+        Returns:
+            The driver; None where the experiment is to be resolved anew, and nothing was entered.
 
         Raises:
             FencedError: an attempt of this number or a later one has begun.
@@ -93,7 +97,9 @@ class Driver(Writer):
             if state.driver == driver_id:
                 return None
             refuse_superseded(folder, state, number)
-            experiment = resolve_experiment(state)
+            experiment = experiment_on(state)
+            if experiment is None:
+                return None
             # Two experiments in one folder share nothing, so the earlier one ends, whoever began this one.
             takes_over = number is not None or state.experiment is None or state.experiment["id"] != experiment["id"]
             return {
@@ -106,7 +112,7 @@ class Driver(Writer):
             }
 
         state = journal.append(decide)
-        return cls(folder, journal, state.attempt, driver_id)
+        return cls(folder, journal, state.attempt, driver_id) if state.driver == driver_id else None
 
     def holds(self, state: State) -> bool:
         """See Writer."""
@@ -193,7 +199,12 @@ def refuse_superseded(folder: RunFolder, state: State, number: int | None) -> No
         raise _fenced(folder, number, state)
 
 
-def _fenced(folder: RunFolder, attempt: int, state: State) -> FencedError:
+def _fenced(folder: RunFolder, attempt: int, state: State) -> FencedError | StorageError:
+    if state.number == 0:
+        return StorageError(
+            f"{folder.url}: the journal, which attempt {attempt} has opened, was not found from {platform.node()}: "
+            "mount the storage on this node"
+        )
     newer = (
         f"attempt {state.attempt}"
         if state.attempt != attempt

@@ -14,9 +14,10 @@ that another has taken over, and what it wrote in the meantime is in no entry: t
     quarantined {name}                                              a checkpoint was found damaged (0.1: set_aside)
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
 
-`sealed` is how many bytes of each former group's metrics count.
+`sealed` is how many bytes of each former group's metrics count. Each entry has its own SHA-256.
 """
 
+import hashlib
 import json
 import random
 import threading
@@ -31,6 +32,9 @@ from trainers.run_folder.layout import ATTEMPTS, JOURNAL, RunFolder, now
 from trainers.storage.json_files import finite, to_json
 
 _PARALLEL_READS = 16
+# Of one entry: a checkpoint of a thousand ranks has 150 KB.
+MAX_ENTRY_BYTES = 16 << 20
+_SUM = b', "sha256": "'
 # After a lost race, so that many who race for entry after entry do not keep each other from it.
 _LONGEST_PAUSE_S = 0.05
 
@@ -68,7 +72,7 @@ class Group:
     Attributes:
         attempt: Its attempt.
         id: Tells it from other groups of the attempt, which Ray Train starts after a failure.
-        sealed_bytes: How much of its metrics counts. None: all whole lines, since it may still write.
+        sealed_bytes: How much of its metrics counts. None: all complete lines, since it may still write.
     """
 
     attempt: int
@@ -134,7 +138,7 @@ class State:
         processor: The attempt that holds a new model's processor; None where there is none.
         checkpoints: All that exist, by step.
         quarantined: Names of damaged ones, whose files stay.
-        groups: All worker groups that ever might write, in order.
+        groups: All worker groups of the experiment that ever might write, in order.
         finished: The last result.
         workers: Number of workers that train. None: an earlier version, which did not enter it.
         resizes: All changes of it, in order.
@@ -167,9 +171,14 @@ class State:
 class Journal:
     """Reads and extends a run's journal; threads may share it. What was read once is not read again."""
 
-    def __init__(self, folder: RunFolder):
-        """Reads nothing yet."""
-        self._storage = folder.storage.sub(JOURNAL)
+    def __init__(self, folder: RunFolder, *, most_bytes: int | None = None):
+        """Reads nothing yet.
+
+        Args:
+            folder: The run folder.
+            most_bytes: A longer journal is not read, for a reader with less memory than its writers. None: any is.
+        """
+        self._storage, self._most_bytes = folder.storage.sub(JOURNAL), most_bytes
         self._state = State()
         self._lock = threading.Lock()
 
@@ -177,7 +186,7 @@ class Journal:
         """The state after all entries up to now.
 
         Raises:
-            ResumeError: an entry is of a kind that this version does not know.
+            ResumeError: an entry is of a kind that this version does not know, or the journal is too long.
             StorageError: the storage is not available.
         """
         with self._lock:
@@ -200,7 +209,7 @@ class Journal:
                 if entry is None:
                     return state
                 number = state.number + 1
-                content = to_json({"number": number, "at": now(), **entry}, _key(number)).encode()
+                content = _summed(to_json({"number": number, "at": now(), **entry}, _key(number)).encode())
                 if self._storage.create_exclusive(_key(number), content):
                     self._state = fold(state, json.loads(content))
                     return self._state
@@ -209,19 +218,46 @@ class Journal:
     def _read(self) -> State:
         if self._state.number == 0:
             self._read_many()
-        while self._storage.exists(key := _key(self._state.number + 1)):
-            self._state = fold(self._state, json.loads(self._storage.read_bytes(key)))
+        while self._storage.exists(_key(number := self._state.number + 1)):
+            self._state = fold(self._state, self._read_entry(number))
         return self._state
 
     def _read_many(self) -> None:
         """All entries that a listing shows without a gap, several at a time."""
-        listed = {entry.key for entry in self._storage.list_files()}
-        keys: list[str] = []
-        while (key := _key(len(keys) + 1)) in listed:
-            keys.append(key)
+        listed = {entry.key: entry.size_bytes for entry in self._storage.list_files()}
+        last = 0
+        while _key(last + 1) in listed:
+            last += 1
+        size = sum(listed[_key(number)] for number in range(1, last + 1))
+        if self._most_bytes is not None and size > self._most_bytes:
+            raise ResumeError(f"the run's journal has {size} bytes: more than {self._most_bytes} are not read here")
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            for content in pool.map(self._storage.read_bytes, keys):
-                self._state = fold(self._state, json.loads(content))
+            for start in range(1, last + 1, _PARALLEL_READS):
+                for entry in pool.map(self._read_entry, range(start, min(start + _PARALLEL_READS, last + 1))):
+                    self._state = fold(self._state, entry)
+
+    def _read_entry(self, number: int) -> Any:
+        return _parsed(number, self._storage.read_small(_key(number), MAX_ENTRY_BYTES))
+
+
+def _summed(entry: bytes) -> bytes:
+    """An entry, a JSON object, with its own SHA-256 as the last key; those of earlier versions have none."""
+    return entry[:-1] + _SUM + hashlib.sha256(entry).hexdigest().encode() + b'"}'
+
+
+def _parsed(number: int, content: bytes) -> Any:
+    try:
+        entry = json.loads(content)
+    except ValueError:
+        entry = None
+    known = entry if isinstance(entry, Mapping) else {}
+    expected = hashlib.sha256(content.rpartition(_SUM)[0] + b"}").hexdigest()
+    if entry is None or known.get("number", number) != number or known.get("sha256", expected) != expected:
+        raise ResumeError(
+            f"entry {number} of the run's journal is damaged, or another program has written it: put back "
+            f"{JOURNAL}/{_key(number)} from a copy, or give the run another name"
+        )
+    return entry
 
 
 def fold(state: State, entry: Mapping[str, Any]) -> State:
@@ -259,7 +295,8 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
         attempt=entry["attempt"],
         driver=entry["driver"],
         group=None if entry["takes_over"] else state.group,
-        groups=groups,
+        # Metrics of another experiment are not this one's; its groups have ended, see `Driver.open`.
+        groups=groups if known else (),
         experiment=entry["experiment"],
         # The processor of another experiment has other sizes.
         processor=state.processor if known else None,
@@ -324,6 +361,24 @@ def accepted_metrics(folder: RunFolder, state: State) -> bytes:
         for group in state.groups
         if group.sealed_bytes != 0
     )
+
+
+def without_repeats(metrics: bytes) -> bytes:
+    """Lines of metrics by step, each loss and each score once: as the last worker group that came to it wrote it.
+
+    Args:
+        metrics: Lines of all groups in their order; a killed one may have come further than its last checkpoint.
+    """
+    kept: dict[tuple[int, bool], bytes] = {}
+    for line in metrics.splitlines(keepends=True):
+        try:
+            content = json.loads(line)
+        except ValueError:
+            # Cut short, see `_is_whole`.
+            continue
+        kept[content["step"], "eval_wer" in content] = line
+    # A group may begin from a checkpoint that was staged on another node before a group that came less far.
+    return b"".join(kept[key] for key in sorted(kept))
 
 
 def whole_lines(folder: RunFolder, key: str) -> bytes:

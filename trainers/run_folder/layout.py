@@ -16,7 +16,7 @@ config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl    
 model/                        the best model, ready for from_pretrained; model/adapter/ where one is merged into it
 evaluation/<split>.json .jsonl
 evaluation/decoding.json      weights of a beam search, where they were chosen on the validation set
-metrics.jsonl                 all lines that count, over all attempts; with the others at the run's end
+metrics.jsonl                 each loss and score once, over all attempts; with the others at the run's end
 result.json                   last
 """
 
@@ -53,7 +53,7 @@ ATTEMPTS = "attempts"
 RAY = "ray"
 POINTER = "pointer.json"
 EVALUATION = "evaluation"
-# Beside the splits' files: how hypotheses were searched, and by which weights, where those were chosen.
+# Next to the splits' files: how hypotheses were searched, and by which weights, where those were chosen.
 DECODING = "decoding.json"
 MODEL = "model"
 

@@ -23,7 +23,7 @@ from trainers.run_folder.checkpoints import (
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import StagedPart, Staging, list_parts, newest_whole, remove
+from trainers.run_folder.staging import StagedPart, Staging, left_ahead, list_parts, remove
 from trainers.storage import Storage, open_storage
 
 FROM = "from:"
@@ -33,12 +33,13 @@ FETCHING = "downloading a checkpoint"
 def take_over(
     staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session, *, numbered: bool
 ) -> None:
-    """Opens this worker group in the journal, and uploads the newest checkpoint that a killed group left staged.
+    """Opens this worker group in the journal, and uploads the checkpoints that a killed group left staged.
 
     Every rank calls it. In order: the first rank of each node waits for the end of earlier groups there; the main
-    process opens this group; the newest checkpoint that is staged whole, on one node or in parts on several, is
-    uploaded if it is ahead of the run's; the earlier groups' staging folders are deleted; the main process deletes what
-    they left incomplete in the run folder.
+    process opens this group; all checkpoints that are staged completely, on one node or in parts on several, and are
+    ahead of the run's, are uploaded, the oldest first; the earlier groups' staging folders are deleted; the main
+    process deletes what they left incomplete in the run folder. A kill in between leaves those that are not uploaded
+    to the next group.
 
     Args:
         staging: This group's folders.
@@ -50,35 +51,41 @@ def take_over(
     Raises:
         FencedError: a later attempt has begun; every rank raises it.
         ResumeError: an earlier group is alive on this node, see `Staging.others`.
-        StorageError: a part of the checkpoint could not be uploaded.
+        StorageError: a checkpoint could not be uploaded; every rank raises it.
     """
     others = staging.others(numbered=numbered, log=session.print_from_main) if session.local_rank == 0 else []
     # Also waits until all nodes are free of earlier groups.
     parts = session.gather(list_parts(others), "waiting for the end of earlier worker groups")
-    last_step = session.broadcast(
-        lambda: max((item.step for item in writer.open(session.world_size).checkpoints), default=-1),
-        "opening the worker group",
+    left = session.broadcast(
+        lambda: left_ahead(writer.open(session.world_size).checkpoints, parts), "opening the worker group"
     )
-    found = newest_whole(parts)
-    own = [each for rank, each in found if rank == session.rank and each.step > last_step]
-    later = [each for each in own if each.part.number > 0]
-    # The first part enters the checkpoint: not before all the others are stored, since it would wait for them.
-    session.raise_of_any(_failure(later, writer), "uploading the parts that a killed worker group left")
-    for each in own:
-        if each.part.number == 0:
-            upload_staged(each.folder, writer, retention)
-    session.barrier("uploading the checkpoint that a killed worker group left")
+    for found in left:
+        _upload_left(found, writer, retention, session)
     for folder in others:
         remove(folder)
     if session.is_main_process:
         sweep(writer)
 
 
-def _failure(parts: Sequence[StagedPart], writer: GroupWriter) -> RayscribeError | None:
-    """Uploads parts of a checkpoint, not its first; gives what went wrong with one."""
+def _upload_left(
+    found: Sequence[tuple[int, StagedPart]], writer: GroupWriter, retention: RetentionPolicy, session: Session
+) -> None:
+    """Uploads one checkpoint, each of its parts from the rank that has it. Every rank calls it."""
+    session.print_from_main(f"uploading {found[0][1].name}, which a killed worker group has left complete")
+    own = [part for rank, part in found if rank == session.rank]
+    first, later = ([part for part in own if (part.part.number == 0) == is_first] for is_first in (True, False))
+    # The first part enters the checkpoint: not before all the others are stored, since it would wait for them.
+    failed = _failure(lambda part: upload_part(part, writer), later)
+    session.raise_of_any(failed, "uploading the parts that a killed worker group left")
+    failed = _failure(lambda part: upload_staged(part, writer, retention), first)
+    session.raise_of_any(failed, "uploading a checkpoint that a killed worker group left")
+
+
+def _failure(upload: Callable[[Path], object], parts: Sequence[StagedPart]) -> RayscribeError | None:
+    """Uploads parts of a checkpoint; gives what went wrong with one."""
     try:
         for each in parts:
-            upload_part(each.folder, writer)
+            upload(each.folder)
     except RayscribeError as error:
         return error
     return None
@@ -100,7 +107,7 @@ def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> t
         ResumeError: all of the run's are damaged.
     """
     local = staging.folder / "resume"
-    return _on_every_node(lambda: _fetch_whole(writer, local, newest, session.print_from_main), local, session)
+    return _on_every_node(lambda: _fetch_undamaged(writer, local, newest, session.print_from_main), local, session)
 
 
 def fetch_best(
@@ -127,7 +134,7 @@ def fetch_best(
         found = retention.best(checkpoints)
         return model_of(found) if found is not None else None
 
-    return _on_every_node(lambda: _fetch_whole(writer, local, best, session.print_from_main), local, session)
+    return _on_every_node(lambda: _fetch_undamaged(writer, local, best, session.print_from_main), local, session)
 
 
 def fetch_weights(
@@ -154,7 +161,7 @@ def fetch_weights(
 def _on_every_node(
     fetch_first: Callable[[], tuple[Storage, Checkpoint] | None], local: Path, session: Session
 ) -> tuple[Checkpoint, Path] | None:
-    """What the main process has fetched and found whole, fetched to the other nodes, to each its own ranks' shards."""
+    """What the main process has fetched and verified, fetched to the other nodes, to each its own ranks' shards."""
     chosen: tuple[Storage, Checkpoint] | None = session.broadcast(fetch_first, FETCHING)
     if chosen is None:
         return None
@@ -166,7 +173,7 @@ def _on_every_node(
     return checkpoint, local
 
 
-def _fetch_whole(
+def _fetch_undamaged(
     writer: GroupWriter,
     local: Path,
     choose: Callable[[Sequence[Checkpoint]], Checkpoint | None],

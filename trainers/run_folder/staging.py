@@ -9,18 +9,17 @@ import fcntl
 import hashlib
 import json
 import shutil
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from os import getuid
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from trainers.errors import ResumeError, StorageError
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import now
+from trainers.storage.own_folder import own_temporary_folder
 
 if TYPE_CHECKING:
     # It loads torch, which the service, a reader of checkpoints, does without.
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 STAGED = "STAGED.json"
 LOCK = ".lock"
+# URL of the run folder, in a worker group's folder.
+RUN = "RUN"
 POLL_S = 0.2
 # How long a killed group may take to end, before it is taken for alive.
 KILLED_GROUP_TIMEOUT_S = 60.0
@@ -65,8 +66,7 @@ class Staging:
         """
         group = group or session.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         key = hashlib.sha256(run_id.encode()).hexdigest()[:16]
-        root = Path(tempfile.gettempdir()) / f"rayscribe-staging-{getuid()}" / key
-        lock = None
+        root, lock = own_temporary_folder("staging") / key, None
         if session.local_rank == 0:
             # Before the folder, so that nobody finds the folder of a living group without its lock.
             folder = root / _folder_name(group, session.node)
@@ -74,6 +74,10 @@ class Staging:
             folder.mkdir(mode=0o700)
         session.barrier("opening the staging folders")
         return cls(root, group, session.node, lock)
+
+    def name_run(self, url: str) -> None:
+        """Writes into this group's folder which run folder its checkpoints belong to, see `left_staged`."""
+        (self.folder / RUN).write_text(url)
 
     @property
     def folder(self) -> Path:
@@ -120,7 +124,7 @@ class Staging:
             self.root.rmdir()
 
 
-class Part(NamedTuple):
+class NodePart(NamedTuple):
     """Which of a checkpoint's parts a node has staged: the files that its own ranks wrote.
 
     Attributes:
@@ -132,7 +136,7 @@ class Part(NamedTuple):
     total: int
 
 
-WHOLE = Part(0, 1)
+ONLY_PART = NodePart(0, 1)
 
 
 class StagedPart(NamedTuple):
@@ -143,15 +147,17 @@ class StagedPart(NamedTuple):
         name: Of the checkpoint, the same on all its nodes.
         part: Which of its parts.
         folder: Where it is staged.
+        is_scored: Whether it has its score; only one that a request to stop leaves has none.
     """
 
     step: int
     name: str
-    part: Part
+    part: NodePart
     folder: Path
+    is_scored: bool = True
 
 
-def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], part: Part = WHOLE) -> None:
+def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], part: NodePart = ONLY_PART) -> None:
     """Declares a staged checkpoint, or a node's part of one, complete: all its files are written.
 
     Args:
@@ -164,7 +170,7 @@ def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], p
     files = {str(path.relative_to(folder)): {"size_bytes": path.stat().st_size} for path in _files(folder)}
     checkpoint = Checkpoint(folder.name, step, attempt, metrics, now(), files)
     partial = folder / f"{STAGED}.part"
-    shared = {} if part == WHOLE else {"part": part}
+    shared = {} if part == ONLY_PART else {"part": part}
     partial.write_text(json.dumps({**asdict(checkpoint), **shared}))
     partial.rename(folder / STAGED)
 
@@ -174,14 +180,14 @@ def read_staged(folder: Path) -> Checkpoint:
     return _read_marker(folder)[0]
 
 
-def part_of(folder: Path) -> Part:
+def part_of(folder: Path) -> NodePart:
     """Which of a checkpoint's parts is staged in a folder."""
     return _read_marker(folder)[1]
 
 
-def _read_marker(folder: Path) -> tuple[Checkpoint, Part]:
+def _read_marker(folder: Path) -> tuple[Checkpoint, NodePart]:
     content = json.loads((folder / STAGED).read_text())
-    part = Part(*content.pop("part", WHOLE))
+    part = NodePart(*content.pop("part", ONLY_PART))
     return Checkpoint(**content), part
 
 
@@ -189,30 +195,52 @@ def list_staged(staging: Path) -> list[Checkpoint]:
     """Complete checkpoints in a worker group's folder."""
     found = []
     for marker in sorted(staging.glob(f"*/{STAGED}")):
-        checkpoint = read_staged(marker.parent)
+        try:
+            checkpoint = read_staged(marker.parent)
+        except (ValueError, TypeError, AttributeError):  # A node that lost power leaves empty or cut files.
+            continue
         if all(_size(marker.parent / name) == entry["size_bytes"] for name, entry in checkpoint.files.items()):
             found.append(checkpoint)
     return found
 
 
+def left_staged(url: str) -> Iterator[Path]:
+    """Complete checkpoints of the run folder of this URL that killed worker groups left staged on this node."""
+    for run in own_temporary_folder("staging").glob(f"*/*/{RUN}"):
+        if run.read_text() == url:
+            yield from (run.parent / item.name for item in list_staged(run.parent))
+
+
 def list_parts(folders: Iterable[Path]) -> list[StagedPart]:
     """What is complete in the folders of some worker groups."""
     staged = [(item, folder / item.name) for folder in folders for item in list_staged(folder)]
-    return [StagedPart(item.step, item.name, part_of(path), path) for item, path in staged]
+    return [StagedPart(item.step, item.name, part_of(path), path, bool(item.metrics)) for item, path in staged]
 
 
-def newest_whole(parts_of_ranks: Sequence[Sequence[StagedPart]]) -> list[tuple[int, StagedPart]]:
-    """The newest checkpoint of which every part is staged somewhere: each part with a rank that has it.
+def left_ahead(
+    checkpoints: Iterable[Checkpoint], parts_of_ranks: Sequence[Sequence[StagedPart]]
+) -> list[list[tuple[int, StagedPart]]]:
+    """The staged checkpoints that are ahead of a run's, in the order of their steps: each part with a rank that has it.
+
+    Only those of which every part is staged somewhere; one of each step. Ahead is also a score that the run's own
+    checkpoint of the step lacks.
 
     Args:
+        checkpoints: The run's.
         parts_of_ranks: What each rank has found on its node.
     """
-    found: dict[tuple[int, str], dict[int, tuple[int, StagedPart]]] = {}
+    found: dict[tuple[int, bool, str], dict[int, tuple[int, StagedPart]]] = {}
     for rank, parts in enumerate(parts_of_ranks):
         for each in parts:
-            found.setdefault((each.step, each.name), {}).setdefault(each.part.number, (rank, each))
-    whole = {key: parts for key, parts in found.items() if len(parts) == next(iter(parts.values()))[1].part.total}
-    return [parts for _, parts in sorted(whole[max(whole)].items())] if whole else []
+            found.setdefault((each.step, each.is_scored, each.name), {}).setdefault(each.part.number, (rank, each))
+    newest = max(((item.step, bool(item.metrics)) for item in checkpoints), default=(-1, False))
+    # Of several of one step the last, a scored one before others.
+    of_steps = {
+        key[0]: [part for _, part in sorted(parts.items())]
+        for key, parts in sorted(found.items())
+        if key[:2] > newest and len(parts) == next(iter(parts.values()))[1].part.total
+    }
+    return list(of_steps.values())
 
 
 def remove(folder: Path) -> None:

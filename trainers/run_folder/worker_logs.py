@@ -13,7 +13,6 @@ import json
 import os
 import stat
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -26,11 +25,14 @@ from trainers.config.secrets import secret_values
 from trainers.errors import StorageError
 from trainers.run_folder.attempt_status import worker_log_key
 from trainers.run_folder.layout import RunFolder
+from trainers.storage.own_folder import own_temporary_folder
 
 POLL_S = 1.0
-# A bucket cannot append: the whole file is sent each time, so the longer it is, the less often it is sent.
+# A bucket cannot append: the complete file is sent each time, so the longer it is, the less often it is sent.
 REFRESH_S, REFRESH_BYTES_PER_S = 3.0, 4 << 20
 MAX_BYTES = 64 << 20
+# Of the folder of a node's logs.
+PURPOSE = "logs"
 BLOCK_BYTES = 1 << 20
 # A line this long, such as a progress bar, is taken in parts.
 LONG_LINE_BYTES = 64 << 10
@@ -104,7 +106,7 @@ class WorkerLog:
         """
         self._folder = folder
         self._key = worker_log_key(attempt, rank, group)
-        self._base = _local_folder() / f"{_local_name(folder)}-{attempt}-{rank}-{group}"
+        self._name = f"{_local_name(folder)}-{attempt}-{rank}-{group}"
         self._copy: _Copy | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="worker-log", daemon=True)
@@ -113,9 +115,8 @@ class WorkerLog:
         """Starts the thread, where this process prints to files."""
         sources = _sources_of_this_process()
         if sources:
-            with contextlib.suppress(OSError):
-                self._base.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._copy = _Copy.begin(self._base, self._key, sources)
+            with contextlib.suppress(OSError, StorageError):
+                self._copy = _Copy.begin(own_temporary_folder(PURPOSE) / self._name, self._key, sources)
                 self._thread.start()
         return self
 
@@ -146,7 +147,11 @@ class WorkerLog:
 
 def finish_logs(folder: RunFolder) -> None:
     """Uploads the last lines of processes of this node that were killed."""
-    for note in sorted(_local_folder().glob(f"{_local_name(folder)}-*.json")):
+    notes: list[Path] = []
+    with contextlib.suppress(StorageError):
+        # What another user has noted could name any file of this one, which would be uploaded.
+        notes = sorted(own_temporary_folder(PURPOSE).glob(f"{_local_name(folder)}-*.json"))
+    for note in notes:
         with contextlib.suppress(OSError, ValueError, KeyError):
             copy = _Copy.of_a_dead_process(note)
             if copy is not None:
@@ -154,7 +159,7 @@ def finish_logs(folder: RunFolder) -> None:
 
 
 class _Copy:
-    """A copy of a process's output, in a file beside a JSON file with the offsets; locked while the process lives."""
+    """A copy of a process's output, in a file next to a JSON file with the offsets; locked while the process lives."""
 
     def __init__(self, base: Path, key: str, sources: list[Source], lock: TextIO):
         self._base, self._lock = base, lock
@@ -231,10 +236,6 @@ def _sources_of_this_process() -> list[Source]:
         if stat.S_ISREG(status.st_mode) and path.exists():
             sources.append(Source(str(path.readlink()), status.st_size))
     return sources
-
-
-def _local_folder() -> Path:
-    return Path(tempfile.gettempdir()) / f"rayscribe-logs-{os.getuid()}"
 
 
 def _local_name(folder: RunFolder) -> str:

@@ -8,6 +8,7 @@ This package is the only user of boto3 and of pyarrow's filesystems; it needs no
     s3.py             a bucket of S3, or of a service with its protocol
     s3_errors.py      what boto3's errors mean and how to fix them
     hub_errors.py     which errors of the Hugging Face Hub may pass
+    own_folder.py     folders of temporary files that are closed to other users
     json_files.py     JSON without numbers that JSON does not know
     retry.py          retry what may pass, fail at once on what will not
 """

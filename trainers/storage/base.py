@@ -3,7 +3,7 @@
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,11 +31,13 @@ class Entry:
         key: Its path below the storage's root.
         size_bytes: Its length.
         modified_s: When it was last written, in seconds since 1970.
+        etag: A bucket's mark of its content; "" in a folder.
     """
 
     key: str
     size_bytes: int
     modified_s: float
+    etag: str = ""
 
 
 class Storage(ABC):
@@ -56,7 +58,7 @@ class Storage(ABC):
 
     @abstractmethod
     def read_bytes(self, key: str) -> bytes:
-        """The whole content of `key`."""
+        """The content of `key`."""
 
     def read_one_of_many(self, key: str) -> bytes:
         """Like read_bytes, with less computing where many small files are read by several threads."""
@@ -65,6 +67,13 @@ class Storage(ABC):
     @abstractmethod
     def read_part(self, key: str, start: int, most: int) -> bytes:
         """At most `most` bytes of `key` from byte `start` on; b"" beyond its end."""
+
+    def read_small(self, key: str, most: int) -> bytes:
+        """The content of a file that has at most `most` bytes, however large another writer has made it."""
+        content = self.read_part(key, 0, most + 1)
+        if len(content) > most:
+            raise StorageError(f"{self.url(key)} has more than {most} bytes, so it is not what was written there")
+        return content
 
     @abstractmethod
     def write_bytes(self, key: str, data: bytes) -> None:
@@ -90,9 +99,18 @@ class Storage(ABC):
     def list_files(self, prefix: str = "") -> list[Entry]:
         """All files below the folder `prefix`, at any depth, sorted by key; keys are relative to the root."""
 
+    def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
+        """Those of the files `keys` that are there, by key, from a listing; None where listing is not allowed."""
+        return {entry.key: entry for entry in self.list_files() if entry.key in keys}
+
     @abstractmethod
-    def list_folders(self, prefix: str = "") -> list[str]:
-        """The keys of the folders right below `prefix` that have a file somewhere in them, sorted."""
+    def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:
+        """The keys of the folders right below `prefix` that have a file somewhere in them, sorted.
+
+        Args:
+            prefix: The folder above them.
+            start: With what their names begin; others are not looked at.
+        """
 
     @abstractmethod
     def delete(self, key: str) -> None:
@@ -102,7 +120,7 @@ class Storage(ABC):
         """Deletes the folder `prefix` with all that is in it; one that is not there is no error.
 
         Args:
-            prefix: The folder; never "", so that no slip deletes a whole storage.
+            prefix: The folder; never "", so that no slip deletes a complete storage.
             first: A file of the folder to delete before all others, such as its manifest, so that a
                 deletion cut short leaves nothing that looks complete.
         """

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from stat import S_ISREG
+from typing import IO, TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from trainers.errors import StorageError
@@ -28,7 +29,7 @@ _ONCE = RetryPolicy(attempts=1)
 
 @dataclass(frozen=True)
 class LocalStorage(Storage):
-    """A folder. A new file is written under another name beside the final one, then renamed.
+    """A folder. A new file is written under another name next to the final one, then renamed.
 
     Attributes:
         root: The absolute folder; made with the first file.
@@ -52,14 +53,19 @@ class LocalStorage(Storage):
     def read_bytes(self, key: str) -> bytes:
         """See Storage."""
         path = self._path(key)
-        return self._run("read", path, path.read_bytes)
+
+        def read() -> bytes:
+            with _open(path) as file:
+                return file.read()
+
+        return self._run("read", path, read)
 
     def read_part(self, key: str, start: int, most: int) -> bytes:
         """See Storage."""
         path = self._path(key)
 
         def read() -> bytes:
-            with path.open("rb") as file:
+            with _open(path) as file:
                 file.seek(start)
                 return file.read(most)
 
@@ -115,16 +121,17 @@ class LocalStorage(Storage):
 
         return self._run("list", folder, entries)
 
-    def list_folders(self, prefix: str = "") -> list[str]:
+    def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:
         """See Storage."""
         folder = self._folder(prefix)
 
         def folders() -> list[str]:
             try:
-                children = [child for child in folder.iterdir() if child.is_dir()]
+                children = [child for child in folder.iterdir() if child.name.startswith(start) and child.is_dir()]
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            filled = (child for child in children if next(self._entries(child), None))
+            # A file that a killed writer left half-written counts: what is listed is what cleaning up finds.
+            filled = (child for child in children if any(names for _, names in self._walk(child)))
             return sorted(child.relative_to(self.root).as_posix() for child in filled)
 
         return self._run("list", folder, folders)
@@ -187,17 +194,26 @@ class LocalStorage(Storage):
         return self._inside(Path(self.root) / clean_prefix(prefix))
 
     def _inside(self, path: Path) -> Path:
-        if self.confined and not path.resolve().is_relative_to(Path(self.root).resolve()):
+        # Not pathlib's resolve, which raises RuntimeError for links in a circle; to open one is an OSError.
+        if self.confined and (link := _link_of_another(Path(self.root))) is not None:
+            raise StorageError(f"{link} is a link that another user has made: not followed")
+        if self.confined and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
             raise StorageError(f"{path} is a link that leads out of {self.root}, or lies behind one: not followed")
         return path
 
-    def _entries(self, folder: Path) -> Iterator[Entry]:
+    def _walk(self, folder: Path) -> Iterator[tuple[str, list[str]]]:
+        """The path of each folder from this one on, and the names of its files."""
+
         def refuse(error: OSError) -> None:
             # Another process may delete a folder while this one walks.
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
         for parent, _, names in os.walk(folder, onerror=refuse):
+            yield parent, names
+
+    def _entries(self, folder: Path) -> Iterator[Entry]:
+        for parent, names in self._walk(folder):
             for name in names:
                 path = Path(parent) / name
                 try:
@@ -209,6 +225,21 @@ class LocalStorage(Storage):
 
     def _run(self, action: str, path: Path, call: Callable[[], T], retry: RetryPolicy | None = None) -> T:
         return (retry or self.retry).run(call, action=action, url=str(path), explain=_explain)
+
+
+def _open(path: Path) -> IO[bytes]:
+    """Opens a file to read; a pipe in its place, whose other end may never be opened, is an error at once."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "not a file", str(path))
+    return os.fdopen(number, "rb")
+
+
+def _link_of_another(path: Path) -> Path | None:
+    """The first link on a path that belongs neither to this user nor to the administrator. None: there is none."""
+    links = (part for part in (*reversed(path.parents), path) if part.is_symlink())
+    return next((link for link in links if link.lstat().st_uid not in (0, os.getuid())), None)
 
 
 @contextmanager

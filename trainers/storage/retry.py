@@ -33,7 +33,7 @@ class RetryPolicy:
     Attributes:
         attempts: Tries in all; 1 means no second try.
         part_attempts: Tries of each part of a large S3 file within one attempt, so that one lost part
-            does not send the whole file again. Their pauses are botocore's own.
+            does not send the complete file again. Their pauses are botocore's own.
         first_delay_s: The pause after the first try; each later pause is twice as long.
         max_delay_s: No pause is longer.
     """

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _CREATOR = "rayscribe-creator"
 _BEYOND_THE_END = "InvalidRange"
+_NOT_ALLOWED = ("AccessDenied", "AllAccessDisabled", "403")
 _MIB = 1024 * 1024
 _TRANSFER = TransferConfig(
     multipart_threshold=32 * _MIB,
@@ -34,7 +35,7 @@ _TRANSFER = TransferConfig(
     max_concurrency=4,
     preferred_transfer_client="classic",
 )
-# S3 copies at most 5 GiB in one request; below that, one request is a whole copy or none.
+# S3 copies at most 5 GiB in one request; below that, one request is a complete copy or none.
 _COPY = TransferConfig(multipart_threshold=1024 * _MIB, multipart_chunksize=512 * _MIB)
 _PROBE_RETRY = RetryPolicy(attempts=2, part_attempts=1, first_delay_s=0.2)
 _CONNECTIONS: "dict[tuple[Any, ...], S3Connection]" = {}
@@ -131,7 +132,7 @@ class S3Storage(Storage):
     Attributes:
         connection: Shared by all storages that `sub` makes.
         bucket: The bucket's name.
-        prefix: The clean key that is this storage's root; "" is the whole bucket.
+        prefix: The clean key that is this storage's root; "" is all of the bucket.
         retry: How often each call is tried, and with which pauses.
     """
 
@@ -172,9 +173,9 @@ class S3Storage(Storage):
 
     def read_part(self, key: str, start: int, most: int) -> bytes:
         """See Storage."""
-        return self._read(key, Range=f"bytes={start}-{start + most - 1}")
+        return self._read(key, most, Range=f"bytes={start}-{start + most - 1}")
 
-    def _read(self, key: str, **options: str) -> bytes:
+    def _read(self, key: str, most: int | None = None, **options: str) -> bytes:
         name = self._object(key)
 
         def read() -> bytes:
@@ -185,7 +186,9 @@ class S3Storage(Storage):
                     return b""
                 raise
             with closing(response["Body"]) as body:
-                data: bytes = body.read()
+                # A service that knows no ranges sends all, which is not read. Only a complete read checks the length.
+                complete = most is None or response.get("ContentLength", most + 1) <= most
+                data: bytes = body.read() if complete else body.read(most)
             return data
 
         return self._run("read", self.url(key), read)
@@ -226,7 +229,7 @@ class S3Storage(Storage):
             for page in pages.paginate(Bucket=self.bucket, Prefix=below):
                 # Consoles mark an empty folder by an object whose key ends with a slash.
                 found += [
-                    Entry(self._key(item["Key"]), item["Size"], item["LastModified"].timestamp())
+                    self._entry(item)
                     for item in page.get("Contents", [])
                     if not item["Key"].endswith(("/", PART_SUFFIX))
                 ]
@@ -234,14 +237,42 @@ class S3Storage(Storage):
 
         return self._run("list", self.url(clean_prefix(prefix)), entries)
 
-    def list_folders(self, prefix: str = "") -> list[str]:
+    def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
+        """See Storage. A bucket is listed from the first of the keys to the last: a thousand objects a request."""
+        names = {self._object(key) for key in keys}
+        if not names:
+            return {}
+        # Strings have the order in which a bucket is listed, that of UTF-8.
+        first, last = min(names), max(names)
+
+        def entries() -> dict[str, Entry] | None:
+            pages = self.connection.client().get_paginator("list_objects_v2")
+            found: dict[str, Entry] = {}
+            # A prefix in S3 is one of characters. A listing starts behind a name: less one character, before `first`.
+            prefix = os.path.commonprefix([first, last])  # noqa: RUF071
+            options = {"Prefix": prefix, "StartAfter": first[:-1]}
+            try:
+                for page in pages.paginate(Bucket=self.bucket, **options):
+                    contents = page.get("Contents", [])
+                    found |= {self._key(item["Key"]): self._entry(item) for item in contents if item["Key"] in names}
+                    if contents and contents[-1]["Key"] >= last:
+                        break
+            except ClientError as error:
+                if error_code(error) in _NOT_ALLOWED:
+                    return None
+                raise
+            return found
+
+        return self._run("list", self.url(), entries)
+
+    def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:
         """See Storage."""
         below = self._below(prefix)
 
         def folders() -> list[str]:
             pages = self.connection.client().get_paginator("list_objects_v2")
             found = []
-            for page in pages.paginate(Bucket=self.bucket, Prefix=below, Delimiter="/"):
+            for page in pages.paginate(Bucket=self.bucket, Prefix=f"{below}{start}", Delimiter="/"):
                 found += [self._key(item["Prefix"]).rstrip("/") for item in page.get("CommonPrefixes", [])]
             return sorted(found)
 
@@ -349,6 +380,10 @@ class S3Storage(Storage):
     def _object(self, key: str) -> str:
         """The name in the bucket of a key of this storage."""
         return f"{self.prefix}/{clean_key(key)}" if self.prefix else clean_key(key)
+
+    def _entry(self, item: dict[str, Any]) -> Entry:
+        """An object as a listing has it."""
+        return Entry(self._key(item["Key"]), item["Size"], item["LastModified"].timestamp(), item["ETag"])
 
     def _key(self, name: str) -> str:
         return name.removeprefix(f"{self.prefix}/") if self.prefix else name

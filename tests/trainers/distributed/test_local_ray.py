@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -98,6 +99,31 @@ def test_a_user_who_wants_no_proxy_at_all_gets_none(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(local_ray, "_comes_up", lambda *given: True)
     start_ray(num_cpus=1, environment={"NO_PROXY": "*"}).stop()
     assert started[0]["no_proxy"] == started[0]["NO_PROXY"] == "*"
+
+
+def test_what_ray_opens_to_all_users_lies_in_a_folder_that_only_the_owner_can_enter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[list[str]] = []
+    folders: list[Path] = []
+
+    def start(command: list[str], cwd: Path, **options: Any) -> None:
+        started.append(command)
+        folders.append(cwd)
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    monkeypatch.setattr(local_ray, "_comes_up", lambda *given: True)
+    ray = start_ray(num_cpus=1, environment={})
+    try:
+        (opened,) = (Path(word.partition("=")[2]) for word in started[0] if word.startswith("--temp-dir="))
+        assert opened.parent == ray.folder
+        assert ray.folder.stat().st_mode & 0o777 == 0o700
+        # Where Python looks for the modules that Ray starts.
+        assert folders == [ray.folder]
+        longest = f"{opened}/session_2026-11-20_12-00-00_123456_{2**22}/sockets/plasma_store.123456"
+        assert len(longest) <= 107, "of a socket"
+    finally:
+        ray.stop()
 
 
 def test_all_and_only_the_processes_of_a_folder_are_ended(tmp_path: Path) -> None:

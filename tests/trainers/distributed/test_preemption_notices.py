@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from cluster_configs.providers.aws import Aws
+from cluster_configs.providers.azure import Azure
+from cluster_configs.providers.gcp import Gcp
+from cluster_configs.providers.metadata_service import Cloud, Notice
 from tests.trainers.distributed.metadata_server import MACHINE, MetadataServer, metadata_server
 from trainers.distributed import preemption_agent
-from trainers.distributed.preemption_agent import Agent, Raylet, main, raylets_here
-from trainers.distributed.preemption_notices import CLOUDS, Aws, Azure, Cloud, Gcp, Notice, find_cloud
+from trainers.distributed.preemption_agent import CLOUDS, Agent, Raylet, find_cloud, main, raylets_here
 
 NOW_S = 1_000_000.0
 

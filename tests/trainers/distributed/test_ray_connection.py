@@ -1,3 +1,4 @@
+import contextlib
 import math
 import os
 import socket
@@ -10,8 +11,9 @@ import ray
 
 from tests.trainers.synthetic import config
 from trainers.distributed import ray_connection
-from trainers.distributed.ray_connection import lost_nodes, set_own_token, start_timeout_s
-from trainers.errors import ConfigError
+from trainers.distributed.local_ray import LocalRay
+from trainers.distributed.ray_connection import connected, lost_nodes, set_own_token, start_timeout_s
+from trainers.errors import ConfigError, ResourceError
 
 VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -65,6 +67,54 @@ def test_a_job_says_how_many_cpus_of_the_machine_are_its_own(monkeypatch: pytest
         ray_connection._own_ray(two)
 
 
+class TestOwnRay:
+    OWN = LocalRay("127.0.0.1:1", "http://127.0.0.1:2", Path("/tmp/rs-own"))
+
+    @pytest.fixture
+    def calls(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The addresses that were joined in vain: a Ray of this machine does not answer three times."""
+        tried: list[str] = []
+
+        def init(*, address: str, **_: Any) -> None:
+            tried.append(address)
+            # Workers import from where the driver is, before anything else: in /tmp, what anybody has put there.
+            assert Path.cwd() == Path("/")
+            if len(tried) <= 3:
+                raise ConnectionError("Failed to connect to Ray cluster")
+
+        monkeypatch.setattr(ray, "init", init)
+        monkeypatch.setattr(ray_connection, "_own_ray", lambda config: contextlib.nullcontext(self.OWN))
+        monkeypatch.setattr(ray_connection, "POLL_S", 0.001)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        return tried
+
+    def test_one_that_answers_late_is_waited_for(self, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ray_connection, "ray_lives", lambda folder: True)
+        here = Path.cwd()
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "token")
+        with connected(config({})):
+            assert calls == [self.OWN.address] * 4
+            assert Path.cwd() == here
+            assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(here / "token")
+
+    @pytest.mark.parametrize(("lives", "words"), [(True, r"has not answered in \d+ s"), (False, "has ended")])
+    def test_one_that_never_answers_is_told_from_another_s_cluster(
+        self, lives: bool, words: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ray_connection, "ray_lives", lambda folder: lives)
+        monkeypatch.setattr(ray_connection, "START_TIMEOUT_S", 0.0)
+        with (
+            pytest.raises(
+                ResourceError, match=rf"Ray that was started on this machine for this command {words}"
+            ) as error,
+            connected(config({})),
+        ):
+            pass
+        assert "/tmp/rs-own/ray/session_latest/logs" in str(error.value)
+        assert "--address" not in str(error.value)
+        assert len(calls) == 1
+
+
 def test_a_fixed_number_of_workers_waits_for_a_node_that_an_autoscaler_adds() -> None:
     elastic = config({"scaling.num_workers": {"min": 1, "max": 2}, "training.global_batch_size": 8})
     assert float(start_timeout_s(config({"scaling.num_workers": 2}))) >= 600
@@ -76,7 +126,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The cluster's own list of its nodes; looks at it follow each other at once."""
     listed: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "nodes", lambda: listed)
-    monkeypatch.setattr(ray_connection, "NODE_LOOK_S", 0.01)
+    monkeypatch.setattr(ray_connection, "NODE_PROBE_S", 0.01)
     return listed
 
 

@@ -8,8 +8,12 @@ import pytest
 
 from jobs.model import Progress
 from tests.s3 import FaultProxy
+from tests.trainers.run_folder.writers import first_group, staged
+from tests.trainers.synthetic import config
+from trainers.errors import Interruption
 from trainers.run_folder import attempt_status
 from trainers.run_folder.attempt_status import (
+    FinalStatus,
     Phase,
     StatusWriter,
     driver_log_key,
@@ -18,6 +22,7 @@ from trainers.run_folder.attempt_status import (
     worker_log_key,
     worker_logs,
 )
+from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import Storage, open_storage
 
@@ -94,6 +99,21 @@ def test_the_end_keeps_how_far_training_had_come(storage: Storage) -> None:
     assert (ended["phase"], ended["step"], ended["loss"], ended["eta_s"]) == (Phase.ENDED, 37, 1.0, None)
 
 
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [
+        ("mine", "the same command"),
+        ("mine-20260102-030405", "the same recipe with --set run.name=mine-20260102-030405"),
+    ],
+)
+def test_an_interrupted_run_says_what_goes_on_with_it(name: str, again: str, tmp_path: Path) -> None:
+    folder = RunFolder(open_storage(str(tmp_path / "run")))
+    upload_staged(staged(tmp_path / "made", 10), first_group(folder), RetentionPolicy(None, "eval_wer"))
+    with pytest.raises(Interruption) as ended, FinalStatus(config({"run.name": name}), folder, None):
+        raise Interruption
+    assert ended.value.left.endswith(f"/checkpoints; {again}, or `rayscribe resume`, continues from there")
+
+
 def test_an_attempt_without_a_number_writes_nothing(tmp_path: Path) -> None:
     with StatusWriter(RunFolder(open_storage(str(tmp_path))), None) as status:
         status.show(Phase.PREPARING_DATA)
@@ -131,6 +151,7 @@ def test_logs_are_found_by_rank_and_group(storage: Storage) -> None:
     for rank, group in ((10, "b"), (0, "c"), (2, "a"), (0, "a")):
         storage.write_bytes(worker_log_key(3, rank, group), b"x\n")
     storage.write_bytes(driver_log_key(3), b"x\n")
+    storage.write_bytes(driver_log_key(3, 1), b"x\n")
     storage.write_bytes("attempts/3/logs/other.txt", b"x\n")
     assert worker_logs(folder, 3) == [
         (rank, group, worker_log_key(3, rank, group)) for rank, group in ((0, "a"), (0, "c"), (2, "a"), (10, "b"))

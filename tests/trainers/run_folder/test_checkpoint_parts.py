@@ -1,7 +1,7 @@
 """A checkpoint whose ranks wrote on several nodes: each stores its own files, and it exists when all are stored."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.run_folder.resume import starting_point, take_over
-from trainers.run_folder.staging import WHOLE, Part, StagedPart, Staging, list_parts, newest_whole, part_of, stage
+from trainers.run_folder.staging import ONLY_PART, NodePart, StagedPart, Staging, left_ahead, list_parts, part_of, stage
 from trainers.storage import open_storage
 
 KEEP_ALL = RetentionPolicy(None, "eval_wer")
@@ -44,7 +44,7 @@ def staged_part(node: Path, index: int, count: int = 2, step: int = 8, name: str
     (path / f"global_step{step}" / f"zero_pp_rank_{index}_optim_states.pt").write_bytes(bytes([index]) * 100)
     if index == 0:
         (path / "model.safetensors").write_bytes(b"weights")
-    stage(path, step=step, attempt=1, metrics={"eval_wer": 5.0}, part=Part(index, count))
+    stage(path, step=step, attempt=1, metrics={"eval_wer": 5.0}, part=NodePart(index, count))
     return path
 
 
@@ -150,7 +150,8 @@ def test_nodes_take_over_a_killed_group_s_parts_or_all_raise_what_went_wrong(
     said: dict[int, str] = {}
 
     def node(rank: int) -> None:
-        staged_part(tmp_path / f"node{rank}" / "x", rank)
+        for step in (8, 16):
+            staged_part(tmp_path / f"node{rank}" / "x", rank, step=step)
         writer = GroupWriter.of(folder, driver.attempt, "y")
         staging = Staging(tmp_path / f"node{rank}", "y", str(rank))
         try:
@@ -167,7 +168,7 @@ def test_nodes_take_over_a_killed_group_s_parts_or_all_raise_what_went_wrong(
     assert len(said) == 2, "none waits for ever"
     assert said[0] == said[1]
     assert ("zero_pp_rank_1_optim_states.pt: no space left on device" in said[0]) == is_full
-    assert [item.step for item in list_checkpoints(folder)] == ([] if is_full else [8])
+    assert [item.step for item in list_checkpoints(folder)] == ([] if is_full else [8, 16])
 
 
 def test_a_node_fetches_no_shards_of_other_nodes_ranks_unless_it_vouches_for_all(
@@ -201,23 +202,29 @@ class TestWhatAKilledGroupLeft:
         path.mkdir()
         stage(path, step=8, attempt=1, metrics={})
         assert "part" not in (path / "STAGED.json").read_text()
-        assert part_of(path) == WHOLE
+        assert part_of(path) == ONLY_PART
 
-    def test_the_newest_of_which_no_part_is_missing_is_taken(self, tmp_path: Path) -> None:
-        for step, indexes in ((8, (0, 1)), (16, (0, 1)), (24, (1,))):
+    def test_all_of_which_no_part_is_missing_are_taken_the_oldest_first(self, tmp_path: Path) -> None:
+        for step, indexes in ((16, (0, 1)), (8, (0, 1)), (24, (1,))):
             for index in indexes:
                 staged_part(tmp_path / f"node{index}", index, step=step)
         of_ranks = [list_parts([tmp_path / "node0"]), [], list_parts([tmp_path / "node1"]), []]
-        assert [(rank, each.step, each.part.number) for rank, each in newest_whole(of_ranks)] == [
-            (0, 16, 0),
-            (2, 16, 1),
-        ]
+        found = [[(rank, each.step, each.part.number) for rank, each in parts] for parts in left_ahead([], of_ranks)]
+        assert found == [[(0, 8, 0), (2, 8, 1)], [(0, 16, 0), (2, 16, 1)]]
 
     def test_a_part_that_two_ranks_see_is_stored_once(self) -> None:
-        first = StagedPart(8, "checkpoint-8-a1-x", Part(0, 2), Path("/a"))
-        second = StagedPart(8, "checkpoint-8-a1-x", Part(1, 2), Path("/b"))
-        assert newest_whole([[first, second], [first, second]]) == [(0, first), (0, second)]
+        first = StagedPart(8, "checkpoint-8-a1-x", NodePart(0, 2), Path("/a"))
+        second = StagedPart(8, "checkpoint-8-a1-x", NodePart(1, 2), Path("/b"))
+        assert left_ahead([], [[first, second], [first, second]]) == [[(0, first), (0, second)]]
 
-    def test_nothing_whole_is_nothing(self) -> None:
-        lone = StagedPart(8, "checkpoint-8-a1-x", Part(0, 2), Path("/x"))
-        assert newest_whole([[lone], []]) == []
+    def test_nothing_complete_is_nothing(self) -> None:
+        lone = StagedPart(8, "checkpoint-8-a1-x", NodePart(0, 2), Path("/x"))
+        assert left_ahead([], [[lone], []]) == []
+
+    def test_of_one_step_one_is_taken_and_a_score_that_the_run_lacks_is_ahead(self) -> None:
+        run = [Checkpoint("checkpoint-8-a1-x", 8, 1, {}, "", {})]
+        scored = StagedPart(8, "checkpoint-8-a1-y", ONLY_PART, Path("/y"))
+        twice = [StagedPart(16, f"checkpoint-16-a1-{name}", ONLY_PART, Path(f"/{name}")) for name in "yz"]
+        plain = StagedPart(8, "checkpoint-8-a1-z", ONLY_PART, Path("/z"), is_scored=False)
+        assert left_ahead(run, [[*twice, plain, scored]]) == [[(0, scored)], [(0, twice[1])]]
+        assert left_ahead([*run, replace(run[0], metrics={"eval_wer": 5.0})], [[plain, scored]]) == []

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,8 @@ from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.run_folder.staging import list_staged, stage
 from trainers.storage import RetryPolicy, Storage, open_storage
+from trainers.storage.base import PART_SUFFIX
+from trainers.storage.local_folder import LocalStorage
 
 KEEP_ONE = RetentionPolicy(1, "eval_wer")
 
@@ -50,6 +53,13 @@ def test_the_best_is_the_lowest_and_the_newest_of_equals() -> None:
     assert KEEP_ONE.best([]) is None
 
 
+def test_the_best_by_a_score_that_should_be_large_is_the_highest() -> None:
+    items = [checkpoint(1, 9), checkpoint(2, 5), checkpoint(3, 7)]
+    largest = RetentionPolicy(1, "eval_wer", "max")
+    assert largest.best(items) == items[0]
+    assert largest.surplus(items) == [items[1]]
+
+
 def test_the_best_and_the_newest_stay() -> None:
     items = [checkpoint(1, 5), checkpoint(2, 7), checkpoint(3, 9)]
     assert KEEP_ONE.surplus(items) == [checkpoint(2, 7)]
@@ -63,6 +73,13 @@ def test_one_without_a_score_is_never_the_best_and_stays_only_as_the_newest() ->
     assert KEEP_ONE.best([stopped]) is None
     assert KEEP_ONE.surplus([scored, stopped]) == []
     assert KEEP_ONE.surplus([scored, stopped, checkpoint(3, 5)]) == [scored, stopped]
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, None])
+def test_one_whose_score_is_no_finite_number_is_never_the_best(score: Any) -> None:
+    diverged, scored = checkpoint(2, score), checkpoint(1, 9)
+    assert KEEP_ONE.best([diverged, scored]) == KEEP_ONE.best([scored, diverged]) == scored
+    assert KEEP_ONE.best([diverged]) is None
 
 
 def test_a_folder_that_is_not_declared_whole_is_not_staged(tmp_path: Path) -> None:
@@ -188,7 +205,13 @@ def test_what_killed_groups_left_half_uploaded_is_swept_and_nothing_else(tmp_pat
     quarantine(old, damaged.name)
     for name in ("checkpoint-3-a1-x", "checkpoint-3-a1-y", "mine"):
         checkpoints.write_bytes(f"{name}/optimizer.pt", b"half")
+    if isinstance(storage, LocalStorage):
+        # A kill while the first of its files was written.
+        half = Path(checkpoints.url("checkpoint-5-a1-x")) / f".model{PART_SUFFIX}"
+        half.parent.mkdir()
+        half.write_bytes(b"half")
     sweep(group_of(driver, "y"))
+    assert not Path(checkpoints.url(), "checkpoint-5-a1-x").exists()
     assert checkpoints.list_folders() == ["checkpoint-1-a1-x", "checkpoint-2-a1-x", "checkpoint-3-a1-y", "mine"]
     checkpoints.write_bytes("checkpoint-4-a2-z/optimizer.pt", b"half")
     with pytest.raises(FencedError):
@@ -241,3 +264,22 @@ def test_one_entry_adds_a_checkpoint_and_drops_the_surplus(tmp_path: Path, stora
         before = Journal(folder).read().number
         upload_staged(staged(tmp_path, step, wer), writer, KEEP_ONE)
         assert Journal(folder).read().number == before + 1
+
+
+def test_what_is_changed_on_the_way_here_is_downloaded_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(LocalStorage(str(tmp_path / "run"), RetryPolicy(attempts=1)))
+    checkpoint = upload_staged(staged(tmp_path, 3), first_group(folder), KEEP_ONE)
+    download, downloads = LocalStorage.download_file, []
+
+    def change_first(self: LocalStorage, key: str, local: Path) -> None:
+        download(self, key, local)
+        downloads.append(key)
+        if len(downloads) == 1:
+            local.write_bytes(b"changed")
+
+    monkeypatch.setattr(LocalStorage, "download_file", change_first)
+    fetch(folder.storage.sub(CHECKPOINTS), checkpoint, tmp_path / "here")
+    assert (tmp_path / "here/optimizer.pt").read_bytes() == b"state"
+    assert len(downloads) == len(checkpoint.files) + 1

@@ -39,11 +39,11 @@ def test_what_does_not_fit_is_refused_with_the_need(changes: dict[str, object], 
 
 def test_an_adapter_s_run_needs_room_for_whole_models_too() -> None:
     roomy: dict[str, object] = {"checkpoint_bytes": 10**8, "models_bytes": 3 * 10**9}
-    assert estimate(**roomy).line.endswith(", and 3.0 GB of whole models")
+    assert estimate(**roomy).line.endswith(", and 3.0 GB of complete models")
     for name in ("staging", "storage"):
         assert estimate(**roomy, **{f"{name}_free_bytes": 4 * 10**9}).problem is None
         problem = estimate(**roomy, **{f"{name}_free_bytes": 3 * 10**9}).problem
-        assert problem is not None and ", and 3.0 GB of whole models: free 3." in problem
+        assert problem is not None and ", and 3.0 GB of complete models: free 3." in problem
 
 
 def test_a_bucket_is_not_asked() -> None:

@@ -14,9 +14,9 @@ import pytest
 from tests.s3 import FaultProxy
 from tests.trainers.run_folder.writers import begin, first_group, group_of
 from trainers.config.storage_location import StorageOptions
-from trainers.errors import FencedError, ResumeError
+from trainers.errors import FencedError, ResumeError, StorageError
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.journal import Journal, Resize, State, fold, metrics_of
+from trainers.run_folder.journal import Journal, Resize, State, fold, metrics_of, without_repeats
 from trainers.run_folder.layout import JOURNAL, RunFolder
 from trainers.storage import Storage, open_storage
 
@@ -150,6 +150,29 @@ def test_an_entry_of_a_newer_version_is_refused_by_name(folder: RunFolder) -> No
         Journal(folder).read()
 
 
+def test_a_damaged_entry_is_named_and_never_another_one(tmp_path: Path) -> None:
+    folder = RunFolder(open_storage(str(tmp_path)))
+    group_of(begin(folder), "x")
+    path, state = tmp_path / JOURNAL / "00000002.json", Journal(folder).read()
+    whole = path.read_bytes()
+    flips = [whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :] for place in range(len(whole))]
+    for damaged in (b"", bytes(len(whole)), whole[: len(whole) // 2], *flips):
+        path.write_bytes(damaged)
+        try:
+            assert Journal(folder).read() == state
+        except ResumeError as error:
+            assert "entry 2 of the run's journal is damaged" in str(error)
+
+
+def test_an_entry_of_an_earlier_version_has_no_sum_but_its_number(folder: RunFolder) -> None:
+    entry = {"number": 1, "at": "", "kind": "quarantined", "name": "a"}
+    folder.storage.write_bytes(f"{JOURNAL}/00000001.json", json.dumps(entry).encode())
+    assert Journal(folder).read().quarantined == {"a"}
+    folder.storage.write_bytes(f"{JOURNAL}/00000001.json", json.dumps({**entry, "number": 0}).encode())
+    with pytest.raises(ResumeError, match="entry 1 of the run's journal is damaged"):
+        Journal(folder).read()
+
+
 def test_reading_at_once_and_one_by_one_come_to_the_same(folder: RunFolder) -> None:
     group_of(begin(folder), "x")
     group_of(begin(folder), "y")
@@ -179,6 +202,17 @@ def test_a_line_that_a_kill_cut_short_does_not_count(folder: RunFolder) -> None:
     assert metrics_of(folder) == [{"step": 1}]
     folder.storage.append_line(killed.group.metrics_key, '{"step": 9}')
     assert metrics_of(folder) == [{"step": 1}]
+
+
+def test_a_step_that_was_made_again_after_a_kill_is_shown_once() -> None:
+    killed = [b'{"step": 1, "loss": 3}', b'{"step": 2, "loss": 2}', b'{"step": 2, "eval_wer": 50}', b'{"step": 3, "lo']
+    again = [b'{"step": 2, "loss": 2.5}', b'{"step": 2, "eval_wer": 40}', b'{"step": 4, "loss": 1}']
+    assert without_repeats(b"\n".join([*killed, *again]) + b"\n").splitlines() == [killed[0], *again]
+
+
+def test_steps_are_in_order_where_a_group_began_behind_one_that_came_less_far() -> None:
+    lines = [b'{"step": %d, "loss": 1}' % step for step in (4, 5, 1, 2, 3, 6)]
+    assert without_repeats(b"\n".join(lines) + b"\n").splitlines() == sorted(lines)
 
 
 def test_attempts_by_hand_count_on_and_those_of_a_service_are_given(folder: RunFolder) -> None:
@@ -216,6 +250,15 @@ def test_drivers_that_race_get_attempts_of_their_own(folder: RunFolder) -> None:
     assert sorted(numbers) == list(range(1, RACERS + 1))
 
 
+def test_a_journal_that_is_not_there_is_a_storage_that_is_not_mounted_and_no_newer_attempt(folder: RunFolder) -> None:
+    driver = begin(folder)
+    group_of(driver, "x")
+    folder.storage.delete_tree("journal")
+    later = GroupWriter.of(RunFolder(folder.storage), driver.attempt, "y")
+    with pytest.raises(StorageError, match="the journal, which attempt 1 has opened, was not found"):
+        later.open(1)
+
+
 def test_a_service_s_attempt_ends_the_group_before_at_once_and_one_by_hand_when_its_own_group_opens(
     folder: RunFolder,
 ) -> None:
@@ -241,7 +284,7 @@ def test_a_driver_is_fenced_by_the_next_one_however_it_began(folder: RunFolder) 
     assert Journal(folder).read().prepared is None
 
 
-def test_another_experiment_in_the_folder_begins_with_its_own_number_of_workers() -> None:
+def test_another_experiment_in_the_folder_begins_with_its_own_number_of_workers_and_metrics() -> None:
     def opened(attempt: int, experiment: str) -> dict[str, Any]:
         shared = {"driver": f"driver-{attempt}", "takes_over": True, "sealed": {}, "experiment": {"id": experiment}}
         return {"kind": "opened", "number": attempt, "attempt": attempt, **shared}
@@ -254,3 +297,4 @@ def test_another_experiment_in_the_folder_begins_with_its_own_number_of_workers(
     same, other = fold(state, opened(2, "one")), fold(state, opened(2, "two"))
     assert (same.workers, same.resizes) == (2, (Resize(20, 3, 2, 1),))
     assert (other.workers, other.resizes) == (None, ())
+    assert [len(state.groups) for state in (same, other)] == [1, 0]

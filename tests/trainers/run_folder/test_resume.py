@@ -41,11 +41,13 @@ def leave(run_id: str, step: int) -> None:
     staged(group.folder, step)
 
 
-def enter(driver: Driver, run_id: str = "run", *, numbered: bool = False) -> tuple[Staging, GroupWriter]:
+def enter(
+    driver: Driver, run_id: str = "run", *, numbered: bool = False, keeping: RetentionPolicy = KEEP_ALL
+) -> tuple[Staging, GroupWriter]:
     """A worker group that takes the run over."""
     staging = Staging.open(run_id, ALONE)
     writer = GroupWriter.of(driver.folder, driver.attempt, staging.group)
-    take_over(staging, writer, KEEP_ALL, ALONE, numbered=numbered)
+    take_over(staging, writer, keeping, ALONE, numbered=numbered)
     return staging, writer
 
 
@@ -53,6 +55,53 @@ def test_what_a_killed_group_left_whole_is_brought_home(folder: RunFolder) -> No
     leave("run", 20)
     enter(begin(folder))
     assert [item.step for item in list_checkpoints(folder)] == [20]
+
+
+def test_all_that_a_killed_group_left_complete_is_uploaded_and_the_best_of_it_stays(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = Staging.open("run", ALONE)
+    for step, wer in ((20, 10.0), (30, 40.0)):
+        staged(group.folder, step, wer)
+    group.release()
+    keep_one = RetentionPolicy(1, "eval_wer")
+    enter(begin(folder), keeping=keep_one)
+    assert [item.step for item in list_checkpoints(folder)] == [20, 30]
+    best = keep_one.best(list_checkpoints(folder))
+    assert best is not None and best.step == 20
+    assert [line.split("-")[1] for line in capsys.readouterr().out.splitlines() if "left complete" in line] == [
+        "20",
+        "30",
+    ]
+
+
+@pytest.mark.parametrize("kill_at", ["upload_file", "create_exclusive"])
+def test_a_second_kill_while_they_are_uploaded_loses_none(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, kill_at: str
+) -> None:
+    group = Staging.open("run", ALONE)
+    for step in (20, 30, 40):
+        staged(group.folder, step)
+    group.release()
+    driver, storage = begin(folder), type(folder.storage)
+    act, calls = getattr(storage, kill_at), []
+
+    def killed(*args: object) -> object:
+        # The second checkpoint's first file; the second checkpoint's entry, after that of the group.
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return act(*args)
+
+    next_group = Staging.open("run", ALONE)
+    writer = GroupWriter.of(folder, driver.attempt, next_group.group)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(storage, kill_at, killed)
+        take_over(next_group, writer, KEEP_ALL, ALONE, numbered=False)
+    assert [item.step for item in list_checkpoints(folder)] == [20]
+    next_group.release()
+    enter(driver)
+    assert [item.step for item in list_checkpoints(folder)] == [20, 30, 40]
 
 
 def test_what_is_behind_or_of_another_run_is_not(folder: RunFolder, tmp_path: Path) -> None:

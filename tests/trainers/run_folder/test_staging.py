@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainers.run_folder.writers import staged
 from trainers.distributed.session import LocalSession
 from trainers.errors import ResumeError, StorageError
 from trainers.run_folder import staging as staging_module
-from trainers.run_folder.staging import Staging
+from trainers.run_folder.staging import STAGED, Staging, list_staged
 
 ROOT = Path(__file__).parents[3]
 OPEN_AS_A_NODE = """
@@ -103,3 +104,10 @@ def test_a_temporary_folder_without_locks_is_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(StorageError, match=r"cannot be locked: Function not implemented; give each node a temporary"):
         Staging.open("run", OfNode(0, 1, 0, "a"), "group")
+
+
+@pytest.mark.parametrize("content", ["", '{"name": "checkpoint-1', "null", "{}"])
+def test_a_marker_that_a_lost_node_left_empty_or_cut_is_no_checkpoint(content: str, tmp_path: Path) -> None:
+    (staged(tmp_path, 1) / STAGED).write_text(content)
+    staged(tmp_path, 2)
+    assert [item.step for item in list_staged(tmp_path)] == [2]

@@ -15,12 +15,12 @@ import pytest
 from tests.trainers.synthetic import config, write_corpus
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
-from trainers.data.preparation import prepared_key
 from trainers.data.prepared_set import find
-from trainers.data.sources.opening import open_sources
-from trainers.pipeline.continuation import decide, finished, previous_config, settled
+from trainers.data.sources.known_sources import open_sources
+from trainers.pipeline.continuation import decide, finished, previous_config, resolve_config
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
+from trainers.pipeline.splits import OpenedData
 from trainers.run_folder.attempt_status import Phase, read_status
 from trainers.run_folder.checkpoints import MANIFEST, RetentionPolicy, list_checkpoints, read_manifest
 from trainers.run_folder.journal import Journal, metrics_of
@@ -93,9 +93,9 @@ def test_the_same_config_and_data_are_still_the_same_experiment(tmp_path: Path) 
     settings = config_of(tmp_path, "interrupted")
     folder = copy_of(tmp_path, "interrupted")
     state = Journal(folder).read()
-    sources = open_sources(settled(state, settings).data, storage_options=StorageOptions())
-    keys = {source.split: prepared_key(source, settings.data) for source in sources}
-    assert keys == DATA_KEYS
+    sources = open_sources(resolve_config(state, settings).data, storage_options=StorageOptions())
+    keys = OpenedData(sources, (), {}).keys(settings.data, state)
+    assert [keys[split] for split in ("train", "validation")] == [DATA_KEYS["train"], DATA_KEYS["validation"]]
     continuation = decide(folder.url, state, previous_config(folder, state), settings, keys)
     assert state.experiment is not None
     assert continuation.experiment["id"] == state.experiment["id"]
@@ -128,7 +128,6 @@ def test_a_finished_run_that_is_asked_for_again_gives_its_result(tmp_path: Path)
     assert Journal(folder).read().number == 7, "asking again adds nothing"
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_continues_to_the_weights_of_an_undisturbed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,9 @@ def same_experiment(state: State) -> dict[str, Any]:
 
 def begin(folder: RunFolder, number: int | None = None) -> Driver:
     """A driver that has begun an attempt."""
-    return Driver.open(folder, Journal(folder), number, same_experiment)
+    driver = Driver.open(folder, Journal(folder), number, same_experiment)
+    assert driver is not None
+    return driver
 
 
 def group_of(driver: Driver, name: str) -> GroupWriter:

@@ -99,6 +99,7 @@ class TestFiles:
         assert storage.read_bytes(key) == b"content"
         assert storage.exists(key)
         [entry] = storage.list_files()
+        assert storage.list_some({entry.key, "a key that is not there"}) == {entry.key: entry}
         assert (entry.key, entry.size_bytes) == (key, 7)
         assert entry.modified_s > 1.7e9
         storage.download_file(key, tmp_path / "here" / "x")
@@ -231,6 +232,8 @@ class TestFolders:
         assert keys(storage) == sorted(keys(storage))
         assert storage.list_folders("runs") == ["runs/a", "runs/b"]
         assert storage.list_folders() == ["runs", "runs-not"]
+        assert storage.list_folders(start="runs-") == ["runs-not"]
+        assert storage.list_folders("runs", start="b") == ["runs/b"]
         assert keys(storage.sub("runs/b")) == ["1", "2"]
         assert keys(storage, "none") == storage.list_folders("none") == []
         assert keys(storage, "top") == storage.list_folders("top") == []

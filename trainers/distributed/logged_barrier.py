@@ -1,4 +1,4 @@
-"""Where ranks wait for each other: with a line that says for whom and for what, since torch's collectives are silent.
+"""A barrier that says for whom and for what ranks wait, since torch's collectives are silent.
 
 Each rank writes into the process group's store where it is. Those that are there first look for the others there, and
 only once all have come do they enter a collective, which is then over at once.
@@ -27,11 +27,11 @@ FIRST_LOOK_S, BETWEEN_LOOKS_S = 0.001, 0.25
 _SHOWN_RANKS = 10
 
 
-class Meetings:
-    """The meetings of all ranks of a process group, in the same order on each."""
+class LoggedBarrier:
+    """The barriers of all ranks of a process group, in the same order on each."""
 
     def __init__(self, rank: int, world_size: int, print_line: Callable[[str], None], store: Any):
-        """Nobody has met yet.
+        """No rank has come yet.
 
         Args:
             rank: This rank.
@@ -42,7 +42,7 @@ class Meetings:
         self._rank, self._world_size, self._print_line, self._store = rank, world_size, print_line, store
         self._numbers = itertools.count(1)
 
-    def meet(self, what: str) -> None:
+    def wait(self, what: str) -> None:
         """Waits until every rank is here.
 
         Args:
@@ -54,7 +54,7 @@ class Meetings:
         number = next(self._numbers)
         self._store.set(f"at/{self._rank}", json.dumps([number, what]))
         if self._store.add(f"came/{number}", 1) == self._world_size:
-            # Everybody has left the meeting before, or would not be here.
+            # Every rank has left the barrier before, or would not be here.
             for key in (f"came/{number - 1}", f"all/{number - 1}"):
                 self._store.delete_key(key)
             self._store.set(f"all/{number}", "1")
@@ -93,14 +93,15 @@ class Meetings:
         return number, what
 
 
-def open_meetings(rank: int, world_size: int, print_line: Callable[[str], None]) -> Meetings:
-    """The meetings of the process group that this process has joined."""
+def open_logged_barrier(rank: int, world_size: int, print_line: Callable[[str], None]) -> LoggedBarrier:
+    """That of the process group that this process has joined."""
     global _opened  # noqa: PLW0603 -- one for each process group, as torch's own state
     first: Any = _get_default_store()
     if _opened is None or _opened[0] is not first:
         # A separate connection, since another thread may block on the first one.
-        _opened = first, Meetings(rank, world_size, print_line, PrefixStore("rayscribe-meetings", first.clone()))
+        store = PrefixStore("rayscribe-barriers", first.clone())
+        _opened = first, LoggedBarrier(rank, world_size, print_line, store)
     return _opened[1]
 
 
-_opened: tuple[Any, Meetings] | None = None
+_opened: tuple[Any, LoggedBarrier] | None = None

@@ -1,4 +1,4 @@
-"""What ranks that wait for each other say."""
+"""What a barrier logs of ranks that wait for each other."""
 
 import threading
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from trainers.distributed import meeting
-from trainers.distributed.meeting import Meetings
+from trainers.distributed import logged_barrier
+from trainers.distributed.logged_barrier import LoggedBarrier
 from trainers.errors import LostWorkerError
 
 TIMEOUT_S = 30.0
@@ -32,13 +32,13 @@ class Line:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "FIRST_LINE_S", 0.01)
-    monkeypatch.setattr(meeting, "BETWEEN_LOOKS_S", 0.005)
+    monkeypatch.setattr(logged_barrier, "FIRST_LINE_S", 0.01)
+    monkeypatch.setattr(logged_barrier, "BETWEEN_LOOKS_S", 0.005)
 
 
-def ranks(count: int, said: Line, store: Any = None) -> list[Meetings]:
+def ranks(count: int, log: Line, store: Any = None) -> list[LoggedBarrier]:
     shared = store or HashStore()
-    return [Meetings(rank, count, said.of(rank), shared) for rank in range(count)]
+    return [LoggedBarrier(rank, count, log.of(rank), shared) for rank in range(count)]
 
 
 def start(run: Callable[[], None]) -> threading.Thread:
@@ -55,7 +55,7 @@ def test_nobody_goes_on_before_all_have_come() -> None:
     def run(rank: int) -> None:
         for number in range(50):
             came[rank] = number + 1
-            several[rank].meet("counting")
+            several[rank].wait("counting")
             left.append((number, min(came)))
 
     threads = [start(lambda rank=rank: run(rank)) for rank in range(3)]  # type: ignore[misc]
@@ -66,46 +66,46 @@ def test_nobody_goes_on_before_all_have_come() -> None:
 
 
 def test_a_long_wait_is_told_once_for_all_with_who_is_missing_and_where_it_was() -> None:
-    said = Line()
-    first, second, third = ranks(3, said)
-    both = [start(lambda one=one: one.meet("opening the staging folders")) for one in (first, second, third)]  # type: ignore[misc]
+    log = Line()
+    first, second, third = ranks(3, log)
+    both = [start(lambda one=one: one.wait("opening the staging folders")) for one in (first, second, third)]  # type: ignore[misc]
     for thread in both:
         thread.join(TIMEOUT_S)
-    said.came.clear()
-    said.lines.clear()
-    waiting = [start(lambda one=one: one.meet("downloading the model")) for one in (first, second)]  # type: ignore[misc]
-    assert said.came.wait(TIMEOUT_S)
-    third.meet("downloading the model")
+    log.came.clear()
+    log.lines.clear()
+    waiting = [start(lambda one=one: one.wait("downloading the model")) for one in (first, second)]  # type: ignore[misc]
+    assert log.came.wait(TIMEOUT_S)
+    third.wait("downloading the model")
     for thread in waiting:
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
-    assert {rank for rank, _ in said.lines} == {0}, "the first of those who wait speaks"
-    line = said.lines[0][1]
+    assert {rank for rank, _ in log.lines} == {0}, "the first of those who wait speaks"
+    line = log.lines[0][1]
     assert line.startswith("downloading the model: 0 s of waiting for rank 2 (last: opening the staging folders)")
     assert line.endswith(", of 3 ranks")
 
 
 def test_where_the_main_process_is_missing_another_speaks() -> None:
-    said = Line()
-    first, second = ranks(2, said)
-    waiting = start(lambda: second.meet("preparing"))
-    assert said.came.wait(TIMEOUT_S)
-    first.meet("preparing")
+    log = Line()
+    first, second = ranks(2, log)
+    waiting = start(lambda: second.wait("preparing"))
+    assert log.came.wait(TIMEOUT_S)
+    first.wait("preparing")
     waiting.join(TIMEOUT_S)
-    assert said.lines[0][0] == 1
-    assert "rank 0 (last: its start)" in said.lines[0][1]
+    assert log.lines[0][0] == 1
+    assert "rank 0 (last: its start)" in log.lines[0][1]
 
 
 def test_who_never_comes_is_named_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "LONGEST_WAIT", timedelta(seconds=0.05))
+    monkeypatch.setattr(logged_barrier, "LONGEST_WAIT", timedelta(seconds=0.05))
     first, _ = ranks(2, Line())
     with pytest.raises(LostWorkerError, match="preparing: 0 s of waiting for rank 1"):
-        first.meet("preparing")
+        first.wait("preparing")
 
 
-def test_many_meetings_leave_few_keys() -> None:
+def test_many_barriers_leave_few_keys() -> None:
     store: Any = HashStore()
     (alone,) = ranks(1, Line(), store)
     for _ in range(100):
-        alone.meet("counting")
+        alone.wait("counting")
     assert store.num_keys() <= 4
