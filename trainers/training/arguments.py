@@ -13,11 +13,12 @@ import torch
 import transformers
 from transformers import Seq2SeqTrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from trainers.config.parts.strategy_part import StrategyPart
+from trainers.config.optional_packages import refuse_missing_packages
+from trainers.config.parts.strategy_part import StrategyPart, ds_config_of
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
-from trainers.training.strategies.rendering import refuse_missing_package, strategy_arguments
 
 # Arguments that Rayscribe sets itself, and the field or the reason to look at instead.
 OWNED = {
@@ -81,6 +82,13 @@ OWNED = {
 }
 
 
+# Old names of arguments, which transformers warns of.
+NEW_NAMES = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+
+
 def check_training_args(extra: dict[str, Any]) -> None:
     """Refuses unknown and owned names in `training.training_args`, all of them in one message.
 
@@ -134,15 +142,24 @@ def training_arguments(
     check_training_args(part.training_args)
     chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
     chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu, **strategy_arguments(config.strategy)}
-    # To look at each loss would wait for the GPU, in every forward pass.
-    chosen["logging_nan_inf_filter"] = not on_gpu
+    # It would log other numbers than the losses, and wait for the GPU in every forward pass; see `divergence`.
+    unfiltered = {"logging_nan_inf_filter": False}
     try:
-        arguments = Seq2SeqTrainingArguments(**{**chosen, **part.training_args})
+        arguments = Seq2SeqTrainingArguments(**_by_new_names({**chosen, **part.training_args, **unfiltered}))
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
-    # The arguments say it to all of transformers; see `zero.sharding_known`.
+    # The arguments have told all of transformers of ZeRO-3, see `strategies/zero.py`.
     unset_hf_deepspeed_config()
     return on_one_device(arguments)
+
+
+def strategy_arguments(part: StrategyPart) -> dict[str, Any]:
+    """The Trainer's arguments of a strategy; none for DDP, which is what it does with several ranks. Pure."""
+    if part.name == "deepspeed":
+        return {"deepspeed": ds_config_of(part)}
+    if part.name == "fsdp":
+        return {"fsdp": True, "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
+    return {}
 
 
 def check_arguments(config: TrainConfig) -> None:
@@ -157,7 +174,27 @@ def check_arguments(config: TrainConfig) -> None:
     plain = config.model_copy(update={"training": part, "strategy": StrategyPart()})
     with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
         training_arguments(plain, output_dir=Path(folder), accumulation=1, on_gpu=False)
-    refuse_missing_package(config.strategy)
+
+
+def check_trackers(config: TrainConfig) -> None:
+    """Makes each of transformers' trackers that the config names once, as the Trainer will: each checks what it needs.
+
+    Raises:
+        ConfigError: a package is missing or too old, a variable is not set, or there is no such tracker.
+    """
+    refuse_missing_packages(config)
+    names = config.training.report_to
+    for name in names if names not in (["all"], ["none"]) else ():
+        if name not in INTEGRATION_TO_CALLBACK:
+            near = difflib.get_close_matches(name, INTEGRATION_TO_CALLBACK, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(INTEGRATION_TO_CALLBACK)}"
+            raise ConfigError(f"training.report_to: {name} is no tracker of transformers: {hint}")
+        try:
+            INTEGRATION_TO_CALLBACK[name]()
+        except (ImportError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"training.report_to: {name} cannot be used here: {error} (or leave {name} out of training.report_to)"
+            ) from error
 
 
 def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArguments:
@@ -165,6 +202,14 @@ def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArgumen
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments
+
+
+def _by_new_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments under the names that transformers has had for them since it deprecated the old ones, where it has."""
+    known = {field.name for field in fields(Seq2SeqTrainingArguments)}
+    renamed = {old: new for old, new in NEW_NAMES.items() if new in known}
+    kept = {name: value for name, value in arguments.items() if name not in renamed}
+    return {**{renamed[name]: value for name, value in arguments.items() if name in renamed}, **kept}
 
 
 def _chosen(config: TrainConfig) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Trainer callbacks: progress lines, metrics.jsonl, and checkpoints on their way to the run folder."""
 
+import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +17,39 @@ from trainers.config.durations import format_duration
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.session import Session
 from trainers.errors import FencedError, StorageError
+from trainers.metrics.known_metrics import known_metrics
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import METRICS, now
-from trainers.run_folder.staging import WHOLE, Part, stage
+from trainers.run_folder.staging import ONLY_PART, NodePart, stage
 from trainers.scoring.scorer import SplitScore
 from trainers.storage.json_files import finite, to_json, to_jsonl
 
 VALIDATION = "validation"
-# Among the metrics: the mean squared difference from the original at the whole context.
+# Among the metrics: the mean squared difference from the original at the full context.
 MATCHING = "full_context_matching"
 
 
 def validation_metrics(result: SplitScore) -> dict[str, float]:
-    """A validation score under the names that checkpoints are ranked by, and that of the whole context beside it."""
-    full = result.full_context
-    beside = _rates_of(full.result, "eval_full_context_") if full is not None else {}
-    return {**_rates_of(result, "eval_"), **beside}
-
-
-def _rates_of(result: SplitScore, prefix: str) -> dict[str, float]:
-    score = result.score
-    assert score.wer is not None and score.cer is not None, "a score without a word is refused by the scorer"
-    rates = {"wer": score.wer, "cer": score.cer, "ser": score.ser, "loss": result.loss}
-    return {f"{prefix}{name}": rate for name, rate in rates.items()}
+    """A validation score under the names that checkpoints are ranked by, and that of the full context."""
+    full = result.full_context.values if result.full_context is not None else {}
+    own = {f"eval_{name}": value for name, value in result.values.items()}
+    return {**own, **{f"eval_full_context_{name}": value for name, value in full.items()}}
 
 
 class MetricsLog:
     """Writes a worker group's metrics in a thread: a slow or unavailable storage delays no step, and is reported once.
 
-    After each line it asks whether the group still holds the run, so that a stale one ends soon.
+    A line that could not be written is tried again with the next one. After each line it asks whether the group still
+    holds the run, so that a stale one ends soon.
     """
 
     def __init__(self, writer: GroupWriter, log: Callable[[str], None]):
-        """Starts no thread yet."""
         self._writer, self._log = writer, log
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
-        self._last: Future[None] | None = None
+        # Only the thread reads and changes it.
+        self._unwritten: list[str] = []
         self._told = False
         self._fenced: FencedError | None = None
 
@@ -66,31 +62,34 @@ class MetricsLog:
         self._refuse_if_fenced()
         # A loss or a norm may be infinite for a step, as where fp16 then scales it down.
         content = {name: finite(value) for name, value in line.items()}
-        self._last = self._pool.submit(self._append, to_json(content, METRICS))
+        self._pool.submit(self._append, to_json(content, METRICS))
 
     def flush(self) -> None:
-        """Waits until all lines are written.
+        """Waits until all lines are written, as far as the storage takes them.
 
         Raises:
             FencedError: another attempt has taken over.
         """
-        if self._last is not None:
-            self._last.result()
+        self._pool.submit(self._append).result()
         self._refuse_if_fenced()
 
     def _refuse_if_fenced(self) -> None:
         if self._fenced is not None:
             raise self._fenced
 
-    def _append(self, line: str) -> None:
+    def _append(self, *lines: str) -> None:
+        self._unwritten += lines
         try:
-            self._writer.folder.storage.append_line(self._writer.group.metrics_key, line)
-            self._writer.check()
+            while self._unwritten:
+                # One that failed may be there; `without_repeats` leaves it once.
+                self._writer.folder.storage.append_line(self._writer.group.metrics_key, self._unwritten[0])
+                del self._unwritten[0]
+                self._writer.check()
         except FencedError as error:
             self._fenced = error
         except StorageError as error:
             if not self._told:
-                self._log(f"{METRICS} cannot be written, and training goes on: {error}")
+                self._log(f"{METRICS} cannot be written now; training goes on, and its lines are tried again: {error}")
             self._told = True
 
 
@@ -105,6 +104,7 @@ class ProgressReport(TrainerCallback):
         durations_s: Any,
         attempt: int,
         status: StatusWriter,
+        metrics: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
         """Takes what the lines are made of.
@@ -116,16 +116,16 @@ class ProgressReport(TrainerCallback):
             durations_s: Duration of each position of the index, seconds.
             attempt: Number of this attempt.
             status: Shows how far training is.
+            metrics: Names of the recipe's own metrics.
             clock: Seconds from any origin.
         """
         self._session, self._plan = session, plan
-        self._log, self._status = log, status
+        self._log, self._status, self._metrics = log, status, tuple(metrics)
         self._durations_s, self._attempt, self._clock = durations_s, attempt, clock
         self._since = 0.0
         self._steps, self._clips, self._audio_s, self._speed = 0, 0, 0.0, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts the clock."""
         self._restart()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -152,15 +152,15 @@ class ProgressReport(TrainerCallback):
         """Prints and writes a score on the validation set."""
         if not self._session.is_main_process:
             return
-        rates = " · ".join(f"{name.upper()} {metrics[f'eval_{name}']:.2f}%" for name in ("wer", "cer", "ser"))
+        rates = " · ".join(f"{name.upper()} {metrics[f'eval_{name}']:.2f}%" for name in known_metrics())
         full = {"full_context_wer": metrics["eval_full_context_wer"]} if "eval_full_context_wer" in metrics else {}
-        beside = "".join(f" · WER {wer:.2f}% at the full context" for wer in full.values())
-        self._session.print_from_main(f"step {step}/{max_steps} · validation {rates}{beside}")
+        full_context = "".join(f" · WER {wer:.2f}% at the full context" for wer in full.values())
+        further = "".join(f" · {name} {metrics[f'eval_{name}']:.4g}" for name in self._metrics)
+        self._session.print_from_main(f"step {step}/{max_steps} · validation {rates}{further}{full_context}")
         self._status.show(Phase.TRAINING, step=step, max_steps=max_steps, wer=metrics["eval_wer"], **full)
         self._write(step, epoch, metrics)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leaves scoring out of the training speed."""
         self._restart()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -169,15 +169,13 @@ class ProgressReport(TrainerCallback):
         self._restart()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Waits for the last line."""
         self._log.flush()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Prints and writes a line for a loss or a score."""
         logs: dict[str, float] = kwargs["logs"]
         if not self._session.is_main_process:
             return
-        if "eval_wer" in logs:
+        if "eval_loss" in logs:
             self.validated(state.global_step, state.max_steps, state.epoch or 0.0, logs)
         elif "loss" in logs:
             speed = self._measure()
@@ -190,6 +188,9 @@ class ProgressReport(TrainerCallback):
             )
             self._status.show(Phase.TRAINING, loss=logs["loss"])
             self._write(state.global_step, state.epoch or 0.0, {**logs, **speed})
+            if not math.isfinite(logs["loss"]):
+                # Perhaps the last line.
+                self._log.flush()
 
     def _measure(self) -> dict[str, float]:
         elapsed = max(self._clock() - self._since, 1e-9)
@@ -210,11 +211,10 @@ class ProgressReport(TrainerCallback):
         self._log.write({**line, **numbers})
 
 
-class DropFetched(TrainerCallback):
+class DeleteResumeFiles(TrainerCallback):
     """Deletes the checkpoint that training goes on from, once every rank of the node has loaded it."""
 
     def __init__(self, session: Session, local: Path):
-        """Takes where it is on this node."""
         self._session, self._local = session, local
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -243,12 +243,12 @@ class KeepCheckpoints(TrainerCallback):
         """
         self._session, self._uploader, self._attempt, self._group = session, uploader, attempt, group
         self._sharded = sharded
-        self._part: Part | None = WHOLE if session.is_main_process else None
+        self._part: NodePart | None = ONLY_PART if session.is_main_process else None
         if sharded:
             locals_ = session.gather(session.local_rank, "counting the nodes")
             first_ranks = [rank for rank, local_rank in enumerate(locals_) if local_rank == 0]
             if session.rank in first_ranks:
-                self._part = Part(first_ranks.index(session.rank), len(first_ranks))
+                self._part = NodePart(first_ranks.index(session.rank), len(first_ranks))
         # A part that is stored, but perhaps not entered yet.
         self._stored: Path | None = None
         self._scored: tuple[int, SplitScore] | None = None
@@ -284,7 +284,7 @@ class KeepCheckpoints(TrainerCallback):
         if self._session.is_main_process:
             written = checkpoint.with_name(f"checkpoint-{step}")
             shutil.copytree(checkpoint, written)
-            self._uploader.submit(self._stage(written, step, WHOLE))
+            self._uploader.submit(self._stage(written, step, ONLY_PART))
 
     def finish(self) -> None:
         """Waits until the last checkpoint is uploaded. Every rank calls it.
@@ -315,7 +315,7 @@ class KeepCheckpoints(TrainerCallback):
             shutil.rmtree(self._stored)
             self._stored = None
 
-    def _stage(self, written: Path, step: int, part: Part) -> Path:
+    def _stage(self, written: Path, step: int, part: NodePart) -> Path:
         folder = written.with_name(f"{written.name}-a{self._attempt}-{self._group}")
         written.rename(folder)
         metrics: dict[str, float] = {}
@@ -329,7 +329,7 @@ class KeepCheckpoints(TrainerCallback):
 
 
 def write_validation(folder: Path, result: SplitScore) -> None:
-    """Writes a checkpoint's score on the validation set, to be shown beside the test score of the best.
+    """Writes a checkpoint's score on the validation set, to be shown next to the test score of the best.
 
     Raises:
         ScoringError: a number in it is not finite.
@@ -344,12 +344,9 @@ class Reseed(TrainerCallback):
     """Seeds dropout of each step from (seed, step, rank), so that a resumed run draws what the first would have."""
 
     def __init__(self, seed: int, rank: int):
-        """Takes what the seeds are made of."""
-        self._seed = seed
-        self._rank = rank
+        self._seed, self._rank = seed, rank
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Reseeds before the first forward pass of a step."""
         words = np.random.SeedSequence([self._seed, state.global_step, self._rank]).generate_state(1, np.uint32)
         seed = int(words[0])
         random.seed(seed)

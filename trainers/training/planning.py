@@ -9,13 +9,14 @@ from trainers.data.augmentation.speed import Speeds
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds, select_scored, select_training
-from trainers.data.sources.opening import open_manifest
-from trainers.models.family import Limits
+from trainers.data.sources.manifest_source import open_manifest
+from trainers.models.clip_languages import clip_languages
+from trainers.models.label_codec import Limits
 from trainers.models.labels import Labels, labels_of
 from trainers.models.recognizer import Beam, Decoding, Recognizer
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.training.arguments import autocast_dtype
-from trainers.training.trainer import Clips
+from trainers.training.trainer.planned_batches import Clips
 
 
 def plan_training(
@@ -25,7 +26,7 @@ def plan_training(
     part = config.training
     limits = recognizer.limits
     bounds = bounds_of(config, limits)
-    labels = labels_of(prepared, recognizer.family, recognizer.processor)
+    labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
     rows = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds)
     shape, speeds = batch_shape(config, workers), speeds_of(config, prepared, bounds)
     plan = BatchPlan(
@@ -105,7 +106,8 @@ def context_of(config: TrainConfig, model_context_s: float) -> float:
 def bounds_of(config: TrainConfig, limits: Limits) -> Bounds:
     """What a config lets its model take."""
     fastest = config.augment.fastest
-    return Bounds(context_of(config, limits.context_s), limits.label_tokens, limits.frames, fastest)
+    context_s = context_of(config, limits.context_s)
+    return Bounds(context_s, limits.label_tokens, limits.frames, fastest, limits.least_samples)
 
 
 def label_sizes(labels: Labels, bounds: Bounds) -> IntArray:
@@ -119,7 +121,7 @@ def is_bucketed(config: TrainConfig, limits: Limits) -> bool:
 
 
 def has_full_context(config: TrainConfig, limits: Limits) -> bool:
-    """Whether a model of buckets is one of the whole context, too, and is scored at it."""
+    """Whether a model of buckets is one of the full context, too, and is scored at it."""
     return config.model.max_context_s is not None and limits.whole_context
 
 
@@ -130,9 +132,11 @@ def is_shortened(config: TrainConfig, limits: Limits) -> bool:
 
 def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, split: str) -> ScoredClips:
     """What of an evaluation split is scored, see `select_scored`."""
-    labels = labels_of(prepared, recognizer.family, recognizer.processor)
+    language = config.model.language
+    labels = labels_of(prepared, recognizer.codec, recognizer.processor, language)
     rows = select_scored(prepared.index, labels.lengths, config.data, bounds_of(config, recognizer.limits), split)
-    return ScoredClips(prepared, labels, rows)
+    languages = clip_languages(prepared.index, language)
+    return ScoredClips(prepared, labels, rows, None if languages is None else [languages[row] for row in rows])
 
 
 def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray) -> str | None:
@@ -177,7 +181,7 @@ def scoring_options(
     Args:
         config: The config.
         limits: The model's.
-        full_context: Score once more, with every clip padded to the whole context.
+        full_context: Score once more, with every clip padded to the full context.
         nbest: See `Decoding`.
         beam: See `Decoding`.
     """

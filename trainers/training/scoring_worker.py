@@ -1,26 +1,28 @@
 """What every rank runs to score a split: after training, and by itself for `evaluate`."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trainers.config.parts.decode_part import Weights
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
-from trainers.distributed.session import LocalSession, Session
+from trainers.distributed.session import Session
 from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
-from trainers.models.ctc.decoding.decode_files import local_files
-from trainers.models.known_families import family_of
+from trainers.models.families import family_of, part_to_score
 from trainers.models.pretrained import load_once_a_node
-from trainers.models.recognizer import Beam, Recognizer
+from trainers.models.recognizer import Beam, BeamSearcher, Recognizer
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import fetch_base
 from trainers.run_folder.layout import RunFolder
+from trainers.scoring.ranking import ranking_rate
+from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.scorer import Scorer, SplitScore, show_rates
 from trainers.scoring.tuning import tune
 from trainers.storage import open_storage
@@ -28,13 +30,9 @@ from trainers.training.arguments import silence_libraries
 from trainers.training.callbacks import VALIDATION
 from trainers.training.planning import cache_bytes, cut_references, has_full_context, scored_clips, scoring_options
 
-if TYPE_CHECKING:
-    # It needs an optional package.
-    from trainers.models.ctc.decoding.beam_search import BeamSearch
-
 
 @dataclass(frozen=True)
-class EvaluateOrder:
+class ScoreTask:
     """Everything that the driver passes to a scoring worker.
 
     Attributes:
@@ -56,49 +54,46 @@ class EvaluateOrder:
     validation: PreparedSet | None = None
 
 
-def evaluate_here(order: EvaluateOrder) -> None:
-    """Entry of a process without Ray that scores."""
-    score_order(order, LocalSession.of_this_process())
-
-
-def score_order(order: EvaluateOrder, session: Session) -> None:
+def score_task(task: ScoreTask, session: Session) -> None:
     """Scores one split with a finished model. Every rank calls it."""
     silence_libraries()
-    config = order.config
-    folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
-    recognizer = _open_model(order, session)
+    config = task.config
+    folder = RunFolder(open_storage(task.folder_url, config.run.storage_options))
+    recognizer = _open_model(task, session)
     for note in recognizer.notes:
         session.print_from_main(f"model: {note}")
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
-    with opened_beam(config, order.validation, session, folder, recognizer) as beam:
-        how = Search(beam, order.nbest)
-        score_split(config, order.prepared, session, folder, recognizer, order.split, how)
+    with opened_beam(config, task.validation, session, folder, recognizer) as beam:
+        how = Search(beam, task.nbest)
+        score_split(config, task.prepared, session, folder, recognizer, task.split, how)
     session.barrier("writing the scores")
 
 
-def _open_model(order: EvaluateOrder, session: Session) -> Recognizer:
-    if not is_absolute(order.model):
-        part = order.config.model
-        revision = part.revision if order.model == part.name_or_path else None
-        return _load(order.config, order.model, revision, session)
-    parent, _, name = order.model.rpartition("/")
+def _open_model(task: ScoreTask, session: Session) -> Recognizer:
+    if not is_absolute(task.model):
+        part = task.config.model
+        revision = part.revision if task.model == part.name_or_path else None
+        return _load(task.config, task.model, revision, session)
+    parent, _, name = task.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as folder:
-        storage, local = open_storage(parent, order.config.run.storage_options), f"{folder}/model"
+        storage, local = open_storage(parent, task.config.run.storage_options), f"{folder}/model"
         storage.download_folder(name, Path(local))
         try:
             fetch_base(storage, Path(local), trains=False)
             local = str(merge_folder(Path(local)))
-            return _load(order.config, local, None, session)
+            return _load(task.config, local, None, session)
         except (ConfigError, DamagedError) as error:
-            raise type(error)(f"--model {order.model}: {str(error).replace(local, 'it')}") from error
+            raise type(error)(f"--model {task.model}: {str(error).replace(local, 'it')}") from error
 
 
 def _load(config: TrainConfig, name_or_path: str, revision: str | None, session: Session) -> Recognizer:
     """The same for a folder and for a Hub id: the config's language and task count, else the weights' own."""
-    weights = {"init": "pretrained", "name_or_path": name_or_path, "revision": revision}
-    part = config.model.model_copy(update=weights)
-    seed = config.run.seed
-    return load_once_a_node(part, session, lambda each: family_of(each).load_recognizer(each, None, seed))
+
+    def load(part: ModelPart) -> Recognizer:
+        part = part_to_score(config.model, str(part.name_or_path), part.revision)
+        return family_of(part).load_recognizer(part, None, config.run.seed)
+
+    return load_once_a_node(ModelPart(name_or_path=name_or_path, revision=revision), session, load)
 
 
 @contextmanager
@@ -119,10 +114,10 @@ def opened_beam(
     if not part.is_on:
         yield None
         return
-    with local_files(part, config.run.storage_options, session) as files:
-        search, weights, chosen_on = recognizer.open_search(part, files, session), part.grid[0], None
-        if search.words is not None and search.words.problem is not None:
-            session.print_from_main(f"warning: decode: {search.words.problem}, and no hypothesis will have them")
+    with recognizer.open_search(part, config.run.storage_options, session) as search:
+        weights, chosen_on = part.grid[0], None
+        if search.warning is not None:
+            session.print_from_main(f"warning: decode: {search.warning}, and no hypothesis will have them")
         if part.is_tuned:
             assert validation is not None
             weights = _tuned(config, validation, session, folder, recognizer, search)
@@ -136,7 +131,7 @@ def _tuned(
     session: Session,
     folder: RunFolder,
     recognizer: Recognizer,
-    search: "BeamSearch",
+    search: BeamSearcher,
 ) -> Weights:
     clips = scored_clips(config, validation, recognizer, VALIDATION)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
@@ -145,7 +140,9 @@ def _tuned(
         options = scoring_options(config, recognizer.limits, beam=Beam(search, grid))
         return scorer.score(options, what=f"choose decode's weights among {len(grid)} on {VALIDATION}")
 
-    rate = config.checkpoint.score_attribute.removeprefix("eval_")
+    ranks = config.checkpoint.score_attribute.removeprefix("eval_")
+    # A metric of the recipe's is of one hypothesis each, not of one by each of the weights.
+    rate = ranking_rate(config.model.language) if ranks in config.scoring.metrics else ranks
     tuning = tune(config.decode.grid, rate, score)
     if session.is_main_process:
         content = {"data": validation.key, "rate": rate, **search.describe(), **tuning.to_json_dict()}
@@ -175,13 +172,14 @@ def score_split(
     split: str,
     search: Search,
 ) -> dict[str, Any]:
-    """Scores a split and writes its two files; for a bucketed model with the whole context's score beside it."""
+    """Scores a split and writes its two files; for a bucketed model with the score of the full context."""
     clips = scored_clips(config, prepared, recognizer, split)
     limits = recognizer.limits
     cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
     if cut is not None:
         session.print_from_main(f"warning: {split}: {cut}")
-    scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
+    metrics = RecipeMetrics.of(config.scoring)
+    scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
     options = scoring_options(
         config, limits, full_context=has_full_context(config, limits), nbest=search.nbest, beam=search.beam
     )
@@ -191,10 +189,5 @@ def score_split(
     if search.beam is not None and search.beam.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True
     if session.is_main_process:
-        write_split(folder, split, totals, result)
+        folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))
     return totals
-
-
-def write_split(folder: RunFolder, split: str, totals: Mapping[str, Any], result: SplitScore) -> None:
-    """Writes evaluation/<split>.json and .jsonl."""
-    folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))

@@ -1,4 +1,4 @@
-"""Scores the validation set during training, and passes the score to the checkpoint, the log and the engine."""
+"""Scores the validation set during training, and publishes the score."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -39,10 +39,10 @@ class Validation:
         except CutShortError:
             self.stop.end_at(step)
             return None
-        return pass_on(result, step, self.session, self.keeper)
+        return publish_validation(result, step, self.session, self.keeper)
 
 
-def pass_on(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:
+def publish_validation(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:
     """Gives a score to the checkpoint of its step, and to the engine; returns it as metrics."""
     keeper.scored(step, result)
     metrics = validation_metrics(result)

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from transformers import WhisperConfig, WhisperForConditionalGeneration, set_seed
 
-from trainers.training.strategies.whole_weights import shards_weights, whole_weights
+from trainers.training.strategies.full_weights import full_weights, shards_weights
 
 SIZES: Any = {
     "vocab_size": 64,
@@ -55,7 +55,7 @@ def train_and_score(rank: int, folder: Path, *, sharded: bool) -> None:
         loss = model(input_features=inputs, labels=labels).loss
         loss.backward()
         optimizer.step()
-        with whole_weights(model), torch.no_grad():
+        with full_weights(model), torch.no_grad():
             model.eval()
             for _ in range(1 + 2 * rank):
                 encoded = model.get_encoder()(inputs)

@@ -13,15 +13,13 @@ import torch
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession
-from trainers.models.adaptation.base_weights import Base
-from trainers.models.known_families import family_of
-from trainers.models.whisper.full_context_matching import FullContextMatching
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
+from trainers.models.families import family_of
 from trainers.training.arguments import silence_libraries, training_arguments
 from trainers.training.callbacks import Reseed
 from trainers.training.planning import plan_training
 from trainers.training.schedule import Length, Schedule
-from trainers.training.trainer import PlannedBatches, SpeechTrainer
+from trainers.training.trainer.planned_batches import PlannedBatches
+from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,9 @@ class Job:
 class PlainMean(SpeechTrainer):
     """A trainer whose loss is wrong for all but one worker and one forward pass."""
 
-    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        return super()._loss(outputs, labels, None)
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments)
+        self.compute_loss_func = lambda outputs, labels, num_items_in_batch: self.objective.loss(outputs, labels)
 
 
 def one_step(rank: int, job: Job) -> None:
@@ -68,19 +67,18 @@ def train_rank(rank: int, job: Job, kind: type[SpeechTrainer]) -> tuple[LocalSes
         os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_RANK": str(rank)})
         # It asks for an address, too, and does not use it: the ranks meet at a file, which no port can be taken from.
         os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
-        meeting = f"file://{job.folder}/meeting"
-        torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
+        if not torch.distributed.is_initialized():
+            meeting = f"file://{job.folder}/meeting"
+            torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
     session = LocalSession.of_this_process()
     recognizer = family_of(job.config.model).load_recognizer(job.config.model, job.description, seed=1)
-    weight = job.config.training.full_context_matching
-    if weight:
-        assert isinstance(recognizer, WhisperRecognizer)
-        matching = FullContextMatching(recognizer, Base.own(recognizer.model), weight, None)
+    regularizer = recognizer.new_regularizer(job.config.training, None)
+    if regularizer is not None:
         # Nothing differs from the original before a step is made.
         torch.nn.init.normal_(
             recognizer.model.get_encoder().layer_norm.bias, generator=torch.Generator().manual_seed(0)
         )
-        recognizer = replace(recognizer, matching=matching)
+        recognizer = replace(recognizer, regularizer=regularizer)
     plan, clips = plan_training(job.config, job.prepared, recognizer, workers)
     arguments = training_arguments(
         job.config,

@@ -1,4 +1,4 @@
-import importlib.util
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -6,18 +6,21 @@ import pytest
 import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from tests.trainers.synthetic import config
+from trainers.config import optional_packages
+from trainers.config.optional_packages import TRACKERS
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.training.arguments import (
     OWNED,
     autocast_dtype,
-    check_arguments,
+    check_trackers,
     check_training_args,
+    strategy_arguments,
     training_arguments,
 )
-from trainers.training.strategies.rendering import strategy_arguments
 
 
 def arguments(changes: dict[str, Any], folder: Path, accumulation: int = 1) -> Seq2SeqTrainingArguments:
@@ -47,6 +50,21 @@ def arguments(changes: dict[str, Any], folder: Path, accumulation: int = 1) -> S
 )
 def test_a_field_reaches_its_argument(field: str, value: Any, argument: str, tmp_path: Path) -> None:
     assert getattr(arguments({field: value}, tmp_path), argument) == value
+
+
+@pytest.mark.parametrize("given", [{}, {"logging_nan_inf_filter": True}])
+def test_a_loss_that_is_not_finite_is_logged_as_it_is(given: dict[str, Any], tmp_path: Path) -> None:
+    assert not arguments({"training.training_args": given}, tmp_path).logging_nan_inf_filter
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"])
+def test_nothing_is_given_by_a_name_that_transformers_warns_of(name: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        arguments({}, tmp_path)
+        given = {"training.gradient_checkpointing": True, "training.training_args": {name: {"use_reentrant": True}}}
+        made = arguments(given, tmp_path)
+    assert made.gradient_checkpointing_kwargs == {"use_reentrant": True}, "the user's, by whichever name"
 
 
 def test_scores_come_at_their_own_steps(tmp_path: Path) -> None:
@@ -152,11 +170,32 @@ class TestStrategy:
         assert made.fsdp_plugin_args["fsdp_version"] == 2
         assert made.fsdp_plugin_args["reshard_after_forward"] is True
 
-    def test_a_package_that_is_missing_is_found_before_the_workers_start(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        wanted = config({"strategy.name": "deepspeed"})
-        check_arguments(wanted)
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(ConfigError, match=r"needs the package deepspeed.*pip install deepspeed"):
-            check_arguments(wanted)
+
+class TestPackages:
+    def test_one_that_is_missing_is_found_before_the_workers_start(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        wanted = config({"strategy.name": "deepspeed", "training.report_to": ["tensorboard"]})
+        check_trackers(wanted)
+        monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
+        with pytest.raises(ConfigError) as caught:
+            check_trackers(wanted)
+        deepspeed, tensorboard = str(caught.value).splitlines()
+        assert "strategy.name deepspeed needs the package deepspeed" in deepspeed
+        assert "pip install deepspeed ninja" in deepspeed
+        assert tensorboard.startswith("training.report_to tensorboard needs the package tensorboard, which is not")
+
+    @pytest.mark.parametrize("name", sorted(INTEGRATION_TO_CALLBACK))
+    def test_each_tracker_of_transformers_is_made_or_refused_by_name(self, name: str) -> None:
+        need, wanted = TRACKERS.get(name), config({"training.report_to": [name]})
+        assert need is not None or name == "kubeflow"
+        if need is not None and need.is_met:
+            check_trackers(wanted)
+            return
+        with pytest.raises((ImportError, RuntimeError, ValueError)):
+            INTEGRATION_TO_CALLBACK[name]()
+        with pytest.raises(ConfigError, match=rf"training.report_to:? {name} .*leave {name} out"):
+            check_trackers(wanted)
+
+    def test_a_tracker_that_transformers_lacks_is_named_with_the_nearest(self) -> None:
+        with pytest.raises(ConfigError, match=r"report_to: wandbb is no tracker of transformers: did you mean wandb\?"):
+            check_trackers(config({"training.report_to": ["wandbb"]}))
+        check_trackers(config({"training.report_to": ["all"]}))

@@ -15,9 +15,9 @@ from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.augmentation.spec_augment import Masks
 from trainers.data.batch_plan import BUCKET_EDGES_S
 from trainers.data.prepared_set import PreparedSet
-from trainers.models.known_families import family_of
+from trainers.models.families import family_of
 from trainers.training.planning import plan_training
-from trainers.training.trainer import PlannedBatches, PlannedLoader
+from trainers.training.trainer.planned_batches import PlannedBatches, PlannedLoader
 
 CLIPS = 26
 DURATIONS_S = [0.4 + 0.1 * number for number in range(CLIPS)]

@@ -11,9 +11,9 @@ from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
-from tests.trainers.training.acceleration.accumulation_process import train_and_count
 from tests.trainers.training.gradient_process import Job, one_step
-from trainers.models.known_families import family_of
+from tests.trainers.training.trainer.accumulation_process import train_and_count
+from trainers.models.families import family_of
 
 # Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.
 TEXTS = ["a", "one two three four five six seven", "no", "the quick brown fox jumps over the lazy dog", "x y"] * 2 + [
@@ -100,7 +100,6 @@ def whole(bench: Bench) -> float:
     return bench.norm(1, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "accumulation"), SPLITS)
 def test_the_gradient_does_not_depend_on_how_a_batch_is_shared_out(
     bench: Bench, whole: float, workers: int, accumulation: int
@@ -109,12 +108,10 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_shared_out(
     assert bench.norm(workers, accumulation) == pytest.approx(whole, rel=TOLERANCE)
 
 
-@pytest.mark.slow
 def test_with_a_plain_mean_it_would(bench: Bench, whole: float) -> None:
     assert bench.norm(1, 4, plain_mean=True) != pytest.approx(whole, rel=1e-3)
 
 
-@pytest.mark.slow
 def test_gradients_are_reduced_in_the_last_forward_pass_of_a_step_only(bench: Bench) -> None:
     folder = bench.root / "accumulation"
     folder.mkdir()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.models.family import Limits
+from trainers.models.label_codec import Limits
 from trainers.training.planning import cut_references, validation_options
 
 LIMITS = Limits(context_s=30.0, label_tokens=448, prefix_tokens=0, new_tokens=444)

@@ -1,6 +1,8 @@
 """The process group of the workers, over the addresses by which Ray's nodes know each other."""
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -13,8 +15,15 @@ from ray.train.torch.config import _TorchBackend
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
+@dataclass
 class NodeAddressTorchConfig(TorchConfig):
-    """Ray's TorchConfig, whose workers talk gloo over the network of their Ray."""
+    """Ray's TorchConfig, whose workers talk gloo over the network of their Ray.
+
+    Attributes:
+        check: Called on each worker first: a node that cannot train says so before NCCL fails there.
+    """
+
+    check: Callable[[], None] | None = None
 
     @property
     def backend_cls(self) -> type["_NodeAddressBackend"]:
@@ -24,8 +33,15 @@ class NodeAddressTorchConfig(TorchConfig):
 
 class _NodeAddressBackend(_TorchBackend):
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        if backend_config.check is not None:
+            worker_group.execute(run_check, backend_config.check)
         worker_group.execute(choose_interface)
         super().on_start(worker_group, backend_config)
+
+
+def run_check(check: Callable[[], None]) -> None:
+    """Calls it: Ray sends functions with a name only."""
+    check()
 
 
 def choose_interface() -> None:

@@ -13,18 +13,18 @@ from trainers.distributed.session import Session
 from trainers.errors import RayscribeError, StoppedError
 from trainers.run_folder.worker_logs import WorkerLog, finish_logs
 from trainers.storage.full_disk import naming_full_disk
-from trainers.training.scoring_worker import score_order
+from trainers.training.scoring_worker import score_task
 from trainers.training.worker import work
 
 
 def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
-    """Trains; see `_run`, with a WorkOrder as `order`."""
+    """Trains; see `_run`, with a TrainTask as `task`."""
     return _run(work, loop_config)
 
 
 def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
-    """Scores; see `_run`, with an EvaluateOrder as `order`."""
-    _run(score_order, loop_config)
+    """Scores; see `_run`, with a ScoreTask as `task`."""
+    _run(score_task, loop_config)
 
 
 def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
@@ -32,7 +32,7 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
 
     Args:
         run: What every rank runs.
-        loop_config: `order`, argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, whose run folder
+        loop_config: `task`, argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, whose run folder
             keeps the log.
 
     Returns:
@@ -47,7 +47,7 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
     with WorkerLog(folder, attempt, rank=session.rank, group=session.group):
         try:
             with naming_full_disk():
-                run(loop_config["order"], session)
+                run(loop_config["task"], session)
         except StoppedError as stopped:
             return str(stopped)
         # What Ray keeps of stderr may be on a disk that is full.

@@ -8,40 +8,42 @@ from transformers import TrainerCallback
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.session import Session
-from trainers.training.acceleration.step_times import Part, TimedTrainer
+from trainers.training.trainer.step_times import GradientExchange, StepPart, StepTimes
 
 
 class StepGauges(TrainerCallback):
     """Shows progress after each step, and the rest with each line of the log. It comes after all other callbacks."""
 
-    def __init__(self, session: Session, trainer: TimedTrainer, plan: BatchPlan, durations_s: Any):
+    def __init__(
+        self, session: Session, times: StepTimes, exchange: GradientExchange, plan: BatchPlan, durations_s: Any
+    ):
         """Shows nothing yet; every rank makes one.
 
         Args:
             session: This rank.
-            trainer: Tells where its time went.
+            times: Tells where its time went.
+            exchange: Tells how much of it gradients were exchanged.
             plan: Says which utterances this rank had in each step.
             durations_s: Duration of each position of the index, seconds.
         """
-        self._session, self._trainer, self._plan, self._durations_s = session, trainer, plan, durations_s
+        self._session, self._times, self._exchange = session, times, exchange
+        self._plan, self._durations_s = plan, durations_s
         # The steps of the last line of the log, and of the last checkpoint.
         self._logged = self._saved = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts the clocks."""
         self._logged = self._saved = state.global_step
-        self._trainer.times.take()
-        self._trainer.sample_exchange(args.logging_steps)
+        self._times.take()
+        self._exchange.sample(args.logging_steps)
         self._session.show_progress()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Shows that the rank is not stuck."""
         self._session.show_progress()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Shows for how long training stood still for this checkpoint, as a share of each step since the last."""
         steps = max(1, state.global_step - self._saved)
-        self._session.show(Gauge.STEP_TIME, self._trainer.times.end() / steps, part=Part.CHECKPOINT)
+        self._session.show(Gauge.STEP_TIME, self._times.end() / steps, part=StepPart.CHECKPOINT)
         self._session.show_progress()
         self._saved = state.global_step
 
@@ -54,7 +56,7 @@ class StepGauges(TrainerCallback):
         self._logged = state.global_step
         self._session.show_from_main(Gauge.LOSS, logs["loss"])
         self._session.show_from_main(Gauge.PROGRESS, state.global_step / state.max_steps)
-        spent, exchange_s = self._trainer.times.take(), self._trainer.exchange_s
+        spent, exchange_s = self._times.take(), self._exchange.seconds
         self._show_input(steps, spent.steps)
         data = spent.data / len(steps)
         shown = {"data": data, "compute": spent.steps / len(steps) - data}

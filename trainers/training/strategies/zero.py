@@ -1,22 +1,23 @@
-"""What sharding asks of a rank's process, and DeepSpeed before it is imported and while it trains.
+"""What sharding asks of a rank's process, and DeepSpeed before it is imported.
 
-New and loaded weights alike are made whole on every rank, as for DDP, and sharded when training begins; so the same
-seed gives the same weights, and a model must fit a rank's memory once. transformers knows of ZeRO-3 only during a
-training step: otherwise it would load every model sharded, and generate in lockstep on all ranks.
+New and loaded weights alike are made in full on every rank, as for DDP, and sharded when training begins; so the same
+seed gives the same weights, and a model must fit a rank's memory once. transformers itself is not told of ZeRO-3
+(`unset_hf_deepspeed_config`): it would load every model sharded, and generate in lockstep on all ranks. Its models
+would also run the layers that they skip at random, for which `every_layer` cares.
 """
 
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch.distributed
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from transformers import TrainingArguments
-from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 from trainers.config.parts.strategy_part import StrategyPart
+from trainers.training.strategies.compiled_operators import operators_compiled_here
 
 ACCELERATE_NOTES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
 
@@ -33,7 +34,7 @@ def sharding_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
             os.environ["DS_ACCELERATOR"] = "cpu"
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     try:
-        with _process_group(on_gpu=on_gpu):
+        with _process_group(on_gpu=on_gpu), operators_compiled_here() if part.name == "deepspeed" else nullcontext():
             yield
     finally:
         # Where accelerate leaves a note for the processes that it starts, a later run of this one would shard, too.
@@ -55,18 +56,6 @@ def _process_group(*, on_gpu: bool) -> Iterator[None]:
     finally:
         del os.environ["LOCAL_RANK"]
         torch.distributed.destroy_process_group()
-
-
-@contextmanager
-def sharding_known(arguments: TrainingArguments) -> Iterator[None]:
-    """Within it, transformers knows of ZeRO-3: models that skip layers at random then run them all on every rank."""
-    config = getattr(arguments, "hf_deepspeed_config", None)
-    if config is not None:
-        set_hf_deepspeed_config(config)
-    try:
-        yield
-    finally:
-        unset_hf_deepspeed_config()
 
 
 def nvme_optimizer(

@@ -1,11 +1,20 @@
 """Which network interface the workers' process group uses."""
 
+import functools
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import ray
+from ray.train.torch.config import _TorchBackend
 
-from trainers.training.on_ray.process_group import GLOO_INTERFACE, choose_interface, interface_of
+from trainers.training.on_ray.process_group import (
+    GLOO_INTERFACE,
+    NodeAddressTorchConfig,
+    choose_interface,
+    interface_of,
+)
 
 UNUSED = "192.0.2.99"
 
@@ -30,3 +39,21 @@ def test_a_user_s_own_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     choose_interface()
     assert os.environ[GLOO_INTERFACE] == "eth7"
+
+
+def test_workers_are_checked_before_they_form_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    class Group:
+        """Ray's, which asks a function for its name."""
+
+        def execute(self, function: Callable[..., None], *arguments: Any) -> None:
+            called.append(function.__name__)
+            function(*arguments)
+
+    monkeypatch.setattr(_TorchBackend, "on_start", lambda *given: called.append("group"))
+    monkeypatch.setattr(os, "environ", {GLOO_INTERFACE: "eth7"})
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: UNUSED)
+    config = NodeAddressTorchConfig(check=functools.partial(called.append, "checked"))
+    config.backend_cls().on_start(Group(), config)
+    assert called == ["run_check", "checked", "choose_interface", "group"]

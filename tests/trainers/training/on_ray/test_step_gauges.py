@@ -9,8 +9,8 @@ import pytest
 
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.session import LocalSession
-from trainers.training.acceleration.step_times import Part, StepTimes
 from trainers.training.on_ray.step_gauges import StepGauges
+from trainers.training.trainer.step_times import StepPart, StepTimes
 
 ARGUMENTS = SimpleNamespace(logging_steps=2)
 DURATIONS_S = np.array([1.0, 2.0, 3.0, 4.0])
@@ -37,26 +37,26 @@ class Plan:
 
 
 class Trainer:
-    """A Trainer whose clock is set by hand."""
+    """A Trainer whose clock is set by hand, and its exchange of gradients."""
 
     def __init__(self, exchange_s: float | None = 0.5):
-        self.now_s, self.exchange_s = 0.0, exchange_s
+        self.now_s, self.seconds = 0.0, exchange_s
         self.times = StepTimes(lambda: self.now_s)
         self.sampled = 0
 
-    def sample_exchange(self, every: int) -> None:
+    def sample(self, every: int) -> None:
         self.sampled = every
 
 
 def train(trainer: Trainer, session: Watched) -> Any:
     """Two steps of 4 s each, of which a second is spent on data and half of one on agreeing; then a line of the log."""
-    gauges: Any = StepGauges(session, trainer, Plan(), DURATIONS_S)  # type: ignore[arg-type]
+    gauges: Any = StepGauges(session, trainer.times, trainer, Plan(), DURATIONS_S)  # type: ignore[arg-type]
     state = SimpleNamespace(global_step=0, max_steps=8)
     trainer.now_s = 50.0
     gauges.on_train_begin(ARGUMENTS, state, None)
-    with trainer.times.spent_on(Part.DATA):
+    with trainer.times.spent_on(StepPart.DATA):
         trainer.now_s += 2.0
-    with trainer.times.spent_on(Part.COMMUNICATION):
+    with trainer.times.spent_on(StepPart.COMMUNICATION):
         trainer.now_s += 1.0
     trainer.now_s += 5.0
     state.global_step = 2
@@ -106,7 +106,7 @@ def test_where_the_exchange_is_not_timed_it_is_not_shown_and_counts_as_computing
 def test_a_checkpoint_is_spread_over_the_steps_since_the_one_before() -> None:
     trainer, session = Trainer(), Watched(0, 2, 0)
     gauges, state = train(trainer, session)
-    trainer.times.begin(Part.CHECKPOINT)
+    trainer.times.begin(StepPart.CHECKPOINT)
     trainer.now_s += 3.0
     gauges.on_save(ARGUMENTS, state, None)
     assert session.shown[Gauge.STEP_TIME, "checkpoint"] == 1.5

@@ -1,4 +1,4 @@
-"""The work order of a training worker, and what all steps of its work share."""
+"""The task of a training worker, and what all steps of its work share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from trainers.training.schedule import Length
 
 
 @dataclass(frozen=True)
-class WorkOrder:
+class TrainTask:
     """Everything that the driver passes to a training worker.
 
     Attributes:
-        config: The config, run name and paths settled.
+        config: The config, run name and paths resolved.
         sets: Prepared set of each split.
         attempt: Number of this attempt.
         run_id: Unique name of the run.
@@ -43,18 +43,18 @@ class WorkOrder:
 
 
 @dataclass(frozen=True)
-class Rank:
+class WorkerContext:
     """One process of a worker group, from its start to its end.
 
     Attributes:
-        order: Its order.
+        task: What it is to do.
         session: Its place among the other ranks.
         staging: The group's folder on the node's disk.
         writer: The group's access to the run folder.
         status: Shows how far the attempt is; writes on the main process only.
     """
 
-    order: WorkOrder
+    task: TrainTask
     session: Session
     staging: Staging
     writer: GroupWriter
@@ -62,12 +62,10 @@ class Rank:
 
     @property
     def config(self) -> TrainConfig:
-        """The config."""
-        return self.order.config
+        return self.task.config
 
     @property
     def folder(self) -> RunFolder:
-        """The run folder."""
         return self.writer.folder
 
     @property
@@ -76,13 +74,13 @@ class Rank:
         return "cuda" if self.config.scaling.use_gpu else "cpu"
 
     @property
-    def keeping(self) -> RetentionPolicy:
+    def retention(self) -> RetentionPolicy:
         """Which checkpoints stay."""
         part = self.config.checkpoint
-        return RetentionPolicy(part.num_to_keep, part.score_attribute)
+        return RetentionPolicy(part.num_to_keep, part.score_attribute, part.checkpoint_score_order)
 
 
-class Start(NamedTuple):
+class ResumePoint(NamedTuple):
     """A checkpoint that training goes on from, or whose weights it begins with.
 
     Attributes:

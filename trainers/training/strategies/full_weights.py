@@ -1,14 +1,15 @@
-"""The model of ranks that hold shards of its weights, whole for a score."""
+"""The full weights of a model of which each rank holds a shard: for a score, and for a checkpoint."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from accelerate import Accelerator
 from torch.distributed.fsdp import FSDPModule
 
 
 @contextmanager
-def whole_weights(model: Any) -> Iterator[None]:
+def full_weights(model: Any) -> Iterator[None]:
     """Within it every rank holds all weights, and its forward passes ask nothing of the others. All ranks enter it.
 
     Ranks have unequal numbers of batches to score, halve those that do not fit their memory, and may give up early;
@@ -33,6 +34,24 @@ def shards_weights(model: Any) -> bool:
         return True
     partitions = getattr(model, "zero_optimization_partition_weights", None)
     return partitions is not None and bool(partitions())
+
+
+def gathered_weights(accelerator: Accelerator, model: Any) -> dict[str, Any] | None:
+    """All weights on the main process, where tied ones are one tensor; None: each rank holds them. All ranks call it.
+
+    Args:
+        accelerator: The Trainer's.
+        model: What the Trainer trains, wrapped.
+    """
+    if not shards_weights(model):
+        return None
+    weights: dict[str, Any] = accelerator.get_state_dict(model)
+    if isinstance(model, FSDPModule):
+        names: dict[int, str] = {}
+        for name, shard in model.named_parameters(remove_duplicate=False):  # type: ignore[attr-defined]
+            if name in weights:
+                weights[name] = weights[names.setdefault(id(shard), name)]
+    return weights
 
 
 @contextmanager

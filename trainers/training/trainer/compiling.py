@@ -18,7 +18,7 @@ import torch._dynamo
 from trainers.config.schema import TrainConfig
 from trainers.distributed.session import Session
 from trainers.models.adaptation.trained_weights import stacks
-from trainers.training.trainer import SpeechTrainer
+from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 # Label lengths are padded to a multiple of this many tokens.
 LABEL_MULTIPLE = 32

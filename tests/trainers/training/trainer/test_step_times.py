@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainers.training.acceleration.step_times import Part, StepTimes, TimedTrainer
+from trainers.training.trainer.step_times import GradientExchange, StepPart, StepTimes
 
 
 class Clock:
@@ -30,9 +30,9 @@ def times(clock: Clock) -> StepTimes:
 
 
 def test_a_part_within_a_part_counts_once(times: StepTimes, clock: Clock) -> None:
-    with times.spent_on(Part.DATA):
+    with times.spent_on(StepPart.DATA):
         clock.now_s += 1.0
-        with times.spent_on(Part.COMMUNICATION):
+        with times.spent_on(StepPart.COMMUNICATION):
             clock.now_s += 0.25
         clock.now_s += 2.0
     clock.now_s += 4.0
@@ -42,9 +42,9 @@ def test_a_part_within_a_part_counts_once(times: StepTimes, clock: Clock) -> Non
 
 def test_scores_and_checkpoints_are_no_part_of_steps(times: StepTimes, clock: Clock) -> None:
     clock.now_s += 1.0
-    with times.spent_on(Part.SCORING):
+    with times.spent_on(StepPart.SCORING):
         clock.now_s += 10.0
-    times.begin(Part.CHECKPOINT)
+    times.begin(StepPart.CHECKPOINT)
     clock.now_s += 20.0
     assert times.end() == 20.0
     clock.now_s += 1.0
@@ -84,9 +84,9 @@ def test_what_a_gpu_waited_for_a_batch_is_read_off_events_that_have_passed(
 
 
 def test_the_exchange_of_gradients_is_known_of_one_rank_and_of_ddp_alone() -> None:
-    trainer: Any = TimedTrainer.__new__(TimedTrainer)
-    trainer.args, trainer.model_wrapped = SimpleNamespace(world_size=1), None
-    assert trainer.exchange_s == 0.0
+    trainer: Any = SimpleNamespace(args=SimpleNamespace(world_size=1), model_wrapped=None)
+    exchange = GradientExchange(trainer)
+    assert exchange.seconds == 0.0
     trainer.args = SimpleNamespace(world_size=2)
-    trainer.sample_exchange(5)
-    assert trainer.exchange_s is None
+    exchange.sample(5)
+    assert exchange.seconds is None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainers.data.batch_plan import BatchPlan, BatchShape, Selection, default_window_shards
-from trainers.training.trainer import PlannedBatches, Request
+from trainers.training.trainer.planned_batches import PlannedBatches, SampleReference
 
 CLIPS, WORKERS = 60, 3
 
@@ -16,7 +16,9 @@ def plan_of(window: int | None) -> BatchPlan:
     return BatchPlan(selection, shape, edges_s=(30.0,), seed=1, window_shards=window)
 
 
-def read_and_fetched(window: int | None, first_step: int, rank: int = 1) -> tuple[list[list[Request]], list[set[int]]]:
+def read_and_fetched(
+    window: int | None, first_step: int, rank: int = 1
+) -> tuple[list[list[SampleReference]], list[set[int]]]:
     """The forward passes of a rank, and what had been asked for before each of them."""
     asked: set[int] = set()
     batches = PlannedBatches(plan_of(window), rank, lambda positions: asked.update(positions.tolist()), first_step)

@@ -10,8 +10,8 @@ import torch
 from tests.trainers.synthetic import config, write_corpus
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
-from trainers.training.acceleration.batches_ahead import BatchesAhead
-from trainers.training.trainer import SpeechTrainer
+from trainers.training.trainer.batches_ahead import BatchesAhead
+from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 CPU = torch.device("cpu")
 

@@ -20,8 +20,8 @@ from trainers.pipeline.fit import fit
 from trainers.run_folder.journal import metrics_of
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
-from trainers.training.acceleration import compiling
-from trainers.training.trainer import Collator
+from trainers.training.trainer import compiling
+from trainers.training.trainer.planned_batches import Collator
 
 COMPILED, NOT_COMPILED = "2 layers are compiled", "warning: training.torch_compile: the model trains without, since "
 TOLERANCE = 1e-5

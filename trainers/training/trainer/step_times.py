@@ -10,16 +10,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from transformers import Seq2SeqTrainer
+from transformers import Trainer
 
 _NANOSECONDS = 1e-9
 
 
-class Part(StrEnum):
+class StepPart(StrEnum):
     """What time was spent on, of what is measured; the rest of a step is computing."""
 
     DATA = "data"
@@ -52,12 +52,12 @@ class StepTimes:
             clock: Seconds from any origin.
         """
         self._clock, self._since = clock, clock()
-        self._seconds: Counter[Part] = Counter()
+        self._seconds: Counter[StepPart] = Counter()
         # Of each part that is open: when it began, and how much of it was spent on parts within it.
-        self._open: list[tuple[Part, float, float]] = []
+        self._open: list[tuple[StepPart, float, float]] = []
         self._reads: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
-    def begin(self, part: Part) -> None:
+    def begin(self, part: StepPart) -> None:
         """From now on time is spent on this part."""
         self._open.append((part, self._clock(), 0.0))
 
@@ -72,7 +72,7 @@ class StepTimes:
         return seconds
 
     @contextmanager
-    def spent_on(self, part: Part) -> Iterator[None]:
+    def spent_on(self, part: StepPart) -> Iterator[None]:
         """While the block runs, time is spent on this part."""
         self.begin(part)
         yield
@@ -82,7 +82,7 @@ class StepTimes:
     def reading_ahead(self) -> Iterator[None]:
         """While the block reads the next batch, the GPU works, and waits for it only once its work is done."""
         if not torch.cuda.is_available():
-            with self.spent_on(Part.DATA):
+            with self.spent_on(StepPart.DATA):
                 yield
             return
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -98,61 +98,35 @@ class StepTimes:
         while self._reads and self._reads[0][1].query():
             before, after = self._reads.popleft()
             # Both lie in the GPU's one stream, the second when it was asked for or when all work before is done.
-            seconds[Part.DATA] += before.elapsed_time(after) / 1000
-        steps = now - self._since - seconds[Part.CHECKPOINT] - seconds[Part.SCORING]
-        spent = Spent(steps, seconds[Part.DATA], seconds[Part.COMMUNICATION])
+            seconds[StepPart.DATA] += before.elapsed_time(after) / 1000
+        steps = now - self._since - seconds[StepPart.CHECKPOINT] - seconds[StepPart.SCORING]
+        spent = Spent(steps, seconds[StepPart.DATA], seconds[StepPart.COMMUNICATION])
         self._since = now
         seconds.clear()
         return spent
 
 
-class TimedTrainer(Seq2SeqTrainer):
-    """A Trainer that tells where its time goes.
+class GradientExchange:
+    """How long ranks take to exchange gradients, which DDP can tell; other strategies have no such timer."""
 
-    Attributes:
-        times: Takes what is measured here; who ends `CHECKPOINT` is the last callback that hears of a save.
-    """
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
 
-    def __init__(self, **arguments: Any):
-        """As its parent's."""
-        self.times = StepTimes()
-        super().__init__(**arguments)
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Any]:
-        """As its parent's."""
-        with self.times.spent_on(Part.DATA):
-            found: tuple[list[Any], Any] = super().get_batch_samples(epoch_iterator, num_batches, device)
-        return found
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        with self.times.spent_on(Part.COMMUNICATION):
-            return super()._get_num_items_in_batch(batch_samples, device)
-
-    def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> Any:
-        with self.times.spent_on(Part.SCORING):
-            return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.times.begin(Part.CHECKPOINT)
-        super()._save_checkpoint(model, trial)
-
-    def sample_exchange(self, every: int) -> None:
-        """Has DDP time the exchange of gradients in one step of so many; other strategies have no such timer."""
-        if isinstance(self.model_wrapped, DistributedDataParallel):
-            self.model_wrapped._set_ddp_runtime_logging_sample_rate(every)
+    def sample(self, every: int) -> None:
+        """Has DDP time one step of so many."""
+        if isinstance(self._trainer.model_wrapped, DistributedDataParallel):
+            self._trainer.model_wrapped._set_ddp_runtime_logging_sample_rate(every)
 
     @property
-    def exchange_s(self) -> float | None:
-        """Seconds that the gradients' exchange took beyond computing them, in the step that DDP has timed last.
+    def seconds(self) -> float | None:
+        """Beyond computing the gradients, in the step that was timed last.
 
         None: it is not known; 0.0 on one rank, which exchanges nothing.
         """
-        if self.args.world_size == 1:
+        if self._trainer.args.world_size == 1:
             return 0.0
-        if not isinstance(self.model_wrapped, DistributedDataParallel):
+        if not isinstance(self._trainer.model_wrapped, DistributedDataParallel):
             return None
-        timed = self.model_wrapped._get_ddp_logging_data()
-        took, beside = (timed.get(f"backward_{name}_time") for name in ("comm", "compute_comm_overlap"))
-        return None if took is None or beside is None else max(0, int(took) - int(beside)) * _NANOSECONDS
+        timed = self._trainer.model_wrapped._get_ddp_logging_data()
+        took, overlap = (timed.get(f"backward_{name}_time") for name in ("comm", "compute_comm_overlap"))
+        return None if took is None or overlap is None else max(0, int(took) - int(overlap)) * _NANOSECONDS

@@ -8,7 +8,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.trainers.training.gradient_process import Job, train_rank
-from trainers.training.trainer import SpeechTrainer
+from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 
 def train_and_count(rank: int, job: Job) -> None:

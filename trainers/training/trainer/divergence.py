@@ -1,0 +1,138 @@
+"""Ends a training whose loss or weights are no longer finite: on all ranks at one step, without a wait at any other.
+
+A forward pass only notes on its own device at which step the first such loss was. The ranks look at their notes where
+they meet anyway: where a loss is logged, and before a score and a checkpoint, so that neither is made of such weights.
+In fp16 a step that overflows is skipped, and training goes on as long as the loss scale can still be lowered.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, cast
+
+import torch
+
+from trainers.errors import DivergedError
+
+# As DeepSpeed's default `min_loss_scale`, below which it gives up too.
+MIN_LOSS_SCALE = 1.0
+# Of the plain Exception by which it does (deepspeed/runtime/fp16/loss_scaler.py).
+_DEEPSPEED_GIVES_UP = "loss scale already at minimum"
+
+
+class Divergence:
+    """What one rank has seen of losses that are not finite."""
+
+    def __init__(self, device: torch.device, *, fp16: bool):
+        """Starts with no pass.
+
+        Args:
+            device: Of the losses.
+            fp16: Whether steps that overflow are skipped.
+        """
+        self._fp16 = fp16
+        self._first_step = torch.tensor(math.inf, device=device)
+        self._finite_passes = torch.tensor(0.0, device=device)
+        # Learning rate of each step since the ranks looked last.
+        self._rates: dict[int, float] = {}
+
+    def note(self, loss: torch.Tensor, step: int, rate: float) -> torch.Tensor:
+        """Takes the loss of a forward pass; gives what is added to the sum that is logged.
+
+        Args:
+            loss: A number.
+            step: The optimizer step that it is part of, counted from 1.
+            rate: The learning rate of the step.
+        """
+        self._rates[step] = rate
+        is_finite = torch.isfinite(loss)
+        if self._fp16:
+            self._finite_passes += is_finite
+            # Such a loss would stay in each sum that is logged later.
+            return loss.nan_to_num(0.0, 0.0, 0.0)
+        self._first_step = torch.where(is_finite, self._first_step, self._first_step.clamp(max=step))
+        return loss
+
+    def logged(self, loss: float, accelerator: Any) -> float:
+        """The loss of a line of the log: of fp16 nan, where no pass since the line before was finite.
+
+        All ranks call it.
+        """
+        if not self._fp16:
+            return loss
+        finite_passes = float(accelerator.gather(self._finite_passes).sum())
+        self._finite_passes.zero_()
+        return loss if finite_passes else math.nan
+
+    def end_if_logged(self, loss: float, step: int, accelerator: Any) -> None:
+        """Ends training where the loss of a line of the log, the same on all ranks, is not finite.
+
+        Raises:
+            DivergedError: names the step and the learning rate.
+        """
+        scaler = accelerator.scaler
+        # DeepSpeed has a scale of its own, and raises an error at its minimum.
+        may_recover = self._fp16 and (scaler is None or scaler.get_scale() >= MIN_LOSS_SCALE)
+        if not math.isfinite(loss) and not may_recover:
+            first = accelerator.gather(self._first_step).min()
+            self.end(min(float(first), step), "the loss")
+
+    def end_if_seen(self, weights: Iterable[torch.Tensor], step: int, accelerator: Any) -> None:
+        """Ends training where any rank has seen a loss that is not finite, or holds such a weight. All ranks call it.
+
+        Args:
+            weights: Those that are trained, or this rank's shards of them.
+            step: Optimizer steps that are completed.
+            accelerator: Gathers tensors of all ranks.
+
+        Raises:
+            DivergedError: names the step and the learning rate.
+        """
+        broken = torch.where(_all_finite(weights, self._first_step.device), math.inf, float(step))
+        seen = accelerator.gather(torch.stack([self._first_step, broken]))
+        loss_step, weights_step = seen.view(-1, 2).amin(0).tolist()
+        if loss_step < math.inf:
+            self.end(loss_step, "the loss")
+        if weights_step < math.inf:
+            self.end(weights_step, "a weight")
+        self._rates = {noted: rate for noted, rate in self._rates.items() if noted >= step}
+
+    @contextmanager
+    def watch_deepspeed(self, step: int) -> Iterator[None]:
+        """Within it, where DeepSpeed steps, it cannot lower the loss scale any further: on all ranks at one step.
+
+        Raises:
+            DivergedError: names the step.
+        """
+        try:
+            yield
+        except Exception as error:
+            if _DEEPSPEED_GIVES_UP not in str(error):
+                raise
+            self.end(step, "at the lowest loss scale a gradient")
+
+    def end(self, step: float, what: str) -> NoReturn:
+        """Ends training; every rank calls it.
+
+        Raises:
+            DivergedError: names the step and the learning rate.
+        """
+        rate = self._rates.get(int(step))
+        at = f", at the learning rate {rate:g}" if rate is not None else ""
+        raise DivergedError(
+            f"training diverged at step {step:.0f}{at}: {what} is not a finite number (nan or inf); checkpoints from "
+            "before are kept. Lower training.learning_rate, clip gradients (training.max_grad_norm) or raise "
+            "training.warmup_steps, in a run of another name; run.resume: from:<checkpoint> begins it with the weights "
+            "of one of them"
+        )
+
+
+def _all_finite(weights: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Whether all are finite, as a tensor; of sharded ones this rank's part."""
+    # FSDP2's and ZeRO-3's own names of the shard.
+    shards = [getattr(weight, "_local_tensor", getattr(weight, "ds_tensor", weight)) for weight in weights]
+    filled = [cast(torch.Tensor, shard).detach() for shard in shards if shard.numel()]
+    if not filled:
+        return torch.tensor(True, device=device)
+    norms = torch._foreach_norm(filled, math.inf)
+    return torch.isfinite(torch.stack([norm.to(device, torch.float32) for norm in norms])).all()

@@ -1,0 +1,150 @@
+"""What one rank is given of each step: the plan's utterances, read, augmented and stacked."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from trainers.data.augmentation.augmenter import Augmenter
+from trainers.data.batch_plan import BatchPlan
+from trainers.data.features import pad_samples
+from trainers.data.prepared_set import ClipReader
+from trainers.models.labels import Labels
+from trainers.models.recognizer import IGNORED_LABEL, LabelCollator
+
+# How many steps ahead shards are fetched. A step of a set that is shuffled at once needs about as many shards as it
+# has utterances; one within a window few that are not there yet, but all of the next window's at once.
+PREFETCH_STEPS, PREFETCH_STEPS_WITHIN_WINDOWS = 4, 32
+
+
+@dataclass(frozen=True)
+class SampleReference:
+    """One utterance of one forward pass.
+
+    Attributes:
+        position: Where it stands in the index.
+        edge_s: Seconds that it is padded to.
+        filler: It only keeps a rank in step with the others; its labels are all ignored.
+        epoch: Counted from 0; augmentation draws anew in each.
+        share: What it counts of the step's difference from the original at the full context; 0: it is not matched.
+    """
+
+    position: int
+    edge_s: float
+    filler: bool = False
+    epoch: int = 0
+    share: float = 0.0
+
+
+class PlannedBatches(Sampler[list[SampleReference]]):
+    """One rank's forward passes of one epoch, in the plan's order."""
+
+    def __init__(self, plan: BatchPlan, rank: int, prefetch: Callable[[np.ndarray], None], first_step: int):
+        """Starts at epoch 0.
+
+        Args:
+            plan: The plan.
+            rank: Whose batches.
+            prefetch: Told the positions of this rank that come soon.
+            first_step: Where a resumed run begins; what comes before is walked through, but not read.
+        """
+        self._plan, self._rank, self._prefetch, self._first_step = plan, rank, prefetch, first_step
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Moves to an epoch, counted from 0."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._plan.steps_per_epoch * self._plan.shape.accumulation
+
+    def __iter__(self) -> Iterator[list[SampleReference]]:
+        first = self._epoch * self._plan.steps_per_epoch
+        end = first + self._plan.steps_per_epoch
+        ahead = PREFETCH_STEPS if self._plan.window_shards is None else PREFETCH_STEPS_WITHIN_WINDOWS
+        fetched = max(first, self._first_step)
+        for step in range(first, end):
+            for soon in range(fetched, min(step + ahead + 1, end)):
+                self._prefetch(np.concatenate([rows for rows, _ in self._plan.micro_batches(soon, self._rank)]))
+                fetched = soon + 1
+            matched = self._plan.matched(step)
+            shares = dict.fromkeys(matched.tolist(), 1 / max(1, len(matched)))
+            for rows, edge_s in self._plan.micro_batches(step, self._rank):
+                if len(rows):
+                    own = rows.tolist()
+                    yield [SampleReference(row, edge_s, epoch=self._epoch, share=shares.get(row, 0.0)) for row in own]
+                else:
+                    yield [SampleReference(int(self._plan.batch(step).rows[0]), edge_s, filler=True, epoch=self._epoch)]
+
+
+class PlannedLoader(DataLoader[Any]):
+    """A DataLoader that passes the epoch on to its batches."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the Trainer at the start of each epoch."""
+        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Clips(Dataset[dict[str, Any]]):
+    """Stored clips with their labels.
+
+    Attributes:
+        reader: Reads samples.
+        labels: Label ids of each position of the index.
+        augmenter: Changes them. None: they are trained on as they are stored.
+    """
+
+    reader: ClipReader
+    labels: Labels
+    augmenter: Augmenter | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, reference: SampleReference) -> dict[str, Any]:
+        clip, labels = self.reader.read(reference.position), self.labels[reference.position]
+        masks = None
+        if self.augmenter is not None:
+            clip = self.augmenter.change(clip, reference.position, reference.epoch)
+            masks = self.augmenter.masks(len(clip), reference.position, reference.epoch)
+        return {
+            "clip": clip,
+            "labels": [IGNORED_LABEL] * len(labels) if reference.filler else labels,
+            "edge_s": reference.edge_s,
+            "masks": masks,
+            "share": reference.share,
+        }
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Stacks clips and labels; features are computed later, on the device.
+
+    Attributes:
+        collate_labels: Pads labels.
+        label_multiple: They are padded to a multiple of this many tokens, so that there are few lengths.
+        label_tokens: But not to more than this many.
+        on_cpu: Whether features are computed on the CPU, see `Features`.
+    """
+
+    collate_labels: LabelCollator
+    label_multiple: int = 1
+    label_tokens: int = 1
+    on_cpu: bool = False
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Gives samples (B, T) int16, B sizes, edge_s, masks, shares, and what the model gets of labels (B, L)."""
+        samples, sizes = pad_samples([item["clip"] for item in items])
+        rows = [item["labels"] for item in items]
+        longest = max(len(row) for row in rows)
+        width = max(longest, min(-(-longest // self.label_multiple) * self.label_multiple, self.label_tokens))
+        labels = self.collate_labels([[*row, *[IGNORED_LABEL] * (width - longest)] for row in rows])
+        masks, shares = ([item[name] for item in items] for name in ("masks", "share"))
+        own = {"edge_s": items[0]["edge_s"], "masks": masks, "shares": shares}
+        # As arrays, which nothing moves to a device.
+        given = [item["clip"] for item in items] if self.on_cpu else samples
+        # Sizes stay on this side: to read one from a GPU would wait for all of its work.
+        return {**labels, **own, "samples": given, "sizes": sizes.tolist()}

@@ -1,0 +1,220 @@
+"""The Hugging Face Trainer with the plan's batches, our objective, scores and checkpoints.
+
+It is the only subclass of a Trainer. Beneath the public interface it overrides `_load_from_checkpoint` and
+`_save_rng_state` alone; the reasons, and that transformers still calls them, are in its `test_private_interfaces.py`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+from torch.compiler import set_stance
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers.trainer_callback import PrinterCallback
+
+from trainers.models.recognizer import Recognizer
+from trainers.run_folder.checkpoints import ORIGINAL
+from trainers.scoring.scorer import NotFiniteError
+from trainers.training.schedule import Schedule, new_scheduler
+from trainers.training.strategies.full_weights import full_weights, gathered_weights
+from trainers.training.trainer.batches_ahead import BatchesAhead
+from trainers.training.trainer.divergence import Divergence
+from trainers.training.trainer.objective import Objective
+from trainers.training.trainer.planned_batches import Clips, Collator, PlannedBatches, PlannedLoader
+from trainers.training.trainer.step_times import GradientExchange, StepPart, StepTimes
+
+
+class SpeechTrainer(Seq2SeqTrainer):
+    """One rank's training loop.
+
+    Attributes:
+        compiled: Whether layers are compiled.
+        times: Where its time goes; who ends `CHECKPOINT` is the last callback that hears of a save.
+        exchange: How long gradients are exchanged.
+    """
+
+    compiled = False
+
+    def __init__(
+        self,
+        *,
+        recognizer: Recognizer,
+        arguments: Seq2SeqTrainingArguments,
+        batches: PlannedBatches,
+        schedule: Schedule,
+        clips: Clips,
+        evaluate: Callable[[int], dict[str, float] | None],
+        callbacks: list[TrainerCallback],
+        optimizer: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+    ):
+        """Ties the Trainer to the plan.
+
+        Args:
+            recognizer: Model and processor.
+            arguments: See `arguments.training_arguments`.
+            batches: Forward passes of this rank.
+            schedule: How long the run is.
+            clips: What the plan's positions mean.
+            evaluate: Scores the validation set after a step; called by all ranks together. None: a request to stop
+                came between.
+            callbacks: Further callbacks.
+            optimizer: Class and settings. None: AdamW, as the arguments say.
+        """
+        self.objective: Objective = Objective(recognizer, arguments)
+        super().__init__(
+            model=recognizer.model,
+            args=arguments,
+            data_collator=Collator(recognizer.collate_labels, on_cpu=self.objective.on_cpu),
+            train_dataset=clips,
+            # The Trainer insists on one where it is to evaluate; `evaluate` below reads its own.
+            eval_dataset=clips,
+            compute_loss_func=self.objective.loss,
+            callbacks=callbacks,
+        )
+        # accelerate has told all of transformers of ZeRO-3, see `strategies/zero.py`.
+        unset_hf_deepspeed_config()
+        # The Trainer for sequence to sequence does not pass it on.
+        self.optimizer_cls_and_kwargs = optimizer
+        self.pop_callback(PrinterCallback)
+        self.times, self.exchange = StepTimes(), GradientExchange(self)
+        self._recognizer, self._score = recognizer, evaluate
+        self._batches, self._clips, self._schedule = batches, clips, schedule
+        self._divergence = Divergence(arguments.device, fp16=arguments.fp16)
+        self._ahead: BatchesAhead | None = None
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
+        """The learning rate over the run's lengths; transformers' own where there is one length."""
+        if len(self._schedule.lengths) == 1:
+            return super().create_scheduler(num_training_steps, optimizer)
+        self.lr_scheduler = new_scheduler(self._schedule, self.args, optimizer or self.optimizer)
+        return self.lr_scheduler
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The plan's batches of this rank; not prepared by accelerate, which would share them out again."""
+        return PlannedLoader(
+            self._clips,
+            batch_sampler=self._batches,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            persistent_workers=self.args.dataloader_persistent_workers,
+        )
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The batches of one step, those for a GPU copied there during the step before, and what its loss is over."""
+        batches = epoch_iterator
+        if device.type == "cuda":
+            if self._ahead is None or self._ahead.batches is not epoch_iterator:
+                self._ahead = BatchesAhead(epoch_iterator, device)
+            batches = self._ahead
+        with self.times.spent_on(StepPart.DATA):
+            found = list(islice(batches, num_batches))
+        with self.times.spent_on(StepPart.COMMUNICATION):
+            return found, self.objective.count(found, self.accelerator)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss of one forward pass, at the length of its bucket."""
+        with self.objective.inputs(inputs) as given:
+            return super().compute_loss(model, given, *args, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One forward and backward pass; gives the loss without what matching adds to it."""
+        with self._divergence.watch_deepspeed(self.state.global_step + 1):
+            loss: torch.Tensor = super().training_step(*args, **kwargs)
+        if self._ahead is not None:
+            with self.times.reading_ahead():
+                self._ahead.fetch()
+        assert self.optimizer is not None
+        loss = self._divergence.note(loss, self.state.global_step + 1, self.optimizer.param_groups[0]["lr"])
+        return self.objective.without_matching(loss)
+
+    def try_step(self) -> None:
+        """A forward and backward pass of this rank alone, whose gradients are dropped; what fails in it is raised."""
+        model: Any = self._recognizer.model
+        batch = self.data_collator([self._clips[reference] for reference in next(iter(self._batches))])
+        model.train()
+        with self.objective.inputs(send_to_device(batch, self.args.device)) as given:
+            labels = given.pop("labels")
+            with self.accelerator.autocast():
+                outputs = model(**given)
+            self.objective.loss(outputs, labels).backward()
+        model.zero_grad()
+
+    def pad_labels(self, label_multiple: int) -> None:
+        """From now on labels of a decoder are padded to a multiple of this many tokens."""
+        limits = self._recognizer.limits
+        if limits.new_tokens is not None:
+            collate_labels = self._recognizer.collate_labels
+            self.data_collator = Collator(collate_labels, label_multiple, limits.label_tokens, self.objective.on_cpu)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds to a loss the mean difference of its steps from the original at the full context. All ranks call it."""
+        if "loss" in logs:
+            logs |= self.objective.logged(self.accelerator)
+            logs["loss"] = self._divergence.logged(logs["loss"], self.accelerator)
+        super().log(logs, start_time)
+        if "loss" in logs:
+            self._divergence.end_if_logged(logs["loss"], self.state.global_step, self.accelerator)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Scores the validation set over all ranks."""
+        with self.times.spent_on(StepPart.SCORING):
+            self._end_if_diverged()
+            # Else generation would be compiled anew for each length.
+            with full_weights(self.model_wrapped), set_stance("force_eager") if self.compiled else nullcontext():
+                try:
+                    metrics = self._score(self.state.global_step)
+                except NotFiniteError:
+                    # Of finite weights, as those of the first steps of a run that diverges are. All ranks raise it.
+                    self._divergence.end(self.state.global_step, "a loss of the validation set")
+            if metrics is not None:
+                self.log(dict(metrics))
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics or {})
+            if metrics is None:
+                self.control.should_save = self.control.should_training_stop = True
+            return metrics or {}
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Begins a checkpoint with an ordinary model, whatever the strategy is. All ranks call it."""
+        self.times.begin(StepPart.CHECKPOINT)
+        # One that a request to stop leaves has no score that would show it.
+        self._end_if_diverged()
+        weights = gathered_weights(self.accelerator, self.model_wrapped)
+        if self.args.should_save:
+            self._write_model(Path(str(output_dir or self.args.output_dir)), weights)
+
+    def _write_model(self, folder: Path, weights: dict[str, Any] | None) -> None:
+        """Writes the model, or the adapter without the weights that it is added to, and the processor."""
+        model: Any = self.model
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._recognizer.adapter is not None:
+            self._recognizer.adapter.save(folder)
+        else:
+            model.save_pretrained(folder, state_dict=weights)
+            if self._recognizer.base is not None:
+                self._recognizer.base.write(folder, ORIGINAL)
+        self._recognizer.processor.save_pretrained(folder)
+
+    def _end_if_diverged(self) -> None:
+        assert self.model is not None
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self._divergence.end_if_seen(trained, self.state.global_step, self.accelerator)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self._recognizer.adapter is not None:
+            self._recognizer.adapter.load(Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Nothing: `Reseed` makes the state of each step from the step's number."""
