@@ -17,7 +17,7 @@ from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.reading import EVERYTHING, TO_PREPARE, Reading
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
-from trainers.config.submitted import CONFIG_VARIABLE, read_record, read_submitted
+from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, read_record, read_submitted
 from trainers.distributed.console import print_line
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
@@ -240,9 +240,10 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
 
     if given.verb == "train":
-        from trainers.training.arguments import check_arguments  # noqa: PLC0415
+        from trainers.training.arguments import check_arguments, check_trackers  # noqa: PLC0415
 
         check_arguments(config)
+        check_trackers(config)
     if given.no_ray:
         return _run(given, config, changed, LocalEngine(config.scaling.backend))
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
@@ -281,6 +282,7 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
         assert given.model is not None
         result = evaluate(config, engine, model=given.model, split=given.split, nbest=given.nbest)
     else:
-        result = fit(config, engine, overrides=changed, attempt=given.attempt)
+        expected = os.environ.get(CHECKPOINT_VARIABLE)
+        result = fit(config, engine, overrides=changed, attempt=given.attempt, expected=expected)
     print_line(result.headline)
     return 0

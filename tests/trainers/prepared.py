@@ -6,7 +6,7 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.opening import open_sources
+from trainers.data.sources.known_sources import open_sources
 
 
 def prepared_train(

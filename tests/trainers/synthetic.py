@@ -61,6 +61,16 @@ def write_rows(path: Path, rows: Sequence[tuple[str, str]], header: tuple[str, s
     return path
 
 
+def add_languages(manifest: Path, languages: Sequence[str]) -> Path:
+    """Gives a manifest a column `language`."""
+    with manifest.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    with manifest.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerow([*header, "language"])
+        csv.writer(file).writerows([*row, language] for row, language in zip(rows, languages, strict=True))
+    return manifest
+
+
 def write_corpus(folder: Path, texts: Sequence[str], *, durations_s: Sequence[float], name: str = "train") -> Path:
     """Writes one recording a transcript, and their manifest."""
     rows = []

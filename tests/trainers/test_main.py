@@ -9,13 +9,21 @@ import pytest
 import ray
 import yaml
 
-from tests.trainers.synthetic import config, content, speechlike, write_corpus, write_recording, write_rows
+from tests.trainers.synthetic import (
+    add_languages,
+    config,
+    content,
+    speechlike,
+    write_corpus,
+    write_recording,
+    write_rows,
+)
 from trainers.distributed import ray_connection
 from trainers.errors import ResourceError
 from trainers.main import main
-from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.families import family_of
 from trainers.pipeline.demo_run import NOTICE
-from trainers.pipeline.on_ray.regrouping import LostRoom
+from trainers.pipeline.on_ray.resize_policy import LostCapacity
 
 TASK = Path(__file__).parents[2] / "task.py"
 FEW_WORDS = ["one two", "three", "four five six"]
@@ -72,7 +80,8 @@ def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
 
 def write_model(folder: Path) -> Path:
     """A model of random weights, as an export leaves it."""
-    part, family = config({}).model, WhisperFamily()
+    part = config({}).model
+    family = family_of(part)
     family.write_description(folder, FEW_WORDS, part)
     recognizer = family.load_recognizer(part, folder, seed=1)
     recognizer.model.save_pretrained(folder)
@@ -128,7 +137,6 @@ class TestTask:
         assert answer.returncode == 2
         assert "run.storage_path is runs, a relative path inside a Ray job" in one_message(answer)
 
-    @pytest.mark.slow
     def test_bad_data_ends_with_one_message_too(self, recipe: Path) -> None:
         write_rows(recipe.parent / "empty.csv", [])
         override = f"data.train={recipe.parent / 'empty.csv'}"
@@ -202,6 +210,15 @@ class TestBeforeTraining:
         code, message = refused(recipe, capsys, "model.language=Klingon")
         assert code == 2
         assert "no token for 'Klingon'" in message
+
+    def test_a_clip_s_language_that_whisper_does_not_know(
+        self, recipe: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        add_languages(recipe.parent / "train.csv", ["Klingon", "sr", ""])
+        code, message = refused(recipe, capsys)
+        assert code == 2
+        assert "data.train: column language: 1 clips have the language 'Klingon'" in message
+        assert not [*(recipe.parent / "runs/prepared").glob("*.json")], "before anything is prepared"
 
     def test_weights_that_are_not_there(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (recipe.parent / "weights").mkdir()
@@ -335,7 +352,7 @@ class TestCapacity:
                 {"scaling.num_workers": {"min": 9, "max": 12}, "training.global_batch_size": 16},
                 ".min 9 × 1 CPU = 9 CPU, but the cluster has 8",
             ),
-            ({"scaling.resources_per_worker": {"TPU": 1}}, " 1 × 1 TPU = 1 TPU, but the cluster has 0"),
+            ({"scaling.resources_per_worker": {"rack": 1}}, " 1 × 1 rack = 1 rack, but the cluster has 0"),
         ],
     )
     def test_more_than_it_can_ever_hold_is_refused_with_the_arithmetic(
@@ -358,12 +375,12 @@ def test_a_cluster_whose_pools_are_empty_holds_what_its_head_says_it_grows_to(mo
     monkeypatch.setattr(ray, "cluster_resources", lambda: head)
     four = config({"scaling.num_workers": 4, "scaling.use_gpu": True, "scaling.resources_per_worker": {"GPU": 4}})
     monkeypatch.delenv("RAYSCRIBE_GROWS_TO", raising=False)
-    with pytest.raises(ResourceError, match=r"set scaling.use_gpu: false, .* export RAYSCRIBE_GROWS_TO=GPU="):
+    with pytest.raises(ResourceError, match=r"set scaling.use_gpu: false and .*: 0, .* export RAYSCRIBE_GROWS_TO=GPU="):
         ray_connection.check_capacity(four)
-    assert LostRoom(four.scaling).is_gone(ray_connection.lasting_resources({"head": head}, set()), 0) is False
+    assert LostCapacity(four.scaling).is_gone(ray_connection.lasting_resources({"head": head}, set()), 0) is False
     monkeypatch.setenv("RAYSCRIBE_GROWS_TO", "CPU=544,GPU=16")
     ray_connection.check_capacity(four)
-    room = LostRoom(four.scaling)
+    room = LostCapacity(four.scaling)
     assert not any(room.is_gone(ray_connection.lasting_resources({"head": head}, set()), now) for now in (0.0, 1000.0))
 
 

@@ -7,11 +7,10 @@ import numpy as np
 
 from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
-from trainers.data.audio import decode
-from trainers.data.sources.located_files import read_location
-from trainers.data.sources.opening import open_manifest
+from trainers.data.augmentation.recording_pool import read_row, rows_of
+from trainers.data.sources.manifest_source import open_manifest
 from trainers.errors import AudioError, StorageError
-from trainers.inspection.findings import Finding, named, ok, problem
+from trainers.findings import Finding, named, ok, problem
 from trainers.inspection.subject import Subject
 
 # Recordings of a manifest that are read whole; spread over it.
@@ -37,17 +36,17 @@ def _recordings(subject: Subject, field: str, location: str) -> Finding:
     config = subject.config
     columns = (config.data.audio_column_name, None)
     manifest = open_manifest(field, location, columns, config.run.storage_options)
-    paths: list[str] = manifest.table["audio"].to_pylist()
-    chosen = sorted(np.random.default_rng(0).permutation(len(paths))[:MAX_DECODED].tolist())
+    rows, options = rows_of(manifest.table), config.run.storage_options
+    chosen = sorted(np.random.default_rng(0).permutation(len(rows))[:MAX_DECODED].tolist())
     bad: list[str] = []
     for row in chosen:
         try:
-            decode(read_location(paths[row], config.run.storage_options, one_of_many=True), name=paths[row])
+            read_row(rows[row], options)
         except FileNotFoundError:
-            bad.append(f"{paths[row]}: no such file")
+            bad.append(f"{rows[row][0]}: no such file")
         except (AudioError, OSError) as error:
-            bad.append(f"{paths[row]}: {error}")
-    read = f"{len(paths)} recordings" if len(chosen) == len(paths) else f"{len(chosen)} of {len(paths)} recordings"
+            bad.append(f"{rows[row][0]}: {error}")
+    read = f"{len(rows)} recordings" if len(chosen) == len(rows) else f"{len(chosen)} of {len(rows)} recordings"
     if not bad:
         return ok(f"{field}: {read} in {location} can be read")
     text = f"{field}: {len(bad)} of {read} in {location} cannot be read ({named(bad)}); fix them, or take them out"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, DECODE_FIELDS, PATH_FIELDS, STORAGE_FIELDS, Reading
 from trainers.errors import ConfigError
-from trainers.inspection.findings import Check, Level, run_check
+from trainers.findings import Check, Level, run_check
 from trainers.inspection.subject import Subject
 
 # Group → the module with its CHECKS; the quick ones first.

@@ -1,17 +1,18 @@
 """Manifests and recordings: what would stop training, silently leave clips out, or falsify a score."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
 
 import numpy as np
+import pyarrow as pa
 
 from trainers.config.storage_location import is_url
 from trainers.data.selection import refuse_long_clips
-from trainers.data.sources.parquet_rows import are_files
 from trainers.errors import DataError
+from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.augmentation_checks import check_augmentation
-from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings
 from trainers.inspection.subject import Split, Subject
 
@@ -168,16 +169,37 @@ def _longest(split: Split, recordings: Recordings, limit_s: float) -> str:
 
 
 def _shared_recordings(subject: Subject) -> Iterator[Finding]:
-    splits = [split for split in subject.splits if are_files(split.table)]
-    paths = {split.name: set(split.table["audio"].to_pylist()) for split in splits}
+    splits = [split for split in subject.splits if split.source.names_files]
+    spans = {split.name: _spans(split.table) for split in splits}
     for position, first in enumerate(splits):
         for second in splits[position + 1 :]:
-            shared = sorted(paths[first.name] & paths[second.name])
+            ours, theirs = spans[first.name], spans[second.name]
+            shared = sorted(path for path in ours.keys() & theirs.keys() if _overlap(ours[path], theirs[path]))
             if shared:
                 yield problem(
                     f"{len(shared)} recordings are in both data.{first.name} and data.{second.name} "
                     f"({named(shared)}): the score would be of what was trained on; take them out of one"
                 )
+
+
+def _spans(table: pa.Table) -> dict[str, list[tuple[float, float]]]:
+    """Where the segments of each recording begin and end, in seconds."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for path, offset_s, duration_s in zip(
+        *(table[name].to_pylist() for name in ("audio", "offset_s", "duration_s")), strict=True
+    ):
+        is_open = offset_s is None or duration_s is None
+        spans.setdefault(path, []).append((offset_s or 0.0, math.inf if is_open else offset_s + duration_s))
+    return spans
+
+
+def _overlap(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> bool:
+    ends = [-math.inf, -math.inf]
+    for start, end, which in sorted([*((*span, 0) for span in first), *((*span, 1) for span in second)]):
+        if start < ends[1 - which]:
+            return True
+        ends[which] = max(ends[which], end)
+    return False
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
+from trainers.config.optional_packages import DEEPSPEED, TRACKERS
+from trainers.config.parts.scaling_part import WITHOUT_GPU
+from trainers.findings import Check, Finding, ok, problem, skipped, warning
 from trainers.inspection.subject import Subject
 
 CUDA, ROCM, HPU, CPU = "CUDA", "ROCm", "HPU", "CPU"
@@ -96,7 +98,7 @@ def judge(build: Build, devices: Mapping[str, str], *, use_gpu: bool, machine: s
         return ok(found)
     if not gpus:
         supported = " (this version trains on CUDA and ROCm GPUs)" if devices else ""
-        return problem(f"{found}: scaling.use_gpu is true{supported}; use a machine with GPUs, or set it to false")
+        return problem(f"{found}: scaling.use_gpu is true{supported}; use a machine with GPUs, or {WITHOUT_GPU}")
     if build.kind not in gpus:
         return problem(f"{found}, a build for {build.kind}: install the build for {gpus[0]} ({GUIDE})")
     if not build.sees_gpus:
@@ -122,11 +124,8 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
     if part.name != "deepspeed":
         yield ok(f"strategy.name: {part.name}")
         return
-    if importlib.util.find_spec("deepspeed") is None:
-        yield subject.unreachable(
-            "strategy.name: deepspeed, and the package deepspeed is not installed: pip install deepspeed (on a "
-            "cluster: job.runtime_env.pip), or set strategy.name: ddp"
-        )
+    if not DEEPSPEED.is_met:
+        yield subject.unreachable(DEEPSPEED.problem)
         return
     missing = [tool for tool in DEEPSPEED_TOOLS if shutil.which(tool) is None]
     if missing:
@@ -138,6 +137,16 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
         yield subject.unreachable(f"strategy.nvme_path: {part.nvme_path} is no folder here; make it on each node")
     if not missing:
         yield ok(f"strategy.name: deepspeed with ZeRO-{part.stage}; the package is installed")
+
+
+def check_trackers(subject: Subject) -> Iterator[Finding]:
+    """Looks for the packages of the trackers, by name."""
+    names = subject.config.training.report_to
+    missing = [need for name in names if (need := TRACKERS.get(name)) is not None and not need.is_met]
+    for need in missing:
+        yield subject.unreachable(need.problem)
+    if not missing:
+        yield ok(f"training.report_to: {', '.join(names) or 'none'}")
 
 
 def _nvidia(root: Path) -> str:
@@ -167,4 +176,5 @@ def _text(path: Path) -> str:
 CHECKS = (
     Check("torch_build", "torch is built for the hardware", check_torch_build),
     Check("strategy", "the strategy's packages are installed", check_strategy),
+    Check("trackers", "the trackers' packages are installed", check_trackers),
 )

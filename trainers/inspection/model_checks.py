@@ -3,36 +3,33 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from trainers.config.unread_fields import refuse_unread_fields
+from trainers.config.unused_fields import refuse_unused_fields
 from trainers.data.selection import Bounds, reasons_to_leave_out
 from trainers.errors import ConfigError, StorageError
-from trainers.inspection.decoding_checks import check_decoding
-from trainers.inspection.findings import Check, Finding, named, ok, problem, skipped, warning
+from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.opened_model import Opened, needs_model, open_model
 from trainers.inspection.subject import Split, Subject
-from trainers.inspection.whisper_checks import CHECKS as WHISPER_CHECKS
-from trainers.models.family import Limits, masking_problem, matching_problem
+from trainers.models.clip_languages import language_tokens, languages_in
+from trainers.models.families import FAMILIES
+from trainers.models.family import Family, OpenModel
+from trainers.models.label_codec import Limits
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
 
 def check_model(subject: Subject) -> Iterator[Finding]:
     """Opens the processor; checks that a folder has weights, and that all fields are read."""
-    yield from _check_unread_fields(subject)
+    yield from _check_unused_fields(subject)
     opened, part = open_model(subject), subject.config.model
     if isinstance(opened, Finding):
         yield opened
         return
-    limits = opened.family.limits(part, opened.processor)
-    for text in (
-        masking_problem(subject.config.augment, limits),
-        matching_problem(subject.config.training, part, limits),
-    ):
-        if text is not None:
-            yield problem(text)
+    limits = opened.family.limits(opened.model.part, opened.processor)
+    yield from (problem(text) for text in opened.family.misfits(subject.config, limits))
     if part.init == "scratch":
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
         return
@@ -45,18 +42,21 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     yield ok(f"model.name_or_path: {part.name_or_path} opens")
 
 
-def _check_unread_fields(subject: Subject) -> Iterator[Finding]:
+def _check_unused_fields(subject: Subject) -> Iterator[Finding]:
     """A new run is refused what a run that has begun goes on with."""
     try:
-        refuse_unread_fields(subject.config)
+        refuse_unused_fields(subject.config)
     except ConfigError as error:
-        try:
-            begun = subject.has_begun
-        except StorageError as unknown:
-            yield warning(f"{error}\na run that began with it goes on, which cannot be seen here: {unknown}")
-        else:
-            kept = f"{error}\na run that began with it, as this one may have, goes on"
-            yield warning(kept) if begun else problem(str(error))
+        yield _unless_begun(subject, str(error))
+
+
+def _unless_begun(subject: Subject, text: str) -> Finding:
+    """A problem of new runs, with which a run that has begun goes on."""
+    try:
+        begun = subject.has_begun
+    except StorageError as unknown:
+        return warning(f"{text}\na run that began with it goes on, which cannot be seen here: {unknown}")
+    return warning(f"{text}\na run that began with it, as this one may have, goes on") if begun else problem(text)
 
 
 @needs_model()
@@ -68,7 +68,8 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
         noted = opened.family.check_texts(opened.processor, split.texts)
         if noted is not None:
             yield warning(f"{split.name}: {noted}")
-    config, limits = subject.config, opened.family.limits(subject.config.model, opened.processor)
+    config, limits = subject.config, opened.family.limits(opened.model.part, opened.processor)
+    yield from (finding for split in subject.splits if (finding := _too_short(subject, split, limits)) is not None)
     if limits.new_tokens is None:
         yield from (_check_frames(subject, opened, split, limits) for split in subject.splits)
         return
@@ -94,11 +95,51 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
             yield ok(f"{split.name}: none of {len(ids)} transcripts has more than {allowed} label tokens")
 
 
+def _too_short(subject: Subject, split: Split, limits: Limits) -> Finding | None:
+    """Names clips that are too short for the model; None where there are none."""
+    bounds = Bounds(subject.context_s, limits.label_tokens, least_samples=limits.least_samples)
+    short = bounds.too_short(subject.recordings(split).durations_s)
+    if split.name == "train":
+        short &= subject.recordings(split).durations_s >= subject.config.data.min_duration_s
+    ids = [split.ids[int(row)] for row in np.flatnonzero(short)]
+    if not ids:
+        return None
+    end = "left out" if split.name == "train" else "not scored"
+    return warning(f"{split.name}: {len(ids)} clips are {bounds.short_bound} ({named(ids)}), and will be {end}")
+
+
+@needs_model()
+def check_decoding(subject: Subject, opened: Opened) -> Iterator[Finding]:
+    """Checks what `decode.method` needs."""
+    config = subject.config
+    decoder = opened.family.decoders.get(config.decode.method)
+    if decoder is None:
+        yield ok("decode.method: greedy; there is no search of CTC outputs")
+        return
+    yield from decoder.inspect(config.decode, opened.processor, config.run.storage_options, subject.unreachable)
+
+
+@needs_model()
+def check_languages(subject: Subject, opened: Opened) -> Iterator[Finding]:
+    """Compares the languages of clips with those that the model has a token for."""
+    named_here = [split for split in subject.splits if languages_in(split.table).drop_null()]
+    if subject.config.data.use_language_column is False or not named_here:
+        yield ok("all clips have model.language")
+        return
+    for split in named_here:
+        try:
+            language_tokens(opened.family, opened.processor, languages_in(split.table), subject.config.model.language)
+        except ConfigError as error:
+            yield _unless_begun(subject, f"{split.name}: {error}")
+        else:
+            yield ok(f"{split.name}: the model knows the languages of all clips")
+
+
 def _check_frames(subject: Subject, opened: Opened, split: Split, limits: Limits) -> Finding:
     """Compares the labels of clips whose durations are known with the outputs that the model gives for them."""
     durations_s = subject.recordings(split).durations_s
     fastest = subject.config.augment.fastest if split.name == "train" else 1.0
-    bounds = Bounds(subject.context_s, limits.label_tokens, limits.frames, fastest)
+    bounds = Bounds(subject.context_s, limits.label_tokens, limits.frames, fastest, limits.least_samples)
     room = bounds.label_room(durations_s)
     # A token is a byte or more, and repeats one at most, so that short texts need not be encoded to know it.
     rows = [row for row, text in enumerate(split.texts) if 2 * len(text.encode()) > room[row]]
@@ -132,6 +173,9 @@ def check_arguments(subject: Subject) -> Iterator[Finding]:
 
         build_arguments(subject.config)
     score = subject.config.checkpoint.checkpoint_score_attribute or "the error rate that ranks its language"
+    note = subject.config.training.warmup_note(subject.config.training.max_steps)
+    if note is not None:
+        yield warning(note)
     yield ok(f"transformers takes the training arguments; {score} is scored on validation and chooses the model")
 
 
@@ -145,7 +189,7 @@ def check_adaptation(subject: Subject, opened: Opened) -> Iterator[Finding]:
     # Only here, see `check_arguments`.
     from trainers.models.adaptation.skeletons import describe_trained  # noqa: PLC0415
 
-    yield ok(f"adapt.method: {part.method}; {describe_trained(part, subject.config.model, opened.family)}")
+    yield ok(f"adapt.method: {part.method}; {describe_trained(part, opened.model.part, opened.family)}")
 
 
 def _longer(
@@ -171,11 +215,20 @@ def _trained(subject: Subject, split: Split) -> tuple[list[str], list[str]]:
     return [ids[row] for row in rows], [split.texts[row] for row in rows]
 
 
+def _of_family(family: Family[Any], check: Check[OpenModel]) -> Check[Subject]:
+    @needs_model(family.name)
+    def run(subject: Subject, opened: Opened) -> Iterator[Finding]:
+        yield from check.run(opened.model)
+
+    return Check(check.name, check.description, run)
+
+
 CHECKS = (
     Check("arguments", "transformers takes the training arguments", check_arguments),
     Check("model", "the model's files open", check_model),
-    *WHISPER_CHECKS,
+    *(_of_family(family, check) for family in FAMILIES.values() for check in family.checks),
     Check("adaptation", "the model has the weights that are to be trained", check_adaptation),
     Check("decoding", "files and models of the beam search can be used", check_decoding),
+    Check("languages", "the model has a token for the language of each clip", check_languages),
     Check("labels", "no transcript is longer than the decoder", check_labels),
 )

@@ -6,10 +6,12 @@ Ray tasks that reserve nothing, so that they run on a busy cluster too.
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,16 +22,16 @@ from trainers.config.locations import storage_path_of
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.data.sources.located_files import read_start
-from trainers.data.sources.parquet_rows import FILE, are_files
 from trainers.distributed.ray_connection import connected
 from trainers.errors import ConfigError, ResourceError, StorageError
-from trainers.inspection.findings import Check, Finding, Level, named, ok, problem, skipped
+from trainers.findings import Check, Finding, Level, named, ok, problem, skipped, warning
 from trainers.inspection.hardware_checks import build_here, devices_here, judge
 from trainers.inspection.subject import Subject
 from trainers.storage import open_storage
 
 MAX_NODES = 64
-MAX_RECORDINGS = 4
+# Of each split.
+MAX_FILES = 4
 # Starting a worker process with the job's packages is part of it.
 TASK_TIMEOUT_S = 240.0
 PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
@@ -73,8 +75,9 @@ def run_probe(task: ProbeTask, node: str) -> Report:
     """Checks storage, data, secrets and hardware of the machine that this runs on."""
     report = Report(node, versions=versions_here())
     report.findings["node_storage"] = list(_storage(task))
-    report.findings["node_data"] = list(_data(task))
+    report.findings["node_data"] = [judge_files(task.locations, task.storage_options)]
     report.findings["node_secrets"] = list(_secrets(os.environ))
+    report.findings["node_code"] = [judge_code(Path.cwd())]
     build = build_here(use_gpu=task.use_gpu)
     report.findings["node_torch_build"] = [judge(build, devices_here(), use_gpu=task.use_gpu, machine=node)]
     return report
@@ -153,10 +156,7 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
     decode = subject.config.decode
     found = [path for path in (*manifests, decode.lexicon, decode.lm) if path is not None]
     for split in subject.splits:
-        if are_files(split.table):
-            found += split.table["audio"].slice(0, MAX_RECORDINGS).to_pylist()
-        elif FILE in split.table.column_names:
-            found += split.table[FILE].unique().to_pylist()[:MAX_RECORDINGS]
+        found += split.source.node_files[:MAX_FILES]
     if name is not None and is_absolute(name):
         found.append(f"{name}/config.json")
     return tuple(found)
@@ -221,24 +221,48 @@ def _storage(task: ProbeTask) -> Iterator[Finding]:
         )
 
 
-def _data(task: ProbeTask) -> Iterator[Finding]:
+def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Finding:
+    """Whether this machine can read files of data and model.
+
+    Args:
+        locations: Absolute paths and URLs.
+        storage_options: How s3:// and its like are reached.
+    """
     failed = []
-    for location in task.locations:
+    for location in locations:
         try:
-            read_start(location, task.storage_options)
+            read_start(location, storage_options)
         except FileNotFoundError:
             failed.append(f"{location}: no such file")
         except (OSError, StorageError) as error:
             failed.append(f"{location}: {error}")
     if failed:
-        yield problem(
-            f"{len(failed)} of {len(task.locations)} files cannot be read ({named(failed)}): put them where every "
+        return problem(
+            f"{len(failed)} of {len(locations)} files cannot be read ({named(failed)}): put them where every "
             "node can read them under the same path, or on s3://"
         )
-    elif task.locations:
-        yield ok(f"{len(task.locations)} files of data and model can be read")
-    else:
-        yield skipped("the config names no file that nodes read")
+    if locations:
+        return ok(f"{len(locations)} files of data and model can be read")
+    return skipped("the config names no file that nodes read")
+
+
+def judge_code(folder: Path) -> Finding:
+    """Whether other users of this machine can replace a job's code, which Ray unpacks once and never checks again.
+
+    Args:
+        folder: Absolute folder of the code.
+    """
+    for each in (*reversed(folder.parents), folder):
+        mode = each.stat().st_mode
+        # In a sticky folder only its owner can replace an entry.
+        if mode & stat.S_IWOTH and mode & stat.S_IXOTH and not mode & stat.S_ISVTX:
+            return warning(
+                f"{each} is open to all users of the node, and the code of jobs lies in it: another user could replace "
+                "it and run as this one: give `ray start` a --temp-dir in a folder of mode 0700"
+            )
+        if not mode & stat.S_IXOTH:
+            break
+    return ok("no other user of the node can replace the code of jobs")
 
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -269,6 +293,7 @@ CHECKS = (
     Check("node_storage", "every node can write the storage, and read what others write", _merged("node_storage")),
     Check("node_data", "every node can read data and model", _merged("node_data")),
     Check("node_secrets", "every node has the secrets that the job refers to", _merged("node_secrets")),
+    Check("node_code", "no other user of a node can replace a job's code", _merged("node_code")),
     Check("node_torch_build", "torch is built for each node's hardware", _merged("node_torch_build")),
     Check("node_versions", "Python and packages are the same on all nodes", check_versions),
 )

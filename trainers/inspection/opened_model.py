@@ -6,12 +6,11 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any
 
-from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError, StorageError
-from trainers.inspection.findings import Finding, problem, skipped
+from trainers.findings import Finding, problem, skipped
 from trainers.inspection.subject import Subject
-from trainers.models.family import Family
-from trainers.models.known_families import family_of, refuse_foreign_fields
+from trainers.models.families import refuse_unsupported, resolve_model
+from trainers.models.family import Family, OpenModel
 
 
 @dataclass(frozen=True)
@@ -20,11 +19,16 @@ class Opened:
 
     Attributes:
         family: Its family.
-        processor: Its processor; a new model's was learned from the training text.
+        model: Its part of the config, and its processor.
     """
 
-    family: Family
-    processor: Any
+    family: Family[Any]
+    model: OpenModel
+
+    @property
+    def processor(self) -> Any:
+        """Its processor."""
+        return self.model.processor
 
 
 ModelCheck = Callable[[Subject, Opened], Iterator[Finding]]
@@ -58,15 +62,16 @@ def open_model(subject: Subject) -> Opened | Finding:
     """Opens what the checks need, once; a finding where that is not possible."""
     part = subject.config.model
     try:
-        family = family_of(part)
-        refuse_foreign_fields(subject.config, family)
+        config, family = resolve_model(subject.config)
+        part = config.model
+        refuse_unsupported(config, family)
         if part.token_language is not None:
             family.language_code(part.token_language)
         if not family.learns_processor(part):
-            return Opened(family, family.open_processor(part, None))
+            return Opened(family, OpenModel(part, family.open_processor(part, None)))
         train = subject.split("train")
         if train is not None:
-            return Opened(family, family.new_processor(train.texts, part))
+            return Opened(family, OpenModel(part, family.new_processor(train.texts, part)))
     except StorageError as error:
         return subject.unreachable(str(error))
     except ConfigError as error:
@@ -74,8 +79,3 @@ def open_model(subject: Subject) -> Opened | Finding:
         unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()
         return subject.unreachable(str(error)) if unread else problem(str(error))
     return skipped("the vocabulary is learned from data.train, which could not be opened here")
-
-
-def model_name(part: ModelPart) -> str:
-    """What messages call the model."""
-    return str(part.name_or_path or "the new model")

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import soundfile
 
 from trainers.config.storage_location import StorageOptions, unsupported_url
-from trainers.data.sources import parquet_rows
+from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.located_files import read_location
-from trainers.errors import StorageError
+from trainers.errors import AudioError, StorageError
 
 # Few, since each is fetched whole.
 MAX_FETCHED = 8
-MAX_IN_FILES = 64
+MAX_SAMPLED = 64
 AT_A_TIME = 256
 THREADS = 8
 LENGTH_NOT_IN_HEADER = float("nan")
@@ -50,62 +49,57 @@ class Recordings:
         return ~np.isnan(self.durations_s)
 
 
-def read_recordings(table: pa.Table, storage_options: StorageOptions, *, deadline: float) -> Recordings:
+def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, deadline: float) -> Recordings:
     """Looks up recordings and reads their headers, rows spread over the split, until all are read or time is up.
 
     Args:
-        table: The split, see `sources.Source.table`.
+        source: The split.
         storage_options: How s3:// and its like are reached.
         deadline: On the monotonic clock.
     """
-    declared = table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
-    known = Recordings(declared)
-    if parquet_rows.FILE in table.column_names:
-        _read_in_files(table, known, deadline)
-        return known
-    ids, paths = table["id"], table["audio"]
-    has_bytes = "audio_bytes" in table.column_names
-
-    def read(row: int) -> tuple[int, float | str]:
-        header_wanted = bool(np.isnan(declared[row]))
-        if has_bytes:
-            return row, _length(io.BytesIO(table["audio_bytes"][row].as_py() or b""))
-        return row, _read_header(paths[row].as_py(), storage_options, header_wanted)
-
+    declared_s = source.table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
+    known = Recordings(declared_s)
     try:
-        for row, found in _in_time(read, _rows(table, has_bytes), deadline):
-            known.checked += 1
-            if isinstance(found, str):
-                known.unreadable[ids[row].as_py()] = found
-            elif np.isnan(known.durations_s[row]):
-                known.durations_s[row] = found
+        if source.names_files:
+            _read_headers(source, known, storage_options, deadline)
+        else:
+            _read_sample(source, known, deadline)
     except StorageError as error:
         known.storage_error = str(error)
     return known
 
 
-def _read_in_files(table: pa.Table, known: Recordings, deadline: float) -> None:
-    """Reads some recordings of a data set's Parquet files, whose headers cannot be had without them."""
-    rows = sorted(np.random.default_rng(0).permutation(len(table))[:MAX_IN_FILES].tolist())
-    try:
-        found = parquet_rows.read_recordings(table.take(rows).to_pylist())
-        for row, content in zip(rows, found, strict=True):
-            known.checked += 1
-            known.durations_s[row] = _length(io.BytesIO(content or b""))
-            if time.monotonic() > deadline:
-                return
-    except StorageError as error:
-        known.storage_error = str(error)
+def _read_headers(source: SourceSplit, known: Recordings, storage_options: StorageOptions, deadline: float) -> None:
+    """Reads headers of recordings that are files of their own."""
+    ids, paths, offsets_s = (source.table[name] for name in ("id", "audio", "offset_s"))
+    wanted = np.isnan(known.durations_s)
 
+    def read(row: int) -> tuple[int, float | str]:
+        return row, _read_header(paths[row].as_py(), storage_options, bool(wanted[row]))
 
-def _rows(table: pa.Table, has_bytes: bool) -> list[int]:
-    """Rows in the order of reading: spread over the split; of a bucket's only a few."""
-    order: list[int] = np.random.default_rng(0).permutation(len(table)).tolist()
-    if has_bytes:
-        return order
-    remote = [row for row in order if "://" in table["audio"][row].as_py()]
+    order: list[int] = np.random.default_rng(0).permutation(len(paths)).tolist()
+    remote = [row for row in order if "://" in paths[row].as_py()]
     local = set(order) - set(remote)
-    return [*remote[:MAX_FETCHED], *(row for row in order if row in local)]
+    for row, found in _in_time(read, [*remote[:MAX_FETCHED], *(row for row in order if row in local)], deadline):
+        known.checked += 1
+        if isinstance(found, str):
+            known.unreadable[ids[row].as_py()] = found
+        elif wanted[row]:
+            known.durations_s[row] = found - (offsets_s[row].as_py() or 0.0)
+
+
+def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> None:
+    """Reads some recordings completely, where a header cannot be had without them."""
+    table = source.table
+    rows = sorted(np.random.default_rng(0).permutation(len(table))[:MAX_SAMPLED].tolist())
+    for row, recording in zip(rows, source.reader.read(table.take(rows).to_pylist()), strict=True):
+        known.checked += 1
+        if isinstance(recording, AudioError):
+            known.unreadable[table["id"][row].as_py()] = str(recording)
+        elif np.isnan(known.durations_s[row]):
+            known.durations_s[row] = _length(io.BytesIO(recording)) - (table["offset_s"][row].as_py() or 0.0)
+        if time.monotonic() > deadline:
+            return
 
 
 def _in_time(

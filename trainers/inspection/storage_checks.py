@@ -8,7 +8,7 @@ from pathlib import Path
 from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.storage_location import is_url
 from trainers.errors import StorageError
-from trainers.inspection.findings import Check, Finding, ok
+from trainers.findings import Check, Finding, ok
 from trainers.inspection.subject import Subject
 from trainers.storage import open_storage
 

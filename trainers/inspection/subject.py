@@ -12,12 +12,11 @@ from trainers.config.locations import storage_path_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
-from trainers.data.sources.located_files import read_location
-from trainers.data.sources.manifest import read_manifest
-from trainers.data.sources.opening import SPLITS, open_sources
+from trainers.data.sources.data_source import DataSource, SourceSplit
+from trainers.data.sources.known_sources import source_of
 from trainers.data.text import normalize
-from trainers.errors import ConfigError, DataError, StorageError
-from trainers.inspection.findings import Finding, ok, problem, skipped
+from trainers.errors import ConfigError, DataError, NotHereError, StorageError
+from trainers.findings import Finding, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings, read_recordings
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
@@ -27,19 +26,30 @@ DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
 @dataclass(frozen=True)
 class Split:
-    """One split, as its manifest has it.
+    """One split, as its source has it.
 
     Attributes:
-        name: train, validation or test.
-        origin: Path or URL of its manifest.
-        table: Rows, see `sources.Source.table`.
+        source: Its rows.
         texts: Transcripts as training would have them.
     """
 
-    name: str
-    origin: str
-    table: pa.Table
+    source: SourceSplit
     texts: list[str]
+
+    @property
+    def name(self) -> str:
+        """train, validation or test."""
+        return self.source.split
+
+    @property
+    def origin(self) -> str:
+        """Path, URL or data set."""
+        return self.source.origin
+
+    @property
+    def table(self) -> pa.Table:
+        """See `SourceSplit`."""
+        return self.source.table
 
     @property
     def ids(self) -> Sequence[str]:
@@ -70,7 +80,7 @@ class Subject:
     def context_s(self) -> float:
         """Seconds of the longest input; infinite where the model cannot be opened, which its own check reports."""
         # Loads transformers, which is to find no torch in a light process.
-        from trainers.models.known_families import family_of  # noqa: PLC0415
+        from trainers.models.families import family_of  # noqa: PLC0415
 
         model = self.config.model
         try:
@@ -110,7 +120,7 @@ class Subject:
         """What is known of the split's recordings."""
         if split.name not in self._recordings:
             end = time.monotonic() + self.recordings_s
-            self._recordings[split.name] = read_recordings(split.table, self.config.run.storage_options, deadline=end)
+            self._recordings[split.name] = read_recordings(split.source, self.config.run.storage_options, deadline=end)
         return self._recordings[split.name]
 
     @property
@@ -129,50 +139,28 @@ class Subject:
 
     @cached_property
     def _opened(self) -> tuple[list[Split], list[Finding]]:
-        data = self.config.data
-        if data.demo is not None:
-            return [], [skipped("data.demo is synthesized where the job runs; there is no manifest to read")]
-        if data.dataset is not None:
-            return self._data_set(data.dataset.name)
-        manifests = {"train": data.train, "validation": data.validation, "test": data.test}
-        opened = [self._manifest(name, location) for name in SPLITS if (location := manifests[name]) is not None]
+        # What recordings hold is looked at by checks of its own.
+        data = self.config.data.model_copy(update={"fingerprint": "manifest"})
+        try:
+            source = source_of(data, self.config.run.storage_options)
+        except ConfigError as error:
+            return [], [self.unreachable(str(error))]
+        if source.only_in_jobs:
+            return [], [skipped(source.only_in_jobs)]
+        opened = [self._split(source, name) for name in source.splits]
         splits = [each for each in opened if isinstance(each, Split)]
-        findings = [each for each in opened if isinstance(each, Finding)]
+        findings = [warning(text) for split in splits for text in split.source.warnings]
+        findings += [each for each in opened if isinstance(each, Finding)]
         findings += [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
         return splits, findings
 
-    def _manifest(self, name: str, location: str) -> Split | Finding:
-        data = self.config.data
-        fix = f"give the path of a manifest (--set data.{name}=my/{name}.csv)"
+    def _split(self, source: DataSource, name: str) -> Split | Finding:
         try:
-            content = read_location(location, self.config.run.storage_options)
-        except FileNotFoundError:
-            text = f"data.{name}: {location}: no such file; {fix}"
-            # A bucket is the same from everywhere.
-            return problem(text) if is_url(location) else self.unreachable(text)
-        except (OSError, StorageError) as error:
-            return self.unreachable(f"data.{name}: {location}: {error}; {fix}")
-        try:
-            table = read_manifest(
-                location,
-                content,
-                audio_column_name=data.audio_column_name,
-                text_column_name=data.text_column_name,
-            )
+            opened = source.open(name, None)
+        except NotHereError as error:
+            return self.unreachable(str(error))
+        except StorageError as error:
+            return self.unreachable(f"data.{name}: {error}")
         except DataError as error:
-            return problem(f"data.{name}: {error}")
-        return self._split(name, location, table)
-
-    def _data_set(self, name: str) -> tuple[list[Split], list[Finding]]:
-        if not Path(name).is_dir():
-            return [], [skipped(f"data.dataset.name: {name} is not a folder here; it is opened where the job runs")]
-        try:
-            sources = open_sources(self.config.data, storage_options=self.config.run.storage_options)
-        except DataError as error:
-            return [], [problem(str(error))]
-        splits = [self._split(source.split, source.origin, source.table) for source in sources]
-        return splits, [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
-
-    def _split(self, name: str, origin: str, table: pa.Table) -> Split:
-        texts = [normalize(text or "", self.config.data) for text in table["text"].to_pylist()]
-        return Split(name, origin, table, texts)
+            return problem(str(error))
+        return Split(opened, [normalize(text or "", self.config.data) for text in opened.table["text"].to_pylist()])

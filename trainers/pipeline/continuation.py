@@ -1,9 +1,10 @@
 """Whether a run goes on with a config, as which experiment, and what is different from then on.
 
 Every field of a config is one of three: part of the experiment, which a begun run keeps; of the run's length, which
-changes as `training.extend` says; or free to change, which takes effect at once and is said.
+changes as `training.extend` says; or free to change, which takes effect at once and is reported.
 """
 
+import platform
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,25 +13,26 @@ from typing import Any
 import yaml
 
 from trainers.config.locations import cache_url_of
-from trainers.config.parts.decode_part import DecodePart
+from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
-from trainers.config.unread_fields import default_of, unread_fields, value_of
-from trainers.errors import ResumeError
-from trainers.models.ctc.decoding.decode_files import FILE_FIELDS, content_hashes
+from trainers.config.unused_fields import default_of, unused_fields, value_of
+from trainers.errors import ResumeError, StorageError
+from trainers.models.families import decoder_of
 from trainers.pipeline.experiment import (
     BEGAN_FROM,
     RESOLVED,
     SHARDS,
     as_far_as_known,
-    as_of_now,
     describe,
     difference,
     resolve_fields,
+    upgrade,
 )
 from trainers.run_folder.journal import State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, CONFIG, RESULT, RunFolder
 from trainers.run_folder.resume import FROM
+from trainers.run_folder.staging import left_staged
 from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END, Length
 
 # Free to change, but sums are then made in another order or by other kernels: equal up to rounding only.
@@ -45,8 +47,8 @@ ROUNDING = {
     "training.torch_compile",
 }
 LENGTH = ("max_steps", "num_train_epochs")
-# The run itself, and what is said in other words.
-UNSAID = {"run.name", "run.storage_path", "run.resume"} | {f"training.{name}" for name in (*LENGTH, "extend")}
+# The run itself, and what other lines report.
+UNREPORTED = {"run.name", "run.storage_path", "run.resume"} | {f"training.{name}" for name in (*LENGTH, "extend")}
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ def decide(
             "name another run (--set run.name=…), or continue it (--set run.resume=auto)"
         )
     assert state.experiment is not None
-    before = as_of_now(state.experiment["experiment"])
-    resolved = settled(state, config)
+    before = upgrade(state.experiment["experiment"], config)
+    resolved = resolve_config(state, config)
     wanted = as_far_as_known(describe(resolved, data_keys, began_from=before.get(BEGAN_FROM)), before)
     wanted |= _removed(before, resolved)
     before = as_far_as_known(before, wanted)
@@ -131,7 +133,7 @@ def _removed(before: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
     """
     return {
         name: before[name]
-        for name in unread_fields(config)
+        for name in unused_fields(config)
         if name in before and value_of(config, name) == default_of(config, name)
     }
 
@@ -147,9 +149,9 @@ def _other_shards(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     )
 
 
-def settled(state: State, config: TrainConfig) -> TrainConfig:
+def resolve_config(state: State, config: TrainConfig) -> TrainConfig:
     """The config with the fields whose null means: as the run began."""
-    known = as_of_now(state.experiment["experiment"]) if state.experiment is not None else None
+    known = upgrade(state.experiment["experiment"], config) if state.experiment is not None else None
     return resolve_fields(config, cache_url_of(config), known)
 
 
@@ -157,7 +159,7 @@ def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapp
     """The experiment that an attempt without a checkpoint began, where it is this one: a checkpoint may be staged."""
     lengths = [_length(config.training)]
     if known is not None:
-        before = {BEGAN_FROM: None, **as_of_now(known["experiment"])}
+        before = {BEGAN_FROM: None, **upgrade(known["experiment"], config)}
         resolved = resolve_fields(config, cache_url_of(config), before)
         wanted = as_far_as_known(describe(resolved, data_keys), before)
         if wanted == as_far_as_known(before, wanted):
@@ -175,17 +177,17 @@ def _go_on(
     lengths = _extended(url, known, config.training)
     _refuse_fewer_steps(url, state, lengths[-1])
     changes = _free_changes(previous, config)
-    said = [f"{name}: {old!r} → {new!r}" for name, (old, new) in changes.items()]
+    reported = [f"{name}: {old!r} → {new!r}" for name, (old, new) in changes.items()]
     before, now = (previous or {}).get("training", {}).get("extend"), config.training.extend
     if lengths == known and before != now:
-        said.append(f"training.extend: {before!r} → {now!r}, which has no effect: the run's length is the same")
+        reported.append(f"training.extend: {before!r} → {now!r}, which has no effect: the run's length is the same")
     if lengths != known:
-        said.append(f"the run ends at {lengths[-1].text}, not {known[-1].text}{_how(config.training)}")
+        reported.append(f"the run ends at {lengths[-1].text}, not {known[-1].text}{_how(config.training)}")
     rounded = bool(ROUNDING & set(changes))
     if rounded:
-        said.append("sums are made in another order from here on, so that weights are equal up to rounding only")
+        reported.append("sums are made in another order from here on, so that weights are equal up to rounding only")
     exact = lengths == known and not rounded
-    return Continuation(config, _experiment(state.experiment["id"], wanted, lengths), tuple(said), exact)
+    return Continuation(config, _experiment(state.experiment["id"], wanted, lengths), tuple(reported), exact)
 
 
 def _experiment(run_id: str, description: dict[str, Any], lengths: list[Length]) -> dict[str, Any]:
@@ -263,23 +265,35 @@ def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> di
             default = type(getattr(config, part)).model_fields[name].get_default(call_default_factory=True)
             before = previous.get(part, {}).get(name, default)
             # null became the run's own value.
-            settled = before is None and f"{part}.{name}" in RESOLVED
-            if before != value and not settled and f"{part}.{name}" not in UNSAID:
+            is_resolved = before is None and f"{part}.{name}" in RESOLVED
+            if before != value and not is_resolved and f"{part}.{name}" not in UNREPORTED:
                 changes[f"{part}.{name}"] = (before, value)
     return changes
 
 
 def previous_config(folder: RunFolder, state: State) -> dict[str, Any] | None:
-    """Content of the config that the newest attempt ran with; None where no attempt came so far."""
+    """Content of the config that the newest attempt ran with; None where no attempt came so far.
+
+    Raises:
+        ResumeError: both copies of it are damaged.
+    """
+    damaged = []
     for key in (f"{ATTEMPTS}/{state.prepared}/{CONFIG}", CONFIG):
         if state.prepared is not None and folder.storage.exists(key):
-            content: dict[str, Any] = yaml.safe_load(folder.storage.read_bytes(key))
-            return content
+            try:
+                content = yaml.safe_load(folder.storage.read_bytes(key))
+            except yaml.YAMLError:
+                content = None
+            if isinstance(content, dict):
+                return content
+            damaged.append(folder.storage.url(key))
+    if damaged:
+        raise ResumeError(f"{' and '.join(damaged)}: damaged; put one back from a copy, or give the run another name")
     return None
 
 
 def refuse_without_journal(state: State, folder: RunFolder) -> None:
-    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew beside them.
+    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew next to them.
 
     Raises:
         ResumeError: it holds checkpoints or a result, and no journal.
@@ -288,6 +302,33 @@ def refuse_without_journal(state: State, folder: RunFolder) -> None:
         raise ResumeError(
             f"{folder.url}: holds checkpoints or a result but no journal, so it is not known which of them count; "
             "name another run (--set run.name=…), starting from one of them where wanted (--set run.resume=from:…)"
+        )
+
+
+def refuse_without_checkpoint(state: State, folder: RunFolder, expected: str | None) -> None:
+    """Refuses a folder in which a checkpoint that the run is known to have is missing, as where nothing is mounted.
+
+    Args:
+        state: The state of the run.
+        folder: The run folder.
+        expected: A checkpoint that a service knows the run has. None: it knows of none.
+
+    Raises:
+        StorageError: a checkpoint is missing; it is tried again, since the storage may be mounted meanwhile.
+    """
+    if state.has_begun:
+        return
+    start_over = "give the run another name (run.name)"
+    if expected is None and state.number == 0:
+        staged = next(left_staged(folder.url), None)
+        if staged is None:
+            return
+        expected = staged.name
+        start_over = f"{start_over}, or delete {staged}, where it was left to be uploaded"
+    if expected is not None:
+        raise StorageError(
+            f"{folder.url}: this run has {expected}, but no checkpoint was found there from {platform.node()}: mount "
+            f"the storage on this node, and the run continues; to start over on purpose, {start_over}"
         )
 
 
@@ -329,7 +370,8 @@ def _decodes_otherwise(result: Mapping[str, Any], config: TrainConfig) -> bool:
     if before.model_dump(exclude=set(FILE_FIELDS)) != now.model_dump(exclude=set(FILE_FIELDS)):
         return True
     known = (result.get("test") or {}).get("decoding", {})
-    contents = content_hashes(now, config.run.storage_options)
+    decoder = decoder_of(now)
+    contents = decoder.content_hashes(now, config.run.storage_options) if decoder is not None else {}
     for name in FILE_FIELDS:
         if name in contents and "sha256" in known.get(name, {}):
             if contents[name] != known[name]["sha256"]:

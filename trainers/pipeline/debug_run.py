@@ -1,6 +1,5 @@
 """`--debug`: two batches through every stage of a recipe, in one process and in a folder that is thrown away."""
 
-import re
 import sys
 import tempfile
 import time
@@ -12,32 +11,31 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
 
 from trainers.config.overrides import apply_overrides
-from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
-from trainers.config.unread_fields import refuse_unread_fields
-from trainers.data.sources.opening import open_sources
+from trainers.config.unused_fields import refuse_unused_fields
+from trainers.data.sources.known_sources import source_of
 from trainers.distributed.session import LocalSession
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import RayscribeError, ResumeError, StoppedError
-from trainers.models.known_families import family_of
-from trainers.models.stand_in import LAYERS, stand_in
+from trainers.errors import Interruption, RayscribeError, ResumeError, StoppedError
+from trainers.models.families import resolve_model
+from trainers.models.tiny_model import LAYERS, tiny_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
-from trainers.pipeline.root_cause import converting_memory_errors
+from trainers.pipeline.root_cause import converting_errors
 from trainers.pipeline.splits import prepare_all
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import FROM
-from trainers.storage.json_files import to_jsonl
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop
-from trainers.training.rank import WorkOrder
 from trainers.training.worker import work
+from trainers.training.worker_context import TrainTask
 
 BATCH, STEPS = 2, 2
 # Clips of each split: two batches of two forward passes each, and some that may be too long or too short.
@@ -52,7 +50,6 @@ class Stages:
     """Prints a line for each stage that has ended, with its time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        """No stage has begun."""
         self._clock = clock
         self._first = self._since = clock()
         self._name = self._note = ""
@@ -63,7 +60,6 @@ class Stages:
         self._name, self._note, self._since = name, note, self._clock()
 
     def end(self, note: str = "") -> None:
-        """Ends the stage."""
         if self._name:
             self.say(f"{self._name:<9}{self._clock() - self._since:5.1f} s · {note or self._note}")
         self._name = ""
@@ -86,7 +82,6 @@ class Stages:
 
     @staticmethod
     def say(text: str) -> None:
-        """Prints a line."""
         print(f"debug: {text}", flush=True)
 
 
@@ -94,11 +89,14 @@ def debug(config: TrainConfig) -> int:
     """Runs a recipe small, from preparing to scoring what was exported; returns the exit code."""
     silence_libraries()
     stages = Stages()
-    with _throw_away_folder() as folder:
+    with _throw_away_folder() as folder, _one_thread():
         try:
             _run(config, folder, stages)
-        except StoppedError:
-            raise
+        except (StoppedError, Interruption):
+            # Theirs names what is in the folder.
+            stopped = Interruption()
+            stopped.left = "nothing of a debug run is kept"
+            raise stopped from None
         except RayscribeError as error:
             return stages.failed(error, error.exit_code)
         except Exception as error:
@@ -120,12 +118,23 @@ def _throw_away_folder() -> Iterator[Path]:
             tempfile.tempdir = before
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Computes in one thread: of steps this small, threads that wait for each other are most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
     stages.begin("model")
     # The small one has other sizes and no warm-up.
-    refuse_unread_fields(config)
-    family_of(config.model)
-    model, line = stand_in(config.model, folder / "model", config.run.seed)
+    refuse_unused_fields(config)
+    config, _ = resolve_model(config)
+    model, line = tiny_model(config.model, folder / "model", config.run.seed)
     stages.end(line)
     stages.begin("prepare")
     small = small_config(config.model_copy(update={"model": model}), folder)
@@ -150,40 +159,35 @@ class _StagedEngine(LocalEngine):
 
     def __init__(self, stages: Stages, *, stop_at: int | None = None, resumed_from: int = 0):
         super().__init__()
-        self._stages, self._stop_at, self._resumed_from = stages, stop_at, resumed_from
+        self.stages, self._stop_at, self._resumed_from = stages, stop_at, resumed_from
 
-    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+    def train(self, task: TrainTask, folder: RunFolder) -> None:
         """See `LocalEngine`; DeepSpeed's process groups serve one training of a process, so it gets one of its own."""
-        if not order.config.strategy.is_sharded:
-            self.train_here(order)
+        if not task.config.strategy.is_sharded:
+            self.train_here(task)
             return
         with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-            stages, error = pool.submit(_train_there, self, order, tempfile.gettempdir()).result()
-        self._stages.go_on_from(stages)
+            stages, error = pool.submit(_train_there, self, task, tempfile.gettempdir()).result()
+        self.stages.go_on_from(stages)
         if error is not None:
             raise error
 
-    @property
-    def stages(self) -> Stages:
-        """What was printed about stages."""
-        return self._stages
-
-    def train_here(self, order: WorkOrder) -> None:
-        """Trains in this process."""
-        with converting_memory_errors():
-            work(order, LocalSession.of_this_process(), self._watch)
+    def train_here(self, task: TrainTask) -> None:
+        with converting_errors():
+            work(task, LocalSession.of_this_process(), self._watch)
 
     def _watch(self, loop: Loop) -> None:
         if loop.first_step != self._resumed_from:
             raise ResumeError(f"training goes on from step {loop.first_step}, not from step {self._resumed_from}")
-        loop.trainer.add_callback(_Watch(self._stages, loop, self._stop_at))
+        loop.trainer.add_callback(_Watch(self.stages, loop, self._stop_at))
 
 
-def _train_there(engine: _StagedEngine, order: WorkOrder, temporary: str) -> tuple[Stages, Exception | None]:
+def _train_there(engine: _StagedEngine, task: TrainTask, temporary: str) -> tuple[Stages, Exception | None]:
     """Trains in this process, for another one; gives that one what it needs to go on."""
     tempfile.tempdir = temporary
+    torch.set_num_threads(1)
     try:
-        engine.train_here(order)
+        engine.train_here(task)
     except RayscribeError as error:
         return engine.stages, error
     except Exception as error:
@@ -219,10 +223,11 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     if "dataloader_num_workers" in arguments:
         arguments["dataloader_num_workers"] = min(arguments["dataloader_num_workers"], 1)
     # Else all recordings to mix in would be read, to be remembered in a folder that is thrown away.
+    few = source_of(config.data, config.run.storage_options).shortened(CLIPS, folder)
     data = {"cache_dir": None, "max_bad_fraction": 0.5, "fingerprint": "manifest"}
     changes: dict[str, Any] = {
         "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},
-        "data": {**_few_clips(config, folder).model_dump(), **data},
+        "data": {**few.model_dump(), **data},
         "scaling": {},
         "strategy": config.strategy.model_dump() if _tries_strategy(config) else {},
         "adapt.n": min(config.adapt.n, LAYERS) if config.adapt.n is not None else None,
@@ -276,38 +281,3 @@ def left_out(config: TrainConfig) -> list[str]:
         **{f"training.training_args.{name}": name in config.training.training_args for name in LEFT_OUT},
     }
     return [name for name, is_asked in asked.items() if is_asked]
-
-
-def _few_clips(config: TrainConfig, folder: Path) -> DataPart:
-    """The data source with its first clips alone."""
-    data = config.data
-    if data.demo is not None:
-        counts = {f"{split}_utterances": count for split, count in CLIPS.items()}
-        few = {name: min(getattr(data.demo, name), count) for name, count in counts.items()}
-        return data.model_copy(update={"demo": data.demo.model_copy(update=few)})
-    if data.dataset is not None:
-        names = {f"{split}_split": getattr(data.dataset, f"{split}_split") for split in CLIPS}
-        cut = {key: _first_of(name, CLIPS[key.removesuffix("_split")]) for key, name in names.items() if name}
-        return data.model_copy(update={"dataset": data.dataset.model_copy(update=cut)})
-    # Their recordings are looked at when they are prepared.
-    plain = data.model_copy(update={"fingerprint": "manifest"})
-    manifests: dict[str, Any] = {}
-    for source in open_sources(plain, storage_options=config.run.storage_options):
-        manifests[source.split] = str(folder / f"{source.split}.jsonl")
-        lines = [
-            {
-                **{name: row[name] for name in ("id", "speaker", "language") if row[name] is not None},
-                data.audio_column_name: row["audio"],
-                data.text_column_name: row["text"],
-            }
-            for row in source.table.slice(0, CLIPS[source.split]).to_pylist()
-        ]
-        Path(manifests[source.split]).write_text(to_jsonl(lines, source.split), encoding="utf-8")
-    return data.model_copy(update=manifests)
-
-
-def _first_of(name: str, count: int) -> str:
-    """The first clips of each part of a split: `train[10%:]+validation` → `train[:16]+validation[:16]`."""
-    parts = (re.split(r"[\[(]", part)[0].strip() for part in name.split("+"))
-    # What stands for every split takes no limit.
-    return "+".join(part if part == "all" else f"{part}[:{count}]" for part in parts)

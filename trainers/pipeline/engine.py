@@ -7,12 +7,12 @@ from trainers.config.schema import TrainConfig
 from trainers.data.preparation import Runner, run_here
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
-from trainers.pipeline.root_cause import converting_memory_errors
+from trainers.pipeline.root_cause import converting_errors
 from trainers.run_folder.layout import RunFolder
 from trainers.storage.full_disk import naming_full_disk
-from trainers.training.rank import WorkOrder
-from trainers.training.scoring_worker import EvaluateOrder, evaluate_here
-from trainers.training.worker import work_here
+from trainers.training.scoring_worker import ScoreTask, score_task
+from trainers.training.worker import work
+from trainers.training.worker_context import TrainTask
 
 Made = TypeVar("Made")
 
@@ -30,10 +30,10 @@ class Engine(Protocol):
     def check(self, config: TrainConfig, *, trains: bool) -> None:
         """Refuses what can never run here; `trains`: training is to run, and not only preparing or scoring."""
 
-    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+    def train(self, task: TrainTask, folder: RunFolder) -> None:
         """Runs the training workers to their end."""
 
-    def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
+    def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
         """Runs scoring workers to their end."""
 
 
@@ -68,12 +68,10 @@ class LocalEngine:
                 f"(torchrun --nproc-per-node {config.scaling.max_workers}), or set scaling.num_workers to {processes}"
             )
 
-    def train(self, order: WorkOrder, folder: RunFolder) -> None:
-        """Runs this process's rank."""
-        with converting_memory_errors(), naming_full_disk():
-            work_here(order)
+    def train(self, task: TrainTask, folder: RunFolder) -> None:
+        with converting_errors(), naming_full_disk():
+            work(task, LocalSession.of_this_process())
 
-    def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
-        """Runs this process's rank."""
-        with converting_memory_errors(), naming_full_disk():
-            evaluate_here(order)
+    def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
+        with converting_errors(), naming_full_disk():
+            score_task(task, LocalSession.of_this_process())

@@ -3,17 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of, variables_in
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig
-from trainers.config.storage_location import StorageOptions, is_url, unsupported_url
+from trainers.config.storage_location import StorageOptions, in_home, is_url, unsupported_url
 from trainers.errors import ConfigError
-from trainers.models.ctc.decoding.decode_files import check_search
 from trainers.models.export import beyond
+from trainers.models.families import check_decoder
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.splits import prepare_all
@@ -21,9 +20,10 @@ from trainers.run_folder import layout
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.ranking import rates_of, score_line
+from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.storage import open_storage
 from trainers.training.callbacks import VALIDATION
-from trainers.training.scoring_worker import EvaluateOrder
+from trainers.training.scoring_worker import ScoreTask
 
 _CHOICE = (
     "decode's weights are chosen on it: name one (--set data.validation=my/valid.csv), or give one value each for "
@@ -57,8 +57,8 @@ class RunResult:
         count = f"{scored}" if scored == requested else f"{scored} of {requested}"
         line = score_line(self.totals, f"{self.split} ({count} utterances)", language)
         full = beyond(self.model, self.totals)
-        beside = f" · at {full['context_s']:g} s: {rates_of(full, language)}" if full is not None else ""
-        return f"{line}{beside} · {self.folder}"
+        full_context = f" · at {full['context_s']:g} s: {rates_of(full, language)}" if full is not None else ""
+        return f"{line}{full_context} · {self.folder}"
 
 
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:
@@ -75,9 +75,12 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
         ConfigError: there is no such model, the config has no such split, or more hypotheses are asked for than beams.
     """
     _refuse_search(config, nbest)
+    metrics = RecipeMetrics.of(config.scoring)
     name = model.rstrip("/").rpartition("/")[2]
 
-    def stage() -> EvaluateOrder:
+    def stage() -> ScoreTask:
+        if metrics is not None:
+            metrics.check()
         stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
         url = f"{storage_path_of(config)}/{EVALUATIONS}/{name}-{split}-{stamp}"
         address = find_model(model, config.run.storage_options)
@@ -89,11 +92,11 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
             raise ConfigError(f"data.validation: there is none, and {_CHOICE}")
         resolved = resolve_fields(config, cache_url_of(config), None)
         validation = sets[VALIDATION] if tuned else None
-        return EvaluateOrder(resolved, sets[split], split, address, url, nbest, validation)
+        return ScoreTask(resolved, sets[split], split, address, url, nbest, validation)
 
-    order = engine.once(stage)
-    folder = RunFolder(open_storage(order.folder_url, config.run.storage_options))
-    engine.evaluate(order, folder)
+    task = engine.once(stage)
+    folder = RunFolder(open_storage(task.folder_url, config.run.storage_options))
+    engine.evaluate(task, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
     return RunResult(folder.url, totals or {}, split, config.model)
 
@@ -112,7 +115,7 @@ def _refuse_search(config: TrainConfig, nbest: int | None) -> None:
             f"--nbest {nbest}: a beam search gives 1 to {name} = {beams} hypotheses; "
             f"raise the beams (--set {name}={max(nbest, 1)})"
         )
-    check_search(part, config.run.storage_options)
+    check_decoder(part, config.run.storage_options)
     unset = variables_in(config.data.validation or "")
     if part.is_tuned and unset:
         raise ConfigError(
@@ -130,7 +133,7 @@ def find_model(model: str, storage_options: StorageOptions) -> str:
     """
     if problem := unsupported_url(model):
         raise ConfigError(f"--model {model}: {problem}")
-    local = Path(model).expanduser()
+    local = in_home(model)
     if not is_url(model) and not local.exists():
         if local.is_absolute() or model.startswith("."):
             raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from trainers.config.family_table import families_with
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
-from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.strategy_part import StrategyPart
 from trainers.config.parts.training_part import TrainingPart
-from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import default_window_shards
 from trainers.run_folder.resume import FROM
@@ -20,7 +19,7 @@ BEGAN_FROM = "run.resume"
 # Only where each worker's part of a checkpoint is for one of as many workers.
 SHARDS = "scaling.num_workers"
 # Fields of `training` that may change within a run: how long it is, how often and what it reports, its speed.
-NOT_MATHEMATICS = {
+OUTSIDE_EXPERIMENT = {
     "max_steps",
     "num_train_epochs",
     "extend",
@@ -39,16 +38,15 @@ NOT_MATHEMATICS = {
     # Compared one by one, without those that only load and log.
     "training_args",
 }
-# Fields that name a file whose content is trained with, as the recordings of the splits are.
-FILES = (*(f"{part}.{name}" for part, name in AUGMENT_FIELDS), "model.vocabulary_file")
 # Fields whose null means: as the run began, or the default of new runs.
 RESOLVED = (
     "data.normalizer",
     "data.fingerprint",
+    "data.use_language_column",
     "checkpoint.checkpoint_score_attribute",
     "training.shuffle_window_shards",
 )
-NOT_MATHEMATICS_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm", "report_to")
+OUTSIDE_EXPERIMENT_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm", "report_to")
 
 
 def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str | None = None) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
 
     Args:
         config: The config, resolved (`resolve_fields`).
-        data_keys: Hash of the prepared set of each split, and of the content of each of `FILES` that is known.
+        data_keys: Hash of the prepared set of each split, and of the content of each file, by its field, that is known.
         began_from: What a run that goes on began from, where the config does not name it again.
     """
     shape = batch_shape(config, config.scaling.max_workers)
@@ -69,8 +67,11 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         "data.validation": data_keys["validation"],
         "data.normalizer": str(normalizer_named(config.data.normalizer_name)),
         "data.fingerprint": config.data.fingerprint,
+        "data.use_language_column": config.data.use_language_column,
         "data.too_long_eval": config.data.too_long_eval,
         "checkpoint.checkpoint_score_attribute": config.checkpoint.checkpoint_score_attribute,
+        "checkpoint.checkpoint_score_order": config.checkpoint.checkpoint_score_order,
+        "scoring.metrics": _ranking_metric(config),
         "data.min_duration_s": config.data.min_duration_s,
         "data.max_duration_s": config.data.max_duration_s,
         "training.utterances_per_step": shape.global_batch_size,
@@ -80,34 +81,41 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         for name, value in getattr(config, part).model_dump(mode="json").items():
             parts[f"{part}.{name}"] = value
     for name, value in config.training.model_dump(mode="json").items():
-        if name not in NOT_MATHEMATICS:
+        if name not in OUTSIDE_EXPERIMENT:
             parts[f"training.{name}"] = value
     for name, value in config.training.training_args.items():
-        if not name.startswith(NOT_MATHEMATICS_PREFIXES):
+        if not name.startswith(OUTSIDE_EXPERIMENT_PREFIXES):
             parts[f"training.training_args.{name}"] = value
     for name, value in config.strategy.model_dump(mode="json").items():
         parts[f"strategy.{name}"] = value
-    parts |= {content_name(name): data_keys[name] for name in FILES if name in data_keys}
+    parts |= {content_name(name): key for name, key in data_keys.items() if "." in name}
     if config.strategy.is_sharded:
         parts[SHARDS] = f"{config.scaling.num_workers}, each with its shard"
     return parts
 
 
-def as_of_now(description: Mapping[str, Any]) -> dict[str, Any]:
-    """A description that an earlier version wrote, as this one would have written it."""
+def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """A description that an earlier version wrote, as this one would have written it.
+
+    Args:
+        description: See `describe`.
+        config: The config, whose model is of the same family.
+    """
     defaults = {
         f"{part}.{name}": field.get_default(call_default_factory=True)
         for part, model in (
-            ("model", ModelPart),
+            ("model", type(config.model)),
             ("adapt", AdaptPart),
             ("augment", AugmentPart),
             ("training", TrainingPart),
             ("strategy", StrategyPart),
         )
         for name, field in model.model_fields.items()
-        if not field.is_required() and (part != "training" or name not in NOT_MATHEMATICS)
+        if not field.is_required() and (part != "training" or name not in OUTSIDE_EXPERIMENT)
     }
-    known = {**defaults, **description}
+    # It had the fields of all families.
+    own = [name for name in description if name in defaults or not _is_of_a_model(name)]
+    known = {**defaults, **{name: description[name] for name in own}}
     normalized = known.pop("data.do_normalize_eval", True)
     known.setdefault("data.normalizer", "whisper_basic 1" if normalized else "none 1")
     known.pop("training.gradient_checkpointing", None)
@@ -116,7 +124,10 @@ def as_of_now(description: Mapping[str, Any]) -> dict[str, Any]:
         known.pop(f"training.training_args.{name}", None)
     known.setdefault("data.too_long_eval", "refuse")
     known.setdefault("data.fingerprint", "metadata")
-    # null was the whole set.
+    known.setdefault("data.use_language_column", False)
+    known.setdefault("checkpoint.checkpoint_score_order", "min")
+    known.setdefault("scoring.metrics", None)
+    # null was the complete set.
     known["training.shuffle_window_shards"] = known["training.shuffle_window_shards"] or 0
     return known
 
@@ -127,19 +138,25 @@ def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any]
     Args:
         config: The config.
         cache_url: Where its prepared sets are.
-        known: Description of the run's experiment, see `as_of_now`. None: a new run.
+        known: Description of the run's experiment, see `upgrade`. None: a new run.
     """
-    kind = "auto"
+    kind, languages = "auto", True
     rate = f"eval_{ranking_rate(config.model.language)}"
     window = default_window_shards(cache_url) or 0
     if known is not None:
-        _, kind, rate, window = (known[name] for name in RESOLVED)
-    for name, value in zip(RESOLVED, (_normalizer(config, known), kind, rate, window), strict=True):
+        _, kind, languages, rate, window = (known[name] for name in RESOLVED)
+    for name, value in zip(RESOLVED, (_normalizer(config, known), kind, languages, rate, window), strict=True):
         part, field = name.split(".")
         fields = getattr(config, part)
         if getattr(fields, field) is None:
             config = config.model_copy(update={part: fields.model_copy(update={field: value})})
     return config
+
+
+def _ranking_metric(config: TrainConfig) -> str | None:
+    """Where the metric is from that ranks checkpoints; None: an error rate does. The others may come and go."""
+    attribute = config.checkpoint.checkpoint_score_attribute
+    return config.scoring.metrics[str(attribute).removeprefix("eval_")] if config.scoring.ranks(attribute) else None
 
 
 def _normalizer(config: TrainConfig, known: Mapping[str, Any] | None) -> str:
@@ -152,8 +169,13 @@ def _normalizer(config: TrainConfig, known: Mapping[str, Any] | None) -> str:
 
 def as_far_as_known(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """A description with the contents of files that only another one knows: earlier versions did not look at them."""
-    unknown = {content_name(name) for name in FILES} & other.keys() - one.keys()
+    unknown = {name for name in other.keys() - one.keys() if name.endswith(content_name(""))}
     return {**one, **{name: other[name] for name in unknown}}
+
+
+def _is_of_a_model(name: str) -> bool:
+    part, _, field = name.partition(".")
+    return part == "model" and bool(families_with(field))
 
 
 def content_name(name: str) -> str:

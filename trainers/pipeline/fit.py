@@ -5,17 +5,25 @@ from collections.abc import Sequence
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import RayscribeError
-from trainers.pipeline.attempt import AttemptRequest, begin
+from trainers.pipeline.attempt import begin
+from trainers.pipeline.attempt_plan import AttemptRequest
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.evaluate import RunResult
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import FinalStatus, StatusWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
-from trainers.training.rank import WorkOrder
+from trainers.training.worker_context import TrainTask
 
 
-def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = (), attempt: int | None = None) -> RunResult:
+def fit(
+    config: TrainConfig,
+    engine: Engine,
+    *,
+    overrides: Sequence[str] = (),
+    attempt: int | None = None,
+    expected: str | None = None,
+) -> RunResult:
     """Runs one experiment from manifests to an exported, scored model; continues it where it was interrupted.
 
     Args:
@@ -23,6 +31,7 @@ def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = (), a
         engine: Where it runs.
         overrides: What the command line changed, for the record.
         attempt: The attempt's number where a service counts; it takes the run over from all before. None: the next.
+        expected: A checkpoint that a service knows the run has. None: it knows of none.
 
     Raises:
         FencedError: a later attempt has taken the run over.
@@ -33,18 +42,19 @@ def fit(config: TrainConfig, engine: Engine, *, overrides: Sequence[str] = (), a
     folder = RunFolder.of(config)
     with FinalStatus(config, folder, attempt) as final:
         with StatusWriter(folder, attempt) as status:
-            order = engine.once(lambda: begin(AttemptRequest(config, engine, folder, overrides, attempt), status))
-        if order is not None:
-            final.attempt = order.attempt
-            engine.train(order, folder)
-        result = _result_of(folder, order, config.model)
+            request = AttemptRequest(config, engine, folder, overrides, attempt, expected)
+            task = engine.once(lambda: begin(request, status))
+        if task is not None:
+            final.attempt = task.attempt
+            engine.train(task, folder)
+        result = _result_of(folder, task, config.model)
         final.headline = result.headline
     return result
 
 
-def _result_of(folder: RunFolder, order: WorkOrder | None, model: ModelPart) -> RunResult:
+def _result_of(folder: RunFolder, task: TrainTask | None, model: ModelPart) -> RunResult:
     finish = Journal(folder).read().finished
-    if finish is None or (order is not None and finish.attempt < order.attempt):
+    if finish is None or (task is not None and finish.attempt < task.attempt):
         raise RayscribeError(f"{folder.url}: the workers ended without a result; look into {layout.ATTEMPTS}/")
     split = "validation" if finish.result["test"] is None else "test"
     totals = folder.read_json(f"{finish.outputs}/{layout.EVALUATION}/{split}.json")

@@ -11,6 +11,7 @@ from trainers.errors import (
     LostNodeError,
     LostWorkerError,
     MemoryExhaustedError,
+    PackageError,
     ProgramError,
     RayscribeError,
     StorageError,
@@ -43,14 +44,13 @@ CONNECTION_TEXTS = (
 STORAGE_TEXTS = ("AWS Error ", "google::cloud::Status(")
 # Ray Train has waited in vain for room for the workers: after a lost node, for that.
 NO_ROOM_CLASSES = {"WorkerGroupStartupTimeoutError"}
+IMPORT_CLASSES = {"ImportError", "ModuleNotFoundError"}
 # Errors that do not pass by themselves; their subclasses have names of their own, and may.
 PROGRAM_CLASSES = {
     "AssertionError",
     "AttributeError",
-    "ImportError",
     "IndexError",
     "KeyError",
-    "ModuleNotFoundError",
     "NameError",
     "NotImplementedError",
     "TypeError",
@@ -66,7 +66,6 @@ class TooManyFailuresError(Exception):
     """
 
     def __init__(self, worker_failures: Mapping[int, Exception]):
-        """Takes the errors of the ranks."""
         super().__init__(worker_failures)
         self.worker_failures = dict(worker_failures)
 
@@ -83,7 +82,8 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
         doing: What was being done, for the message.
     """
     found = list(cause_chain(error))
-    own = next((item for item in found if isinstance(item, RayscribeError)), None)
+    # Ray raises a task's error as one of its own that is an instance of the error's class as well, with a traceback.
+    own = next((item for item in found if isinstance(item, RayscribeError) and not is_task_error(item)), None)
     if own is not None:
         return own
     memory = next(filter(is_memory_error, found), None)
@@ -112,6 +112,11 @@ def _named(error: BaseException, doing: str) -> RayscribeError:
     """The Rayscribe error for one of another class that no loss explains."""
     if is_storage_error(error):
         return StorageError(f"{doing}: the storage failed: {first_line(error)}; check the network and the service")
+    if name(error) in IMPORT_CLASSES:
+        return PackageError(
+            f"{doing}: {name(error)}: {first_line(error)}; install it on each node (in a job: job.runtime_env.pip), in "
+            "the version of constraints.txt"
+        )
     kind = ProgramError if name(error) in PROGRAM_CLASSES else RayscribeError
     return kind(f"{doing} failed: {name(error)}: {first_line(error)}")
 
@@ -163,16 +168,17 @@ def is_lost_node(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def converting_memory_errors() -> Iterator[None]:
-    """Converts out-of-memory errors, with advice; leaves all other errors as they are.
+def converting_errors() -> Iterator[None]:
+    """Converts what a process without Ray has advice for; leaves all other errors as they are.
 
     Raises:
         MemoryExhaustedError: instead of the error of torch or Python.
+        PackageError: instead of an error of an import.
     """
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
-        if is_memory_error(error):
+    except (RuntimeError, MemoryError, ImportError) as error:
+        if is_memory_error(error) or isinstance(error, ImportError):
             raise root_cause_of(error) from error
         raise
 
@@ -190,6 +196,11 @@ def is_preempted(error: BaseException) -> bool:
 def is_lost_worker(error: BaseException) -> bool:
     """Whether Ray reports that a worker's process was lost."""
     return name(error) in WORKER_CLASSES
+
+
+def is_task_error(error: BaseException) -> bool:
+    """Whether it is Ray's own, around the error of a task."""
+    return name(error).startswith("RayTaskError")
 
 
 def is_connection_error(error: BaseException) -> bool:

@@ -1,17 +1,29 @@
-"""Preparing the splits of a config, each once."""
+"""The data of a config: opened, told apart by hashes, and prepared, each split once."""
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
 from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.parts.data_part import DataPart
 from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
-from trainers.data.preparation import ShardTask, prepare
+from trainers.data.preparation import ShardTask, prepare, prepared_key
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.opening import SPLITS, Source, open_mixed_sources, open_sources
+from trainers.data.sources.data_source import SPLITS, SourceSplit
+from trainers.data.sources.fingerprint import changed_since, store_fingerprints
+from trainers.data.sources.known_sources import open_sources
+from trainers.data.sources.manifest_source import open_mixed_sources
 from trainers.distributed.console import print_line
+from trainers.errors import DataError
 from trainers.pipeline.engine import Engine
+from trainers.pipeline.experiment import content_name
+from trainers.run_folder.journal import State
 from trainers.storage import open_storage
 
 
@@ -32,30 +44,100 @@ def check_storage(config: TrainConfig) -> None:
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()
 
 
-def open_config_sources(config: TrainConfig, splits: tuple[str, ...] = SPLITS) -> list[Source]:
+def open_config_sources(config: TrainConfig, splits: tuple[str, ...] = SPLITS) -> list[SourceSplit]:
     """Opens the data sources of a config."""
     options = config.run.storage_options
-    memory = open_storage(cache_url_of(config), options)
-    return open_sources(config.data, storage_options=options, splits=splits, memory=memory)
+    cache = open_storage(cache_url_of(config), options)
+    return open_sources(config.data, storage_options=options, splits=splits, fingerprint_cache=cache)
 
 
-def open_config_mixed(config: TrainConfig) -> list[Source]:
+def open_config_mixed(config: TrainConfig) -> list[SourceSplit]:
     """Opens the manifests of recordings that a config mixes into clips."""
     options = config.run.storage_options
     fields = {f"{part}.{name}": getattr(config.augment, name) for part, name in AUGMENT_FIELDS}
     locations = {field: location for field, location in fields.items() if location is not None}
-    memory = open_storage(cache_url_of(config), options)
-    return open_mixed_sources(config.data, locations, storage_options=options, memory=memory)
+    cache = open_storage(cache_url_of(config), options)
+    return open_mixed_sources(config.data, locations, storage_options=options, fingerprint_cache=cache)
+
+
+@dataclass(frozen=True)
+class OpenedData:
+    """The data of a config, opened and not prepared.
+
+    Attributes:
+        sources: Data of the splits.
+        mixed: Recordings that are mixed into clips.
+        contents: Hash of each other file that is known: see `describe`.
+    """
+
+    sources: Sequence[SourceSplit]
+    mixed: Sequence[SourceSplit]
+    contents: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: TrainConfig, *, trains: bool = True) -> Self:
+        """Opens what a config names; without training, recordings to mix may be gone."""
+        mixed: Sequence[SourceSplit] = ()
+        try:
+            mixed = open_config_mixed(config)
+        except DataError:
+            if trains:
+                raise
+        contents = {}
+        for name in config.model.files:
+            # Where it is gone, a run that has read it goes on without; to another, the family says what is wrong.
+            with suppress(OSError):
+                if (location := getattr(config.model, name)) is not None:
+                    contents[f"model.{name}"] = hashlib.sha256(Path(location).read_bytes()).hexdigest()
+        return cls(open_config_sources(config), mixed, contents)
+
+    def keys(self, data: DataPart, state: State) -> dict[str, str]:
+        """Hash of each content, see `describe`: where a run began with that of an earlier version, it is that one."""
+        begun = dict(state.experiment["experiment"]) if state.experiment is not None else {}
+        if state.finished is not None:
+            begun["data.test"] = state.finished.result["test_data"]
+        keys = dict(self.contents)
+        for source in self.sources:
+            former = prepared_key(replace(source, fingerprint=source.former), data)
+            keys[source.split] = former if begun.get(f"data.{source.split}") == former else prepared_key(source, data)
+        for source in self.mixed:
+            is_former = begun.get(content_name(source.split)) == source.former
+            keys[source.split] = source.former if is_former else source.fingerprint
+        return keys
+
+    def changed_recordings(self, config: TrainConfig, state: State) -> str:
+        """Which recordings have changed since the run began, for a message; "" where that is not known."""
+        known = state.experiment["experiment"] if state.experiment is not None else {}
+        cache, lines = open_storage(cache_url_of(config), config.run.storage_options), []
+        keys = {source.split: known.get(f"data.{source.split}") for source in self.sources}
+        keys |= {source.split: known.get(content_name(source.split)) for source in self.mixed}
+        for source in (*self.sources, *self.mixed):
+            key = keys[source.split]
+            changed = changed_since(cache, key, source.recording_fingerprints) if key is not None else []
+            if changed:
+                shown = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
+                lines.append(f"\n{source.split}: {len(changed)} recordings have changed since: {shown}")
+        return "".join(lines)
+
+    def prepare(self, config: TrainConfig, engine: Engine, show: Callable[[str], None]) -> dict[str, PreparedSet]:
+        """Prepares the splits; later changes of their recordings can then be named."""
+        sets = prepare_splits(config, self.sources, engine, show)
+        cache = open_storage(cache_url_of(config), config.run.storage_options)
+        for source in self.sources:
+            store_fingerprints(cache, sets[source.split].key, source.recording_fingerprints)
+        for source in self.mixed:
+            store_fingerprints(cache, source.fingerprint, source.recording_fingerprints)
+        return sets
 
 
 def prepare_splits(
-    config: TrainConfig, sources: Sequence[Source], engine: Engine, show: Callable[[str], None] = lambda _: None
+    config: TrainConfig, sources: Sequence[SourceSplit], engine: Engine, show: Callable[[str], None] = lambda _: None
 ) -> dict[str, PreparedSet]:
     """Prepares opened sources; `show` takes how far it is."""
     return {source.split: _prepare(config, source, engine, show) for source in sources}
 
 
-def _prepare(config: TrainConfig, source: Source, engine: Engine, show: Callable[[str], None]) -> PreparedSet:
+def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Callable[[str], None]) -> PreparedSet:
     def counting(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         done, total = 0, sum(map(len, blocks))
         show(f"{source.split} 0 of {total} clips")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainers.synthetic import config, write_corpus
-from trainers.inspection.findings import Check, Finding, run_check
+from trainers.findings import Check, Finding, run_check
 from trainers.inspection.subject import Subject
 
 SAID = {

@@ -12,8 +12,8 @@ from tests.trainers.inspection.checking import sound_corpus, subject_of
 from tests.trainers.synthetic import content
 from tests.trainers.test_main import one_message, task
 from trainers.errors import ConfigError, DataError
+from trainers.findings import Check, Finding, Level, ok, run_check
 from trainers.inspection.check_command import inspect, parse_groups
-from trainers.inspection.findings import Check, Finding, Level, ok, run_check
 from trainers.inspection.subject import Subject
 
 ROOT = Path(__file__).parents[3]

@@ -52,6 +52,14 @@ class TestManifests:
         text = the_one(check_manifests, Subject(config({**changes, "data.train": str(path)})), "error")
         assert "1 ids occur more than once ('a'): make them unique" in text
 
+    def test_a_column_that_is_not_read_because_of_its_case(self, tmp_path: Path) -> None:
+        changes = sound_corpus(tmp_path)
+        path = tmp_path / "case.jsonl"
+        path.write_text(json.dumps({"path": "train/000.wav", "text": "x", "Speaker": "ana"}) + "\n")
+        subject = Subject(config({**changes, "data.train": str(path)}))
+        text = the_one(check_manifests, subject, "warning")
+        assert text == f"data.train: {path}: the column 'Speaker' is not read: rename it to 'speaker'"
+
     def test_every_bad_manifest_is_told_of_at_once(self, tmp_path: Path) -> None:
         other = write_rows(tmp_path / "other.csv", [("a.wav", "a")], header=("path", "sentence"))
         subject = subject_of(tmp_path, {"data.train": str(other), "data.validation": "/nowhere.csv"})
@@ -199,6 +207,18 @@ class TestLeakage:
         text = the_one(check_leakage, Subject(config({**changes, "data.test": str(path)})), "error")
         assert text.startswith("1 recordings are in both data.train and data.test")
         assert str(tmp_path / "train" / "000.wav") in text
+
+    def test_segments_of_one_recording_in_two_splits_are_an_error_where_they_overlap(self, tmp_path: Path) -> None:
+        changes = sound_corpus(tmp_path)
+        for split, offset_s in (("train", 1), ("test", 2)):
+            changes[f"data.{split}"] = str(tmp_path / f"{split}.csv")
+            (tmp_path / f"{split}.csv").write_text(
+                f"path,text,offset,duration\ntrain/000.wav,{split},{offset_s},1\ntrain/000.wav,more,{offset_s + 4},1\n"
+            )
+        assert not [text for _, text in said(check_leakage, Subject(config(changes))) if "recordings are in" in text]
+        (tmp_path / "test.csv").write_text("path,text,offset,duration\ntrain/000.wav,x,0.5,1\n")
+        text = the_one(check_leakage, Subject(config(changes)), "error")
+        assert text.startswith("1 recordings are in both data.train and data.test")
 
     def test_without_the_training_split_nothing_is_claimed(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, {"data.train": "/nowhere.csv"}, elsewhere=True)

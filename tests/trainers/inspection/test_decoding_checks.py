@@ -7,10 +7,9 @@ import pytest
 
 from tests.trainers.inspection.checking import levels, said, subject_of, the_one
 from tests.trainers.models.decoding.ngrams import HAS_WHEELS, Ngrams
-from trainers.inspection.decoding_checks import check_decoding
-from trainers.inspection.model_checks import check_model
+from trainers.config import optional_packages
+from trainers.inspection.model_checks import check_decoding, check_model
 from trainers.inspection.subject import Subject
-from trainers.models.ctc.decoding import decode_files
 
 MODEL: dict[str, Any] = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
 
@@ -70,11 +69,12 @@ def test_what_is_no_language_model_is_a_problem_wherever_the_job_runs(tmp_path: 
     assert "its first line is 'one two'" in the_one(check_decoding, subject, "error")
 
 
-def test_a_library_that_is_not_installed_is_named_with_its_extra(
+def test_a_library_that_is_not_installed_is_named_with_the_fix_for_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode_files, "find_spec", lambda name: None)
-    assert "pip install 'rayscribe[lm]'" in the_one(check_decoding, searching(tmp_path), "error")
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
+    text = the_one(check_decoding, searching(tmp_path), "error")
+    assert "pip install flashlight-text (on a cluster: job.runtime_env.pip)" in text
 
 
 def test_a_search_of_another_family_s_model_is_a_problem(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import importlib.util
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -6,11 +5,13 @@ import pytest
 import torch
 
 from tests.trainers.inspection.checking import said, subject_of, the_one
+from trainers.config import optional_packages
 from trainers.inspection.hardware_checks import (
     Build,
     build_here,
     check_strategy,
     check_torch_build,
+    check_trackers,
     devices_here,
     judge,
 )
@@ -34,7 +35,13 @@ GAUDI = {"HPU": "8 × Gaudi"}
         (CPU_BUILD, NVIDIA, True, "error", "a build for CPU: install the build for CUDA"),
         (CUDA_BUILD, AMD, True, "error", "a build for CUDA: install the build for ROCm"),
         (BLIND_BUILD, NVIDIA, True, "error", "sees none of them: update the driver"),
-        (CUDA_BUILD, {}, True, "error", "scaling.use_gpu is true; use a machine with GPUs, or set it to false"),
+        (
+            CUDA_BUILD,
+            {},
+            True,
+            "error",
+            "scaling.use_gpu is true; use a machine with GPUs, or set scaling.use_gpu: false and",
+        ),
         (CPU_BUILD, GAUDI, True, "error", "HPU (8 × Gaudi)"),
         (CUDA_BUILD, NVIDIA, False, "warning", "they stay idle; set scaling.use_gpu: true"),
         (CPU_BUILD, GAUDI, False, "ok", "HPU (8 × Gaudi)"),
@@ -112,7 +119,7 @@ class TestStrategy:
     def test_deepspeed_is_named_where_it_is_not_installed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
         assert "pip install deepspeed" in the_one(check_strategy, subject_of(tmp_path, self.ZERO), "error")
         skipped = the_one(check_strategy, subject_of(tmp_path, self.ZERO, elsewhere=True), "skipped")
         assert "the nodes may reach it" in skipped
@@ -129,3 +136,13 @@ class TestStrategy:
         for tool in ("g++", "ninja"):
             (tmp_path / tool).touch(mode=0o755)
         assert "deepspeed with ZeRO-3" in the_one(check_strategy, subject, "ok")
+
+
+def test_trackers_are_looked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"training.report_to": ["tensorboard", "wandb"]}
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: name == "tensorboard" or None)
+    text = the_one(check_trackers, subject_of(tmp_path, wanted), "error")
+    assert "training.report_to wandb needs the package wandb" in text
+    assert "the nodes may reach it" in the_one(check_trackers, subject_of(tmp_path, wanted, elsewhere=True), "skipped")
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: name)
+    assert said(check_trackers, subject_of(tmp_path, wanted)) == [("ok", "training.report_to: tensorboard, wandb")]

@@ -9,21 +9,30 @@ import pytest
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
 from tests.trainers.inspection.checking import levels, said, sound_corpus, subject_of, the_one
-from tests.trainers.synthetic import config, write_rows
-from trainers.config.parts.model_part import ModelPart
+from tests.trainers.synthetic import add_languages, config, write_rows
+from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
+from trainers.findings import Finding
 from trainers.inspection import opened_model
-from trainers.inspection.findings import Finding
-from trainers.inspection.model_checks import CHECKS, check_adaptation, check_arguments, check_labels, check_model
+from trainers.inspection.model_checks import (
+    CHECKS,
+    check_adaptation,
+    check_arguments,
+    check_labels,
+    check_languages,
+    check_model,
+)
 from trainers.inspection.opened_model import open_model
 from trainers.inspection.subject import Subject
-from trainers.inspection.whisper_checks import check_generation, check_start_token, check_tokens
 from trainers.models.family import Family
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 
 CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
+check_tokens, check_start_token, check_generation = (
+    next(check.run for check in CHECKS if check.name == name) for name in ("tokens", "start_token", "generation")
+)
 Tampered = Callable[..., Subject]
 
 
@@ -31,9 +40,8 @@ Tampered = Callable[..., Subject]
 def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny multilingual Whisper, as `save_pretrained` leaves it."""
     folder = tmp_path_factory.mktemp("whisper")
-    WhisperFamily().write_description(
-        folder, ["one two three", "four five"], config({"model.max_context_s": None}).model
-    )
+    model: Any = config({"model.max_context_s": None}).model
+    WhisperFamily().write_description(folder, ["one two three", "four five"], model)
     network = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(folder))
     network.generation_config = GenerationConfig.from_pretrained(folder)
     network.save_pretrained(folder)
@@ -133,10 +141,10 @@ class TestModel:
     def test_a_hub_model_that_cannot_be_read_here_may_be_there_but_one_that_does_not_fit_is_wrong_everywhere(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception | None, level: str
     ) -> None:
-        def family_of(model: ModelPart) -> Family:
+        def resolve_model(config: TrainConfig) -> tuple[TrainConfig, Family[Any]]:
             raise ConfigError("this model") from cause
 
-        monkeypatch.setattr(opened_model, "family_of", family_of)
+        monkeypatch.setattr(opened_model, "resolve_model", resolve_model)
         changes = {"model.init": "pretrained", "model.name_or_path": "hub/model"}
         assert "this model" in the_one(check_model, subject_of(tmp_path, changes, elsewhere=True), level)
 
@@ -154,6 +162,18 @@ class TestModel:
         assert "no token for 'Klingon'" in the_one(check_model, tampered(**{"model.language": "Klingon"}), "error")
         scratch = Subject(config({**sound_corpus(tmp_path), "model.language": "Klingon"}))
         assert "no token for 'Klingon'" in the_one(check_model, scratch, "error")
+
+    def test_languages_of_clips(self, tampered: Tampered) -> None:
+        subject = tampered()
+        add_languages(Path(str(subject.config.data.train)), ["sr", "Klingon", "", "sr"])
+        text = the_one(check_languages, subject, "error")
+        assert text.startswith("train: column language: 1 clips have the language 'Klingon'")
+        without = subject.config.data.model_copy(update={"use_language_column": False})
+        assert levels(check_languages, Subject(subject.config.model_copy(update={"data": without}))) == {"ok"}
+        add_languages(Path(str(subject.config.data.test)), ["sr", "th-TH"])
+        assert ("ok", "test: the model knows the languages of all clips") in said(
+            check_languages, Subject(subject.config)
+        )
 
     def test_a_multilingual_model_without_a_language(self, tampered: Tampered) -> None:
         silent = tampered({"generation_config.json": {"language": None}}, **{"model.language": None})
@@ -312,6 +332,21 @@ class TestArguments:
     )
     def test_what_the_trainer_would_refuse(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
         assert words in the_one(check_arguments, subject_of(tmp_path, changes), "error")
+
+    @pytest.mark.parametrize(
+        ("changes", "level"),
+        [
+            ({"training.max_steps": 20, "training.warmup_steps": 20}, "warning"),
+            ({"training.max_steps": 20, "training.warmup_steps": 19}, "ok"),
+            ({"training.max_steps": None, "training.num_train_epochs": 1, "training.warmup_steps": 20}, "ok"),
+        ],
+    )
+    def test_a_learning_rate_that_never_comes_to_its_peak(
+        self, tmp_path: Path, changes: dict[str, Any], level: str
+    ) -> None:
+        found = list(check_arguments(subject_of(tmp_path, changes)))
+        assert [item.level for item in found] == (["warning", "ok"] if level == "warning" else ["ok"])
+        assert ("training.warmup_steps 20 is not below the run's 20 steps" in found[0].text) == (level == "warning")
 
     def test_a_recipe_for_gpus_is_taken_on_a_machine_without(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, {"training.fp16": True, "scaling.use_gpu": True})

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -7,12 +8,13 @@ from tests.trainers.inspection.checking import subject_of
 from trainers.config.secrets import REFERENCES
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ResourceError
+from trainers.findings import Finding, ok, problem, skipped
 from trainers.inspection import node_checks
-from trainers.inspection.findings import Finding, ok, problem, skipped
 from trainers.inspection.node_checks import (
     ProbeTask,
     Report,
     compare_versions,
+    judge_code,
     locations_of,
     merged,
     reports_of,
@@ -36,7 +38,8 @@ def only(notes: list[Finding]) -> tuple[str, str]:
 
 
 class TestOnANode:
-    def test_all_is_well(self, tmp_path: Path) -> None:
+    def test_all_is_well(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
         recording = tmp_path / "a.wav"
         recording.write_bytes(b"RIFF")
         report = run_probe(task(tmp_path, locations=(str(recording),)), "10.0.0.2")
@@ -61,6 +64,27 @@ class TestOnANode:
         level, text = only(run_probe(task(tmp_path, locations=gone), "10.0.0.2").findings["node_data"])
         assert level == "error"
         assert f"2 of 2 files cannot be read ({gone[0]}: no such file, " in text
+
+    @pytest.mark.parametrize(
+        ("modes", "level"),
+        [
+            ((0o755, 0o777, 0o755), "warning"),
+            ((0o755, 0o755, 0o777), "warning"),
+            ((0o700, 0o777, 0o777), "ok"),
+            ((0o1777, 0o755, 0o755), "ok"),
+        ],
+    )
+    def test_code_that_another_user_could_replace(self, modes: tuple[int, int, int], level: str) -> None:
+        # As Ray leaves it: its folder, that of all packages, that of one. Pytest's own folder is closed to others.
+        with TemporaryDirectory(dir="/tmp") as name:
+            folders = [Path(name) / "ray", Path(name) / "ray/files", Path(name) / "ray/files/package"]
+            Path(name).chmod(0o755)
+            for folder, mode in zip(folders, modes, strict=True):
+                folder.mkdir()
+                folder.chmod(mode)
+            finding = judge_code(folders[-1])
+        assert finding.level.value == level
+        assert level == "ok" or str(folders[modes.index(0o777)]) in finding.text
 
     def test_gpus_that_it_does_not_have(self, tmp_path: Path) -> None:
         note = run_probe(task(tmp_path, use_gpu=True), "10.0.0.2").findings["node_torch_build"]

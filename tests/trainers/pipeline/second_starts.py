@@ -42,6 +42,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "data.do_normalize_eval": (Outcome.REFUSED, (False,)),
     "data.normalizer": (Outcome.REFUSED, ("none", "whisper_basic", "whisper_english")),
     "data.fingerprint": (Outcome.REFUSED, ("content", "metadata", "manifest")),
+    "data.use_language_column": (Outcome.REFUSED, (False,)),
     "data.min_duration_s": (Outcome.REFUSED, (0.2,)),
     "data.max_duration_s": (Outcome.REFUSED, (2.5,)),
     "model.name_or_path": (Outcome.REFUSED, ("/data/weights",)),
@@ -125,6 +126,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "scaling.placement_strategy": (Outcome.EXACT, ("SPREAD",)),
     "scaling.backend": (Outcome.ROUNDED, ("gloo",)),
     "strategy.name": (Outcome.REFUSED, ("deepspeed",)),
+    "scoring.metrics": (Outcome.EXACT, ({"deletions": "trainers.scoring.metrics:ErrorRates"},)),
     "checkpoint.num_to_keep": (Outcome.EXACT, (1, None)),
     "checkpoint.checkpoint_score_attribute": (Outcome.REFUSED, ("eval_cer", "eval_ser")),
 }
@@ -135,6 +137,7 @@ ALONE: Mapping[str, str] = {
     "run.storage_path": "the run's address",
     "data.demo": "instead of data.train and data.validation",
     "data.dataset": "instead of data.train and data.validation",
+    "data.source": "instead of data.train and data.validation",
     "model.init": "with model.name_or_path",
     "augment.noise_snr_db": "with augment.noise_manifest",
     "augment.noise_probability": "with augment.noise_manifest",
@@ -151,7 +154,7 @@ ALONE: Mapping[str, str] = {
     "training.full_context_matching": "with model.name_or_path",
     "training.full_context_matching_fraction": "with training.full_context_matching",
     "training.num_train_epochs": "instead of training.max_steps",
-    "checkpoint.checkpoint_score_order": "has one value",
+    "checkpoint.checkpoint_score_order": "with scoring.metrics",
 }
 FIRST = {
     "data.test": "/data/test.csv",
@@ -161,6 +164,11 @@ FIRST = {
     "training.max_steps": 8,
     "training.save_steps": 4,
     "training.eval_steps": 2,
+}
+# The fields of a family are tried in a run of it.
+FIRST_CTC: Mapping[str, Any] = {
+    **FIRST,
+    "model": {"init": "scratch", "family": "ctc", "architecture": "wav2vec2", "language": "English"},
 }
 
 

@@ -1,16 +1,26 @@
-"""What stops an attempt before anything is prepared."""
+"""What stops an attempt before anything is prepared, and an attempt whose journal moves before it is committed."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.trainers.run_folder.writers import begin as other_driver
+from tests.trainers.run_folder.writers import first_group, staged
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
-from trainers.errors import LostNodeError, ResourceError
-from trainers.pipeline.attempt import AttemptRequest, begin
+from trainers.distributed.session import LocalSession
+from trainers.errors import LostNodeError, ResourceError, StorageError
+from trainers.pipeline import attempt
+from trainers.pipeline.attempt_plan import AttemptPlan, AttemptRequest
+from trainers.pipeline.continuation import Continuation
 from trainers.pipeline.engine import LocalEngine
 from trainers.run_folder.attempt_status import StatusWriter
+from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
+from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.staging import Staging
 
 
 class TooSmall(LocalEngine):
@@ -31,5 +41,90 @@ def test_a_cluster_that_is_too_small_has_lost_a_node_where_a_queue_found_it_larg
     wanted = config({"run.name": "mine", "run.storage_path": str(tmp_path)})
     folder = RunFolder.of(wanted)
     with pytest.raises(error, match="4 CPU, but the cluster has 3") as caught:
-        begin(AttemptRequest(wanted, TooSmall(), folder, [], number), StatusWriter(folder, None))
+        attempt.begin(AttemptRequest(wanted, TooSmall(), folder, [], number), StatusWriter(folder, None))
     assert type(caught.value) is error
+
+
+class Reached(Exception):
+    """The attempt was not refused before the cluster was looked at."""
+
+
+class Stops(LocalEngine):
+    """Stops there."""
+
+    def check(self, config: TrainConfig, *, trains: bool) -> None:
+        """Refuses."""
+        raise Reached
+
+
+def begin_mine(storage_path: Path, number: int | None, expected: str | None = None) -> None:
+    """Begins an attempt of the run `mine`."""
+    wanted = config({"run.name": "mine", "run.storage_path": str(storage_path)})
+    folder = RunFolder.of(wanted)
+    attempt.begin(AttemptRequest(wanted, Stops(), folder, [], number, expected), StatusWriter(folder, None))
+
+
+def test_a_retry_that_finds_nothing_of_its_run_says_what_was_there_and_trains_nothing(tmp_path: Path) -> None:
+    message = r"mine: this run has checkpoint-8, but no checkpoint was found there from .*: mount .*run\.name"
+    with pytest.raises(StorageError, match=message):
+        begin_mine(tmp_path, 2, "checkpoint-8")
+    group = first_group(RunFolder.of(config({"run.name": "mine", "run.storage_path": str(tmp_path)})))
+    with pytest.raises(StorageError, match="checkpoint-8"):
+        begin_mine(tmp_path, 2, "checkpoint-8")
+    upload_staged(staged(tmp_path / "staged", 20), group, RetentionPolicy(None, "eval_wer"))
+    with pytest.raises(Reached):
+        begin_mine(tmp_path, 2, "checkpoint-8")
+
+
+def test_a_start_by_hand_that_finds_nothing_of_a_run_with_a_staged_checkpoint_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
+    group = Staging.open("run", LocalSession(0, 1, 0))
+    group.name_run(f"{tmp_path}/runs/mine")
+    left = staged(group.folder, 20)
+    with pytest.raises(StorageError, match=f"this run has {left.name}, .*delete {left}"):
+        begin_mine(tmp_path / "runs", None)
+    with pytest.raises(Reached):
+        begin_mine(tmp_path / "others", None)
+    group.remove()
+    with pytest.raises(Reached):
+        begin_mine(tmp_path / "runs", None)
+
+
+class Data:
+    """Opened data; while it is prepared, something happens."""
+
+    def __init__(self, happens: Callable[[], object]):
+        self._happens = happens
+
+    def prepare(self, *_: Any) -> dict[str, Any]:
+        """Prepares nothing."""
+        self._happens()
+        return {}
+
+
+def test_where_the_journal_moves_while_data_is_prepared_the_plan_is_resolved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = config({"run.name": "mine", "run.storage_path": str(tmp_path)})
+    folder = RunFolder.of(wanted)
+    request = AttemptRequest(wanted, LocalEngine(), folder, [], None)
+    waiting: list[Callable[[], object]] = [lambda: other_driver(folder), lambda: None]
+    plans: list[AttemptPlan] = []
+
+    def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> AttemptPlan:
+        continuation = Continuation(wanted, {"id": f"plan {len(plans) + 1}", "experiment": {}})
+        data: Any = Data(waiting.pop(0))
+        plans.append(AttemptPlan(request, journal.read(), continuation, data, None, has_finished=False))
+        return plans[-1]
+
+    monkeypatch.setattr(attempt, "resolve", resolve)
+    monkeypatch.setattr(attempt, "_write_attempt", lambda plan, driver, sets: (plan, driver))
+    begun: Any = attempt.begin(request, StatusWriter(folder, None))
+    plan, driver = begun
+    assert plans == [plans[0], plan]
+    state = Journal(folder).read()
+    assert (state.number, state.attempt, state.driver) == (2, 2, driver.id), "the first plan has entered nothing"
+    assert state.experiment is not None
+    assert state.experiment["id"] == "plan 2"

@@ -8,33 +8,34 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.trainers.pipeline.decisions_of_starts import URL, again, keys, started
-from tests.trainers.pipeline.second_starts import ALONE, FIELDS, FIRST, Outcome, SecondStart, second_start
+from tests.trainers.pipeline.second_starts import ALONE, FIELDS, FIRST, FIRST_CTC, Outcome, SecondStart, second_start
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, ResumeError
-from trainers.pipeline.attempt import AttemptRequest
-from trainers.pipeline.continuation import decide
-from trainers.pipeline.engine import LocalEngine
-from trainers.pipeline.experiment import FILES
+from trainers.models.ctc.ctc_part import CtcPart
+from trainers.models.whisper.whisper_part import WhisperPart
+from trainers.pipeline.continuation import decide, previous_config
 from trainers.run_folder.journal import State
 from trainers.run_folder.layout import RunFolder
+from trainers.storage import open_storage
 
 
 class TestAnyChange:
     def test_the_table_knows_every_field(self) -> None:
-        parts = config().model_dump(exclude={"job"})
-        fields = {f"{part}.{name}" for part, values in parts.items() for name in values}
+        parts = [item for first in (FIRST, FIRST_CTC) for item in config(first).model_dump(exclude={"job"}).items()]
+        fields = {f"{part}.{name}" for part, values in parts for name in values}
         known = {*ALONE, *FIELDS} - {"training.training_args.adam_beta2"}
         assert known == fields, "a field is new or gone: decide what a change of it means for a run that has begun"
 
     @pytest.mark.parametrize("name", FIELDS)
     def test_of_one_field(self, name: str) -> None:
-        first = config(FIRST)
+        of_ctc = name.removeprefix("model.") in CtcPart.model_fields.keys() - WhisperPart.model_fields.keys()
+        first = FIRST_CTC if of_ctc else FIRST
         outcome, values = FIELDS[name]
         tried = 0
         for value in values:
-            if (other := _valid({**FIRST, name: value})) is not None:
-                _check(first, SecondStart({name: value}, other))
+            if (other := _valid({**first, name: value})) is not None:
+                _check(config(first), SecondStart({name: value}, other))
                 tried += 1
         with_others = {"model.name_or_path", "training.max_batch_duration_s", "training.fp16", "data.do_normalize_eval"}
         assert tried or name in with_others, f"no value of {name} is valid by itself: {outcome}"
@@ -49,6 +50,7 @@ LAST = {"adapt.method": "last_n_layers", "adapt.n": 1}
 NOISE = {"augment.noise_manifest": "/data/noise.csv"}
 ROOMS = {"augment.rir_manifest": "/data/rirs.csv"}
 MASKS = {"augment.time_masks": 2, "augment.frequency_masks": 2}
+RANKED = {"scoring.metrics": {"own": "own:Metric"}, "checkpoint.checkpoint_score_attribute": "eval_own"}
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,8 @@ MASKS = {"augment.time_masks": 2, "augment.frequency_masks": 2}
         (MASKS, {**MASKS, "augment.time_mask_s": 0.2}),
         (MASKS, {**MASKS, "augment.time_mask_fraction": 0.1}),
         (MASKS, {**MASKS, "augment.frequency_mask_fraction": 0.1}),
+        (RANKED, {**RANKED, "checkpoint.checkpoint_score_order": "max"}),
+        (RANKED, {**RANKED, "scoring.metrics": {"own": "other:Metric"}}),
     ],
 )
 def test_what_is_trained_and_on_what_is_part_of_the_experiment(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -106,12 +110,12 @@ def test_another_value_of_a_field_that_nothing_reads_is_not_taken_for_one() -> N
         again(started(first), first, config({**FIRST, **UNREAD, "training.warmup_steps": 5}))
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ["augment.noise_manifest", "augment.rir_manifest", "model.vocabulary_file"])
 class TestContentOfAFile:
     FIELDS: ClassVar = {
         "augment.noise_manifest": NOISE,
         "augment.rir_manifest": ROOMS,
-        "model.vocabulary_file": {"model.vocabulary_file": "/data/vocab.json"},
+        "model.vocabulary_file": {**FIRST_CTC, "model.vocabulary_file": "/data/vocab.json"},
     }
 
     def test_is_part_of_the_experiment(self, name: str) -> None:
@@ -154,26 +158,6 @@ def test_a_field_that_nothing_reads_may_be_taken_out_of_a_run_that_began_with_it
     other = config({**first.model_dump(exclude={"job"}), "model": {**weights, "d_model": 64}})
     with pytest.raises(ResumeError, match=r"model\.d_model: 256 → 64"):
         again(state, first, other)
-
-
-def test_the_config_of_the_attempt_before_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = config({**FIRST, "run.storage_path": str(tmp_path)})
-    folder, state = RunFolder.of(wanted), started(wanted)
-    folder.sub("attempts/1").write_request(wanted, [])
-    request, read = AttemptRequest(wanted, LocalEngine(), folder, [], None), []
-    plain = type(folder.storage).read_bytes
-
-    def counted(storage: Any, key: str) -> bytes:
-        read.append(key)
-        return plain(storage, key)
-
-    monkeypatch.setattr(type(folder.storage), "read_bytes", counted)
-    for _ in range(3):
-        assert request.decide(state, keys(wanted)).changes == ()
-    assert len(read) == 1
-    folder.sub("attempts/2").write_request(wanted, [])
-    request.decide(replace(state, prepared=2), keys(wanted))
-    assert len(read) == 2, "a newer attempt came so far in the meantime"
 
 
 def _valid(changes: dict[str, Any]) -> TrainConfig | None:
@@ -281,3 +265,15 @@ class TestShards:
         other = config({**self.ZERO, "strategy.name": "ddp"})
         second = decide(URL, state, config(self.ZERO).model_dump(mode="json"), other, keys(other))
         assert second.experiment["id"] != first.experiment["id"]
+
+
+def test_a_damaged_copy_of_the_config_before_is_not_read(tmp_path: Path) -> None:
+    folder, state = RunFolder(open_storage(str(tmp_path))), State(prepared=1)
+    assert previous_config(folder, state) is None
+    folder.storage.write_bytes("config.yaml", b"run: {name: x}")
+    for damaged in (b"", b"run: {na\xe1me", b"run: [", bytes(9)):
+        folder.storage.write_bytes("attempts/1/config.yaml", damaged)
+        assert previous_config(folder, state) == {"run": {"name": "x"}}
+    folder.storage.write_bytes("config.yaml", b"")
+    with pytest.raises(ResumeError, match=r"attempts/1/config.yaml and .*/config.yaml: damaged"):
+        previous_config(folder, state)

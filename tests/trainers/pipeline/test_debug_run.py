@@ -2,11 +2,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainers.synthetic import config, write_corpus
 from trainers.data.sources import fingerprint
-from trainers.data.sources.opening import open_sources
-from trainers.errors import ConfigError
+from trainers.data.sources.known_sources import open_sources
+from trainers.errors import ConfigError, Interruption, StoppedError
+from trainers.pipeline import debug_run
 from trainers.pipeline.debug_run import debug, left_out, small_config
 from trainers.pipeline.splits import open_config_mixed
 
@@ -56,6 +58,31 @@ def test_what_nothing_reads_in_the_recipe_itself_is_refused(capfd: pytest.Captur
     assert "training.warmup_steps is 5" in said
 
 
+@pytest.mark.parametrize("stopped", [StoppedError("checkpoint-1 is in /tmp/rayscribe-debug-x"), Interruption()])
+def test_one_that_is_stopped_names_nothing_that_is_deleted_with_it(
+    stopped: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise stopped
+
+    monkeypatch.setattr(debug_run, "_run", stop)
+    with pytest.raises(Interruption) as ended:
+        debug(config({"data": {"demo": {}}}))
+    assert ended.value.left == "nothing of a debug run is kept"
+
+
+def test_it_computes_in_one_thread_and_gives_the_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(debug_run, "_run", lambda *_: counts.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert debug(config({"data": {"demo": {}}})) == 0
+        assert (counts, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(
     ("strategy", "name"),
     [
@@ -72,6 +99,8 @@ def test_a_strategy_is_tried_where_a_cpu_has_what_it_needs(strategy: dict[str, A
 def test_manifests_are_cut_with_what_they_say_of_each_clip(tmp_path: Path) -> None:
     for name, count in (("train", 20), ("validation", 3)):
         write_corpus(tmp_path, ["čaj, da"] * count, durations_s=[0.2] * count, name=name)
+    segments = [f"validation/000.wav,x,{row / 20},0.05" for row in range(3)]
+    (tmp_path / "validation.csv").write_text("\n".join(["path,text,offset,duration", *segments]))
     data = {split: str(tmp_path / f"{split}.csv") for split in ("train", "validation")}
     whole = config({"data": data})
     (tmp_path / "few").mkdir()

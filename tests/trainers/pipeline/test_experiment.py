@@ -29,12 +29,14 @@ def folder(tmp_path: Path) -> RunFolder:
 def begin(folder: RunFolder, wanted: TrainConfig, data: dict[str, str] = DATA, number: int | None = None) -> Driver:
     """A driver that begins an attempt of this experiment."""
     retried = number is not None and number > 1
-    return Driver.open(
+    driver = Driver.open(
         folder,
         Journal(folder),
         number,
         lambda state: decide(folder.url, state, None, wanted, data, retried=retried).experiment,
     )
+    assert driver is not None
+    return driver
 
 
 def described(wanted: TrainConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tests.trainers.pipeline.second_starts import FIRST
 from tests.trainers.synthetic import config
 from trainers.errors import ResumeError
 from trainers.pipeline.continuation import decide
-from trainers.pipeline.experiment import as_of_now
+from trainers.pipeline.experiment import upgrade
 from trainers.run_folder.journal import State
 from trainers.training.schedule import Length
 
@@ -103,6 +103,7 @@ class TestResolvedFields:
     def test_a_new_run_takes_the_defaults_of_now(self) -> None:
         made = decide(URL, State(), None, config(FIRST), keys(config(FIRST))).config
         assert made.data.normalizer == "basic"
+        assert made.data.use_language_column is True
         assert made.checkpoint.checkpoint_score_attribute == "eval_wer"
         assert made.training.shuffle_window_shards == 0
 
@@ -126,16 +127,17 @@ class TestResolvedFields:
         state = started(first)
         assert state.experiment is not None
         description = dict(state.experiment["experiment"])
-        del description["data.normalizer"], description["run.resume"]
+        del description["data.normalizer"], description["run.resume"], description["data.use_language_column"]
         description |= {"data.do_normalize_eval": True, "training.shuffle_window_shards": None}
         description["training.gradient_checkpointing"] = False
         description["training.training_args.torch_compile"] = True
         earlier = replace(state, experiment={**state.experiment, "experiment": description})
-        assert as_of_now(description)["data.normalizer"] == state.experiment["experiment"]["data.normalizer"]
+        assert upgrade(description, first)["data.normalizer"] == state.experiment["experiment"]["data.normalizer"]
         before = config(thai).model_dump(mode="json")
         second = decide(URL, earlier, before, config(thai), keys(first))
         assert second.changes == ()
         assert second.config.data.normalizer == "whisper_basic"
+        assert second.config.data.use_language_column is False
         assert second.config.checkpoint.checkpoint_score_attribute == "eval_wer"
         assert second.config.training.shuffle_window_shards == 0
 

@@ -18,13 +18,15 @@ from trainers.errors import (
     LostNodeError,
     LostWorkerError,
     MemoryExhaustedError,
+    PackageError,
     ProgramError,
     RayscribeError,
+    ResourceError,
     StorageError,
 )
 from trainers.pipeline.root_cause import (
     TooManyFailuresError,
-    converting_memory_errors,
+    converting_errors,
     is_preemption,
     only_connection_errors,
     root_cause_of,
@@ -97,8 +99,19 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
         (group(CLOSED, ConfigError("training.x is 1")), ConfigError, "training.x is 1"),
         (ControllerError(FencedError("attempt 3 has it")), FencedError, "attempt 3 has it"),
         (RayTaskError("f", "Traceback…", StorageError("no bucket")), StorageError, "no bucket"),
+        (
+            ControllerError(RayTaskError("f", "Traceback…", ResourceError("no GPU")).as_instanceof_cause()),
+            ResourceError,
+            "no GPU",
+        ),
         (ControllerError(OSError(f"{AWAY}: Timeout was reached")), StorageError, "the storage failed: When initiating"),
         (group(ValueError("bad 7"), CLOSED), ProgramError, "training failed: ValueError: bad 7"),
+        (
+            group(ModuleNotFoundError("No module named 'triton'"), CLOSED),
+            PackageError,
+            "No module named 'triton'; install",
+        ),
+        (group(ImportError("cannot import name 'a' from 'b'")), PackageError, "training: ImportError: cannot import"),
         (group(RuntimeError("who knows"), CLOSED), RayscribeError, "training failed: RuntimeError: who knows"),
         (group(UnicodeError("a subclass")), RayscribeError, "training failed: UnicodeError: a subclass"),
     ],
@@ -137,10 +150,12 @@ def test_only_connection_errors_are_worth_waiting_for() -> None:
         assert not only_connection_errors(error)
 
 
-def test_without_ray_only_memory_errors_are_converted() -> None:
-    with pytest.raises(MemoryExhaustedError, match="gradient_checkpointing"), converting_memory_errors():
+def test_without_ray_errors_of_memory_and_imports_are_converted() -> None:
+    with pytest.raises(MemoryExhaustedError, match="gradient_checkpointing"), converting_errors():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-    with pytest.raises(RuntimeError, match="shape"), converting_memory_errors():
+    with pytest.raises(PackageError, match="No module named 'wandb'"), converting_errors():
+        raise ModuleNotFoundError("No module named 'wandb'")
+    with pytest.raises(RuntimeError, match="shape"), converting_errors():
         raise RuntimeError("shape mismatch")
 
 

@@ -12,8 +12,8 @@ from ray.train.v2._internal.execution.controller.state import ReschedulingState,
 
 from trainers.config.schema import TrainConfig
 from trainers.distributed.coordinator import WAITING
-from trainers.distributed.ray_connection import NODE_GOES_TOO_S, lost_nodes, stop_requested
-from trainers.errors import LostNodeError, LostWorkerError, RegroupError, StoppedError
+from trainers.distributed.ray_connection import LOST_NODE_TIMEOUT_S, lost_nodes, stop_requested
+from trainers.errors import LostNodeError, LostWorkerError, ProgramError, RegroupError, StoppedError
 from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, is_wait_for_room, root_cause_of
 
 # Nodes that an elastic run may lose before it comes to another checkpoint.
@@ -65,6 +65,7 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         """Notes that a group is gone, and counts those that did not start; waits for room are not counted.
 
         Raises:
+            RayscribeError: a group did not start for a reason that would recur.
             ControllerError: an elastic group failed to start more often than may be. Ray counts for a fixed one.
         """
         if not isinstance(current_state, RestartingState | ReschedulingState) or current_state is previous_state:
@@ -73,6 +74,10 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._coordinator.set_controller.remote(self._controller)
         self._coordinator.set_phase.remote(WAITING)
         error = current_state.training_failed_error
+        cause = root_cause_of(error)
+        # An error of Python's own may be one of Ray's start, which passes.
+        if isinstance(current_state, ReschedulingState) and cause.final and type(cause) is not ProgramError:
+            raise cause
         if isinstance(current_state, ReschedulingState) and self._is_elastic and not is_wait_for_room(error):
             self._failed_starts += 1
             if 0 <= self._max_failures < self._failed_starts:
@@ -82,7 +87,7 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         combined = WorkerGroupError("", worker_exceptions)
         error = root_cause_of(combined)
         if self._is_elastic and isinstance(error, LostWorkerError):
-            error = root_cause_of(combined, lost_nodes=lost_nodes(self._nodes, wait_s=NODE_GOES_TOO_S))
+            error = root_cause_of(combined, lost_nodes=lost_nodes(self._nodes, wait_s=LOST_NODE_TIMEOUT_S))
         if error.final:
             raise error
         if stop_requested(self._coordinator):

@@ -6,7 +6,8 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig
 
 from trainers.config.schema import TrainConfig
-from trainers.distributed.meeting import COLLECTIVE_TIMEOUT
+from trainers.distributed.logged_barrier import COLLECTIVE_TIMEOUT
+from trainers.pipeline.on_ray.worker_checks import WorkerCheck
 from trainers.training.on_ray.process_group import NodeAddressTorchConfig
 
 NEVER_S = 1e9
@@ -20,7 +21,7 @@ def scaling_config(config: TrainConfig) -> ScalingConfig:
     elastic: dict[str, Any] = {}
     if part.is_elastic:
         count = (part.min_workers, part.max_workers)
-        # Ray would end the workers for a new size without a checkpoint; see `regrouping` instead.
+        # Ray would end the workers for a new size without a checkpoint; see `resize_policy` instead.
         elastic = {"elastic_resize_monitor_interval_s": NEVER_S}
     return ScalingConfig(
         num_workers=count,
@@ -31,11 +32,13 @@ def scaling_config(config: TrainConfig) -> ScalingConfig:
     )
 
 
-def torch_config(config: TrainConfig) -> TorchConfig:
-    """The process group of the workers; without a backend, Ray takes nccl on GPUs, else gloo."""
+def torch_config(config: TrainConfig, check: WorkerCheck | None = None) -> TorchConfig:
+    """The process group of the workers, and what each checks before; without a backend, Ray takes nccl on GPUs."""
     backend = config.scaling.backend
     return NodeAddressTorchConfig(
-        backend=None if backend == "auto" else backend, timeout_s=int(COLLECTIVE_TIMEOUT.total_seconds())
+        backend=None if backend == "auto" else backend,
+        timeout_s=int(COLLECTIVE_TIMEOUT.total_seconds()),
+        check=check,
     )
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -13,12 +13,13 @@ from ray.train.torch import TorchTrainer
 
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
+from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.console import print_line
 from trainers.distributed.coordinator import STOPPABLE, WAITING, EndRequest
 from trainers.distributed.ray_connection import (
-    NODE_FALLS_SILENT_S,
-    NODE_GOES_TOO_S,
+    LOST_NODE_TIMEOUT_S,
     POLL_S,
+    SILENT_NODE_TIMEOUT_S,
     check_capacity,
     draining_nodes,
     driver_node_id,
@@ -36,15 +37,16 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import LostNodeError, StoppedError
 from trainers.pipeline.on_ray.failure_watch import FailureWatch
 from trainers.pipeline.on_ray.ray_configs import run_config, scaling_config, torch_config
-from trainers.pipeline.on_ray.regrouping import DoubtfulNodes, LostRoom, Regrouping
+from trainers.pipeline.on_ray.resize_policy import DoubtfulNodes, LostCapacity, ResizePolicy
 from trainers.pipeline.on_ray.shared_storage import refuse_unshared_folders
+from trainers.pipeline.on_ray.worker_checks import WorkerCheck
 from trainers.pipeline.root_cause import only_connection_errors, root_cause_of
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs
 from trainers.training.on_ray.ray_workers import evaluate_per_worker, train_loop_per_worker
-from trainers.training.rank import WorkOrder
-from trainers.training.scoring_worker import EvaluateOrder
+from trainers.training.scoring_worker import ScoreTask
+from trainers.training.worker_context import TrainTask
 
 Made = TypeVar("Made")
 # Seconds between two looks at the cluster's nodes.
@@ -62,7 +64,7 @@ class RayEngine:
         """Joins nothing.
 
         Args:
-            task_resources: What each preparing task reserves beside its CPU, e.g. a part of `node:<address>`, which
+            task_resources: What each preparing task reserves next to its CPU, e.g. a part of `node:<address>`, which
                 places it there.
             train_loop: What every training worker runs.
         """
@@ -89,40 +91,46 @@ class RayEngine:
         check_capacity(config)
         refuse_unshared_folders(config, self._task_resources)
 
-    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+    def train(self, task: TrainTask, folder: RunFolder) -> None:
         """Runs a TorchTrainer to its end.
 
         Raises:
             RayscribeError: what stopped the workers.
             Interruption: a stop was requested while there was nothing to wait for.
         """
-        self._run(self._train_loop, order, folder, order.attempt, requeued=order.numbered)
+        self._run(self._train_loop, task, folder, task.sets.values(), task.attempt)
 
-    def evaluate(self, order: EvaluateOrder, folder: RunFolder) -> None:
+    def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
         """Runs scoring workers to their end.
 
         Raises:
             RayscribeError: what stopped the workers.
             Interruption: a stop was requested.
         """
-        self._run(evaluate_per_worker, order, folder, None)
+        sets = [each for each in (task.prepared, task.validation) if each is not None]
+        self._run(evaluate_per_worker, task, folder, sets)
 
-    def _run(self, loop: Loop, order: Any, folder: RunFolder, attempt: int | None, *, requeued: bool = False) -> None:
+    def _run(
+        self, loop: Loop, task: Any, folder: RunFolder, sets: Iterable[PreparedSet], attempt: int | None = None
+    ) -> None:
         number = attempt or 1
         path, filesystem = folder.storage.sub(f"{ATTEMPTS}/{number}/{RAY}").for_pyarrow()
         name = folder.ray_run_name(number)
-        ray_run: RunConfig = run_config(order.config, name=name, storage_path=path, filesystem=filesystem)
+        ray_run: RunConfig = run_config(task.config, name=name, storage_path=path, filesystem=filesystem)
         with open_coordinator() as coordinator, StatusWriter(folder, attempt) as status, STOP_SIGNAL.deferred():
-            watch: Any = FailureWatch(coordinator, order.config)
+            watch: Any = FailureWatch(coordinator, task.config)
             ray_run.callbacks = [watch]
             trainer = TorchTrainer(
                 loop,
-                train_loop_config={"order": order, "coordinator": coordinator, "folder": folder, "attempt": number},
-                scaling_config=scaling_config(order.config),
+                train_loop_config={"task": task, "coordinator": coordinator, "folder": folder, "attempt": number},
+                scaling_config=scaling_config(task.config),
                 run_config=ray_run,
-                torch_config=torch_config(order.config),
+                torch_config=torch_config(
+                    task.config, WorkerCheck.of((each.url for each in sets), use_gpu=task.config.scaling.use_gpu)
+                ),
             )
-            fit = _Fit(trainer, coordinator, status, order.config, requeued=requeued)
+            requeued = attempt is not None and task.numbered
+            fit = _Fit(trainer, coordinator, status, task.config, requeued=requeued)
             nodes = living_nodes()
             try:
                 result = fit.wait()
@@ -130,7 +138,7 @@ class RayEngine:
                 finish_logs(folder)
                 raise
             except (TrainingFailedError, RayError) as error:
-                wait_s = NODE_FALLS_SILENT_S if only_connection_errors(error) else NODE_GOES_TOO_S
+                wait_s = SILENT_NODE_TIMEOUT_S if only_connection_errors(error) else LOST_NODE_TIMEOUT_S
                 # The last output of workers of this node that died.
                 finish_logs(folder)
                 raise root_cause_of(error, lost_nodes=lost_nodes(fit.nodes or nodes, wait_s=wait_s)) from error
@@ -169,11 +177,11 @@ class _Fit:
         self._nodes: tuple[str, ...] = ()
         # The group that is to leave, and why.
         self._leaves: tuple[str | None, str] | None = None
-        self._regrouping = Regrouping(config.scaling, driver_node_id())
+        self._resize_policy = ResizePolicy(config.scaling, driver_node_id())
         # An elastic run waits: it may go on with fewer workers than the queue would wait for.
-        self._lost_room = LostRoom(config.scaling) if requeued and not config.scaling.is_elastic else None
+        self._lost_capacity = LostCapacity(config.scaling) if requeued and not config.scaling.is_elastic else None
         self._doubtful = DoubtfulNodes(config.scaling)
-        self._is_room_gone = False
+        self._is_capacity_lost = False
         self._ended = threading.Event()
 
     @property
@@ -216,7 +224,7 @@ class _Fit:
             self._read()
             if STOP_SIGNAL.received and self._phase != STOPPABLE and fit.is_alive():
                 STOP_SIGNAL.end()
-            if self._is_room_gone and self._nodes and self._phase == WAITING and fit.is_alive():
+            if self._is_capacity_lost and self._nodes and self._phase == WAITING and fit.is_alive():
                 raise LostNodeError(f"training: a node was lost, and with it the room for {self._need}")
 
     def _fit(self) -> None:
@@ -230,14 +238,14 @@ class _Fit:
         while not self._ended.wait(LOOK_S):
             # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
             group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
-            reason, is_room_gone = None, False
+            reason, is_capacity_lost = None, False
             with contextlib.suppress(RayError, RuntimeError, OSError):
                 draining, every, free, now_s = draining_nodes(), node_resources(), free_resources(), time.monotonic()
                 have_reported(self._doubtful.at(now_s, every, free, waits=self._phase == WAITING))
-                reason = self._regrouping.reason(nodes, free, draining, now_s)
-                if self._lost_room is not None:
-                    is_room_gone = self._lost_room.is_gone(lasting_resources(every, draining), now_s)
-            self._is_room_gone = is_room_gone
+                reason = self._resize_policy.reason(nodes, free, draining, now_s)
+                if self._lost_capacity is not None:
+                    is_capacity_lost = self._lost_capacity.is_gone(lasting_resources(every, draining), now_s)
+            self._is_capacity_lost = is_capacity_lost
             if reason is not None:
                 print_line(f"{reason}: the workers store a checkpoint and start anew")
                 self._leaves = (group, reason)

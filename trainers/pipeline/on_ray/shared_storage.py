@@ -28,7 +28,7 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
 
     Args:
         config: The config.
-        task_resources: What each preparing task reserves beside a CPU, which may pin it to a node.
+        task_resources: What each preparing task reserves next to a CPU, which may pin it to a node.
 
     Raises:
         ConfigError: names the folder and the nodes.

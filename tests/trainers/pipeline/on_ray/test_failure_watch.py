@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RayTaskError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.controller.state import (
@@ -15,7 +16,15 @@ from ray.train.v2._internal.execution.controller.state import (
 
 from tests.trainers.pipeline.on_ray.fake_coordinator import FakeCoordinator
 from tests.trainers.synthetic import config
-from trainers.errors import ConfigError, LostNodeError, LostWorkerError, RegroupError, StoppedError
+from trainers.errors import (
+    ConfigError,
+    LostNodeError,
+    LostWorkerError,
+    RayscribeError,
+    RegroupError,
+    ResourceError,
+    StoppedError,
+)
 from trainers.pipeline.on_ray import failure_watch
 from trainers.pipeline.on_ray.failure_watch import MAX_LOSSES, FailureWatch
 from trainers.pipeline.root_cause import TooManyFailuresError
@@ -125,6 +134,16 @@ def test_a_coordinator_that_has_started_anew_learns_the_controller_again(monkeyp
     failures.after_controller_start(None)
     failures.after_controller_state_update(RunningState(), RestartingState(WorkerGroupError("", {1: DIED})))
     assert coordinator.controllers == ["the controller"] * 2
+
+
+@pytest.mark.parametrize("workers", [2, {"min": 1, "max": 4}])
+@pytest.mark.parametrize("error", [ResourceError("a build for CPU"), ModuleNotFoundError("No module named 'trainers'")])
+def test_a_group_that_would_not_start_the_next_time_either_is_not_started_again(workers: Any, error: Exception) -> None:
+    failures, _ = watch(9, workers)
+    raised = RayTaskError("check", "Traceback…", error).as_instanceof_cause()
+    with pytest.raises(RayscribeError, match=str(error)) as ended:
+        failures.after_controller_state_update(InitializingState(), ReschedulingState(ControllerError(raised)))
+    assert ended.value.final
 
 
 @pytest.mark.parametrize(("workers", "starts"), [({"min": 1, "max": 4}, 2), (2, 9)])

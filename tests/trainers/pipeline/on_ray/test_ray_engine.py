@@ -11,7 +11,7 @@ from tests.trainers.synthetic import config
 from trainers.distributed.coordinator import WAITING, EndRequest, WorkerUpdate
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import LostNodeError
-from trainers.pipeline.on_ray import ray_engine, regrouping
+from trainers.pipeline.on_ray import ray_engine, resize_policy
 
 
 def test_requests_are_sent_until_the_coordinator_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ class Waiting:
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
     trainer = Waiting()
     for name in ("GONE_S", "DOUBT_S"):
-        monkeypatch.setattr(regrouping, name, 0.0)
+        monkeypatch.setattr(resize_policy, name, 0.0)
     for name in ("LOOK_S", "POLL_S"):
         monkeypatch.setattr(ray_engine, name, 0.01)
     monkeypatch.setattr(ray_engine, "driver_node_id", lambda: "a")

@@ -4,32 +4,32 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.on_ray.regrouping import (
+from trainers.pipeline.on_ray.resize_policy import (
     DOUBT_S,
     GONE_S,
     NEXT_DOUBT_S,
     SETTLE_S,
     TRIES,
     DoubtfulNodes,
-    LostRoom,
-    Regrouping,
+    LostCapacity,
+    ResizePolicy,
 )
 
 NODE = {"CPU": 2.0, "memory": 1e9}
 HEAD, FULL = {"CPU": 1.0}, {"CPU": 0.0}
 
 
-def regrouping(changes: dict[str, Any] | None = None) -> Regrouping:
-    return Regrouping(config(changes or {}).scaling, "head")
+def resize_policy(changes: dict[str, Any] | None = None) -> ResizePolicy:
+    return ResizePolicy(config(changes or {}).scaling, "head")
 
 
-def elastic(least: int, most: int, **more: Any) -> Regrouping:
-    return regrouping({"scaling.num_workers": {"min": least, "max": most}, "training.global_batch_size": 8, **more})
+def elastic(least: int, most: int, **more: Any) -> ResizePolicy:
+    return resize_policy({"scaling.num_workers": {"min": least, "max": most}, "training.global_batch_size": 8, **more})
 
 
 class TestDraining:
     def test_a_group_is_told_once_that_a_node_of_it_is_taken_away(self) -> None:
-        watch, nodes = regrouping(), {"a": NODE, "b": NODE}
+        watch, nodes = resize_policy(), {"a": NODE, "b": NODE}
         assert watch.reason(["a", "b", "b"], nodes, set(), 0) is None
         assert watch.reason(["a", "b", "b"], nodes, {"b", "c"}, 1) == "the node of rank 1, 2 is about to be taken away"
         assert watch.reason(["a", "b", "b"], nodes, {"b", "c"}, 2) is None
@@ -38,7 +38,7 @@ class TestDraining:
         assert watch.reason(["a", "d", "d"], nodes, {"b", "d"}, 4) is not None
 
     def test_the_driver_s_node_counts_and_others_do_not(self) -> None:
-        watch = regrouping()
+        watch = resize_policy()
         assert watch.reason(["a"], {}, {"x"}, 0) is None
         assert watch.reason(["a"], {}, {"head"}, 1) == "the node of the driver is about to be taken away"
 
@@ -94,7 +94,7 @@ class TestGrowth:
         assert watch.reason(grown, free, set(), 4000 + SETTLE_S) is not None
 
     def test_there_are_never_more_than_the_most(self) -> None:
-        for watch in (elastic(1, 3), regrouping({"scaling.num_workers": 3})):
+        for watch in (elastic(1, 3), resize_policy({"scaling.num_workers": 3})):
             for now in (0, SETTLE_S, 2 * SETTLE_S):
                 assert watch.reason(["a", "a", "b"], {"a": FULL, "b": NODE}, set(), now) is None
 
@@ -113,18 +113,18 @@ class TestGrowth:
         assert reason == (None if workers is None else f"there is room for {workers} workers instead of 1")
 
 
-class TestLostRoom:
+class TestLostCapacity:
     """Two workers of 1 CPU each; NODE holds two."""
 
     def test_room_that_is_gone_for_a_while_is_lost(self) -> None:
-        watch = LostRoom(config({"scaling.num_workers": 2}).scaling)
+        watch = LostCapacity(config({"scaling.num_workers": 2}).scaling)
         assert not watch.is_gone([HEAD, HEAD], 0)
         assert not watch.is_gone([HEAD, {"memory": 1e12}], 1)
         assert not watch.is_gone([HEAD], GONE_S)
         assert watch.is_gone([HEAD], 1 + GONE_S)
 
     def test_a_node_that_comes_back_meanwhile_is_not_lost(self) -> None:
-        watch = LostRoom(config({"scaling.num_workers": 2}).scaling)
+        watch = LostCapacity(config({"scaling.num_workers": 2}).scaling)
         assert not watch.is_gone([HEAD], 0)
         assert not watch.is_gone([HEAD, NODE], GONE_S)
         assert not watch.is_gone([HEAD], GONE_S + 1)
@@ -132,7 +132,7 @@ class TestLostRoom:
 
     def test_halves_of_two_nodes_hold_no_worker(self) -> None:
         changes = {"scaling.num_workers": 2, "scaling.resources_per_worker": {"CPU": 2}}
-        watch = LostRoom(config(changes).scaling)
+        watch = LostCapacity(config(changes).scaling)
         assert not watch.is_gone([{"CPU": 3.0}, {"CPU": 3.0}], 0)
         assert not watch.is_gone([{"CPU": 3.0}, HEAD], 1)
         assert watch.is_gone([{"CPU": 3.0}, {"CPU": -4.0}], 1 + GONE_S)

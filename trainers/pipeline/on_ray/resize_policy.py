@@ -28,7 +28,7 @@ Resources = Mapping[str, float]
 Room = frozenset[tuple[str, int]]
 
 
-class Regrouping:
+class ResizePolicy:
     """Asks a worker group to leave once for each reason."""
 
     def __init__(self, scaling: ScalingPart, own_node: str):
@@ -91,7 +91,7 @@ class Regrouping:
         return f"there is room for {workers} workers instead of {size}"
 
 
-class LostRoom:
+class LostCapacity:
     """Notices that a cluster no longer holds a fixed number of workers."""
 
     def __init__(self, scaling: ScalingPart):

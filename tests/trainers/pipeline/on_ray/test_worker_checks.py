@@ -1,0 +1,40 @@
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainers.config.storage_location import StorageOptions
+from trainers.errors import DataError, ResourceError
+from trainers.inspection.hardware_checks import build_here, devices_here, judge
+from trainers.inspection.node_checks import judge_files
+from trainers.pipeline.on_ray import worker_checks
+from trainers.pipeline.on_ray.worker_checks import WorkerCheck
+
+
+@pytest.fixture(autouse=True)
+def node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.2")
+    monkeypatch.setattr(worker_checks, "LATER_S", 0.0)
+
+
+def test_a_node_with_the_data_passes(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").touch()
+    check = WorkerCheck.of([str(tmp_path), "s3://bucket/prepared/train"], use_gpu=False)
+    assert check.files == (str(tmp_path / "summary.json"),), "a bucket is the same from every node"
+    pickle.loads(pickle.dumps(check))()
+
+
+def test_a_node_without_the_data_is_named_in_the_words_of_preflight(tmp_path: Path) -> None:
+    check = WorkerCheck.of([str(tmp_path)], use_gpu=False)
+    with pytest.raises(DataError) as error:
+        check()
+    assert str(error.value) == f"on 10.0.0.2: {judge_files(check.files, StorageOptions()).text}"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that torch sees")
+def test_a_torch_that_does_not_fit_is_named_in_the_words_of_preflight() -> None:
+    with pytest.raises(ResourceError) as error:
+        WorkerCheck.of([], use_gpu=True)()
+    found = judge(build_here(use_gpu=True), devices_here(), use_gpu=True, machine="10.0.0.2")
+    assert str(error.value) == found.text
