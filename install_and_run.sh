@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=519426c96e2d812d
+key=b7588da3d281b93e
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -62,12 +62,15 @@ click==8.5.1
 colorful==0.5.8
 cryptography==50.0.2
 datasets==5.2.0
+deepspeed==0.19.8
 dill==0.4.1
 distlib==0.4.4
+einops==0.8.2
 espeakng-loader==0.2.4
 evaluate==0.4.6
 fastapi==0.165.0
 filelock==4.2.11
+flashlight-text==0.0.7; python_version < "3.13"
 frozenlist==1.8.0
 fsspec==2026.9.0
 google-api-core==2.44.0
@@ -76,6 +79,7 @@ googleapis-common-protos==1.76.0
 grpcio==1.85.1
 h11==0.16.0
 hf-xet==1.8.0
+hjson==3.1.0
 httpcore==1.0.9
 httpcore2==2.16.2
 httpx==0.28.1
@@ -99,6 +103,7 @@ msgpack==1.2.4
 multidict==7.2.1
 multiprocess==0.70.19
 networkx==3.6.1
+ninja==1.13.2
 numpy==2.4.6
 opencensus==0.11.4
 opencensus-context==0.1.3
@@ -119,6 +124,7 @@ protobuf==7.36.2
 psutil==7.2.2
 psycopg==3.3.9
 psycopg-binary==3.3.9
+py-cpuinfo==9.0.0
 py-spy==0.4.3
 pyarrow==26.0.1
 pyasn1==0.6.5

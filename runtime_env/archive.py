@@ -13,6 +13,9 @@ from typing import IO
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 UNIX = 3
 CHUNK_BYTES = 1024**2
+# With what each file's entry in a zip's list of files begins; and how long entries with their names are at most, on
+# average.
+ENTRY_SIGNATURE, MAX_BYTES_OF_ENTRY = b"PK\1\2", 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,9 @@ class Member:
     executable: bool = False
 
     def open(self) -> IO[bytes]:
-        """Opens the content."""
         return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
 
     def size_bytes(self) -> int:
-        """Size of the content now."""
         return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 
 
@@ -54,25 +55,53 @@ class Counter(io.RawIOBase):
         return True
 
     def writable(self) -> bool:
-        """It takes bytes."""
         return True
 
     def tell(self) -> int:
-        """Where the next byte goes."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Goes to a place counted from the start."""
         assert whence == os.SEEK_SET
         self._at = offset
         return offset
 
     def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
-        """Counts."""
         size = memoryview(data).nbytes
         self._at += size
         self.size_bytes = max(self.size_bytes, self._at)
         return size
+
+
+class TooManyError(Exception):
+    """The archive has more files than its bound, or names of more bytes."""
+
+
+class _Directory(io.FileIO):
+    """A zip whose list of files is counted when it is read, before `zipfile` makes an object of each."""
+
+    def __init__(self, path: Path, max_files: int):
+        super().__init__(path)
+        self._max_files = max_files
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > self._max_files * MAX_BYTES_OF_ENTRY:
+            raise TooManyError
+        data = super().read(size) or b""
+        if data.count(ENTRY_SIGNATURE) > self._max_files:
+            raise TooManyError
+        return data
+
+
+def read_members(path: Path, max_files: int) -> list[zipfile.ZipInfo]:
+    """The files of an archive, in memory that its bound limits.
+
+    Raises:
+        TooManyError: it has more files.
+        OSError: it cannot be read.
+        BadZipFile: it is no zip.
+    """
+    with _Directory(path, max_files) as file, zipfile.ZipFile(file) as archive:
+        return archive.infolist()
 
 
 def write_archive(

@@ -5,14 +5,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.installing import pip_options, requirement_lines, uv_options
+from runtime_env.installing import fewer_retries, pip_options, requirement_lines, uv_options
 
 SECRETS = "RAYSCRIBE_SECRETS"
 DOLLAR = "RAYSCRIBE_DOLLAR"
 
 
 def build_runtime_env(
-    part: RuntimeEnvPart, *, package: str, stop_grace_s: int, environment: Mapping[str, str] | None = None
+    part: RuntimeEnvPart,
+    *,
+    package: str,
+    stop_grace_s: int,
+    environment: Mapping[str, str] | None = None,
+    setup_log: str | None = None,
 ) -> dict[str, Any]:
     """Builds what Ray is given.
 
@@ -23,6 +28,7 @@ def build_runtime_env(
         environment: Further plain variables of the driver and all workers. Ray remembers for ten minutes that an
             environment could not be made, and answers the very same one with the same failure without a new attempt:
             give one that differs from attempt to attempt.
+        setup_log: Name of a file among Ray's logs on each node, for what pip or uv prints there. None: none of its own.
 
     Returns:
         A runtime_env for `JobSubmissionClient.submit_job`.
@@ -46,11 +52,14 @@ def build_runtime_env(
                 variables[DOLLAR] = "$"
     runtime_env["env_vars"] = dict(sorted(variables.items()))
     runtime_env["config"] = {"setup_timeout_seconds": part.setup_timeout_s}
+    if setup_log is not None and {"pip", "uv"} & runtime_env.keys():
+        runtime_env["config"]["log_files"] = [setup_log]
     return runtime_env
 
 
 def _variables(part: RuntimeEnvPart, stop_grace_s: int) -> dict[str, str]:
-    variables = {"PYTHONUNBUFFERED": "1", "RAY_TRAIN_ENABLE_STATE_TRACKING": "1", **part.env_vars}
+    variables = {"PYTHONUNBUFFERED": "1", "RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
+    variables |= fewer_retries(part) | part.env_vars
     # Read by Ray's JobSupervisor, which sends the signal to the entrypoint and all its children, and kills them after
     # the time. The time must be a whole number.
     variables |= {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": str(stop_grace_s)}

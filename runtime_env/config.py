@@ -49,7 +49,7 @@ def _check_index(url: str) -> str:
 IndexUrl = Annotated[str, AfterValidator(_check_index)]
 
 
-class Part(BaseModel):
+class StrictModel(BaseModel):
     """A frozen part of the config that refuses unknown keys and keeps what was written out of messages."""
 
     model_config = ConfigDict(
@@ -62,7 +62,7 @@ class Part(BaseModel):
     )
 
 
-class SecretRef(Part):
+class SecretRef(StrictModel):
     """Where a node keeps a secret. Exactly one of the two."""
 
     env: VariableName | None = Field(
@@ -82,7 +82,7 @@ class SecretRef(Part):
         return self
 
 
-class RuntimeEnvPart(Part):
+class RuntimeEnvPart(StrictModel):
     """What a job brings along. The rest of its environment is the node's own."""
 
     working_dir: str | None = Field(

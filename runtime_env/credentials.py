@@ -23,11 +23,12 @@ _NAMES_OF_PLACES = frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})
 _TOKEN_OF_TEXT = re.compile(r"(?:^|_)(BOS|EOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|DECODER_START)_TOKEN(_IDS?)?$")
 _SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 
-# Beginnings that services give their tokens so that they can be recognized.
+# Beginnings that services give their tokens so that they can be recognized. A JSON Web Token is only looked for at the
+# first place in a run of its signs: the others have less after them, and many would make the search quadratic.
 _TOKENS = re.compile(
-    r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
-    r"|sk-[A-Za-z0-9_-]{20,}|rsk_[\w-]{20,}|pypi-Ag[\w-]{20,}|AIza[\w-]{30,}|(AKIA|ASIA)[A-Z0-9]{16}"
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"|sk-[A-Za-z0-9_-]{20,}|rsk_[\w-]{20,}|pypi-Ag[\w-]{20,}|AIza[\w-]{30,}|(?:AKIA|ASIA)[A-Z0-9]{16})"
+    r"|(?<![\w-])(?>[\w-]*?\beyJ)[\w-]{10,}+\.[\w-]{10,}+\.[\w-]*"
 )
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 # Of HTTP, as a header or as an entry of JSON, YAML or a dict, whose quotes may be escaped; what begins with one of the
@@ -37,7 +38,8 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE,
 )
 
-_AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s?#'\"]*)")
+# From where a scheme can begin, once: a search from each of its signs would be quadratic.
+_AUTHORITY = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z0-9+.-]+)://([^/\s?#'\"]*)")
 _QUERY = re.compile(
     r"[?&](?:access_)?(?:token|api_?key|secret|password|sig|signature|x-amz-signature)=(?!\$\{)[^&\s]", re.IGNORECASE
 )

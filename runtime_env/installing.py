@@ -33,6 +33,18 @@ def pip_options(part: RuntimeEnvPart) -> list[str]:
     return options if part.cache else [*options, "--no-cache-dir"]
 
 
+def fewer_retries(part: RuntimeEnvPart) -> dict[str, str]:
+    """Variables for pip or uv where Ray starts it: Ray starts each three times, and the service another attempt.
+
+    Variables, since `job.runtime_env.env_vars` may say otherwise. Timeouts stay: 15 s of pip, 30 s of uv, in which an
+    index that fetches the file from elsewhere first has to begin its answer.
+    """
+    if part.tool is None or part.install != "runtime_env":
+        return {}
+    # Ray installs uv itself with pip.
+    return {"PIP_RETRIES": "1"} | ({"UV_HTTP_RETRIES": "1"} if part.tool == "uv" else {})
+
+
 def uv_options(part: RuntimeEnvPart) -> list[str]:
     """Options of `uv pip install`, in place of Ray's own, which switch the cache off."""
     return [] if part.cache else ["--no-cache"]

@@ -9,6 +9,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from runtime_env.archive import CHUNK_BYTES, TooLargeError, write_archive
+from runtime_env.archive import CHUNK_BYTES, TooLargeError, TooManyError, read_members, write_archive
 from runtime_env.tree import ENTRY, LIMIT_BYTES, MAX_FILES, MAX_UNPACKED_BYTES, Tree, package_size, unreadable
 from trainers.errors import ConfigError
 
@@ -93,15 +94,15 @@ def verify(path: Path, sha256: str) -> None:
             raise ConfigError(
                 f"{name} is damaged: its SHA-256 is not {sha256}; submit the run again under another name"
             )
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
+        members = read_members(path, MAX_FILES)
     except FileNotFoundError:
         raise ConfigError(f"{name} was not found: submit the run again under another name") from None
-    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+    # NotImplementedError: it says that it needs a later version of zip.
+    except (OSError, zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{name} is not a zip file that can be read: {said}") from None
-    if len(members) > MAX_FILES:
-        raise ConfigError(f"{name} holds {len(members)} files: {MAX_FILES} are the most")
+    except TooManyError:
+        raise ConfigError(f"{name} holds more files than {MAX_FILES}, or too long names: leave some out") from None
     unpacked = sum(info.file_size for info in members)
     if unpacked > MAX_UNPACKED_BYTES:
         raise ConfigError(f"{name} would unpack to {unpacked} bytes: {MAX_UNPACKED_BYTES} are the most")
@@ -129,6 +130,7 @@ def import_package(upload: Path, target: Path) -> None:
             shutil.copyfileobj(source, file, CHUNK_BYTES)
         _to_disk(file)
         verify(path, target.stem)
+        _check_contents(path, target.stem)
         path.replace(target)
 
 
@@ -161,6 +163,18 @@ def _check_kind(info: zipfile.ZipInfo, where: str) -> None:
         raise ConfigError(f"{where}: {info.filename} is a link or a device: a package holds plain files only")
     if info.flag_bits & ENCRYPTED or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ConfigError(f"{where}: {info.filename} is encrypted, or compressed in a way that Ray may not know")
+
+
+def _check_contents(path: Path, sha256: str) -> None:
+    """Refuses a zip whose files cannot all be unpacked to their CRCs; `verify` has bounded their sizes."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    # What a deflated stream, or a header that is not the directory's, can raise.
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"package {sha256} cannot be unpacked: {error}; submit the run again") from None
+    if damaged is not None:
+        raise ConfigError(f"package {sha256} cannot be unpacked: {damaged!r} is damaged; submit the run again")
 
 
 @contextmanager

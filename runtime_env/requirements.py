@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from runtime_env.credentials import REFERENCE, holds_literal_credentials, references_in, value_looks_secret
 
 ALL_WHEELS = "--only-binary :all:"
+# Packages of ours that the index has as source only.
+SOURCE_ONLY = {"deepspeed"}
 
-_COMMENT = re.compile(r"(^|\s+)#.*$")
-_OPTION = re.compile(r"^(?:-([a-zA-Z])\s*|(--[a-z][a-z-]*)(?:\s*=\s*|\s+|$))(.*)$")
+_COMMENT = re.compile(r"(?:^|(?<!\s)\s+)#.*$")
+_OPTION = re.compile(r"^(?:-([a-zA-Z])\s*|(--[a-z][a-z-]*)(?:\s*=\s*|\s+|$))(.*)$", re.DOTALL)
 _SHORT = {"r": "--requirement", "c": "--constraint", "e": "--editable", "i": "--index-url", "f": "--find-links"}
 _VERSION_CONTROL = re.compile(r"(?:^|[\s@])(?:git|hg|svn|bzr)\+", re.IGNORECASE)
+_NAME = re.compile(r"^(?![A-Za-z0-9+._-]*://)[A-Za-z0-9][A-Za-z0-9._-]*")
 _URL = re.compile(r"@\s*[a-z+]+://\S+|^[a-z+]+://\S+", re.IGNORECASE)
 
 
@@ -83,6 +86,23 @@ def check_for_pip_with_references(lines: Sequence[str]) -> None:
                 f"{line}: beside ${{NAME}} in an index URL pip installs wheels only, since while it builds from source "
                 "the credentials stand in the node's process list: use job.runtime_env.uv, which does not show them"
             )
+
+
+def named_package(line: str) -> str | None:
+    """Canonical name of the package that a requirement line names. None: it is an option or a URL alone."""
+    match = _NAME.match(line)
+    return canonical(match[0]) if match is not None and _option(line) is None and "://" not in match[0] else None
+
+
+def canonical(name: str) -> str:
+    """The package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_pins(constraints: str) -> dict[str, str]:
+    """Canonical name → version, of lines `name==version`."""
+    pairs = (line.partition("#")[0].strip().split("==") for line in constraints.splitlines())
+    return {canonical(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
 
 
 def names_index(line: str) -> bool:

@@ -1,7 +1,7 @@
 """requirements.txt and install_and_run.sh of the repository's root, what a node needs: `make requirements` writes them.
 
 Versions come from constraints.txt. Which packages a node needs follows from pyproject.toml (the dependencies and the
-extra `demo`) and from what those packages themselves require, as installed here.
+extras `demo`, `deepspeed` and `lm`) and from what those packages themselves require, as installed here.
 """
 
 import argparse
@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.install_script import SCRIPT, render
+from runtime_env.requirements import canonical, read_pins
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = "requirements.txt"
-# The voices of the demo recipe.
-EXTRA = "demo"
+# The voices of the demo recipe, and what recipes may need: ZeRO, and a beam search with a language model.
+EXTRAS = ("demo", "deepspeed", "lm")
 # A node has a Ray already, and Ray refuses an environment that brings another.
 NODES_OWN = "ray"
 HEADER = f"""\
@@ -38,18 +38,14 @@ def root_files(root: Path = ROOT) -> dict[str, str]:
     """
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = read_pins((root / "constraints.txt").read_text(encoding="utf-8"))
-    direct = [*project["dependencies"], *project["optional-dependencies"][EXTRA]]
+    direct = [*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])]
     names = closure(direct, pins, pythons_of(project["classifiers"]))
-    lines = [f"{name}=={pins[name]}" for name in sorted(names - {NODES_OWN})]
+    # Some have no wheels for later Pythons.
+    markers = {canonical(item.name): f"; {item.marker}" for item in map(Requirement, direct) if item.marker is not None}
+    lines = [f"{name}=={pins[name]}{markers.get(name, '')}" for name in sorted(names - {NODES_OWN})]
     part = RuntimeEnvPart.model_validate({"pip": lines, "install": "script"})
     header = HEADER.format(ray=pins[NODES_OWN])
     return {REQUIREMENTS: header + "\n".join(lines) + "\n", SCRIPT: render(part)}
-
-
-def read_pins(constraints: str) -> dict[str, str]:
-    """Canonical name → version, of lines `name==version`."""
-    pairs = (line.partition("#")[0].strip().split("==") for line in constraints.splitlines())
-    return {canonicalize_name(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
 
 
 def pythons_of(classifiers: Iterable[str]) -> list[str]:
@@ -79,12 +75,12 @@ def closure(
     environments = [_environment(python) for python in pythons]
     direct = [Requirement(line) for line in requirements]
     for item in direct:
-        if canonicalize_name(item.name) not in pins:
+        if canonical(item.name) not in pins:
             raise LookupError(f"{item.name} of pyproject.toml is not in constraints.txt: add `{item.name}==<version>`")
     waiting, seen = direct, set[tuple[str, str]]()
     while waiting:
         item = waiting.pop()
-        name = canonicalize_name(item.name)
+        name = canonical(item.name)
         if name not in pins:
             continue
         for extra in {"", *item.extras}:

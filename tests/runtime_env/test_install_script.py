@@ -169,7 +169,6 @@ def test_a_python_without_ray_is_named(tmp_path: Path, index: PackageIndex) -> N
     assert f"{tmp_path / 'bare' / 'bin' / 'python'} has no Ray" in ended.stderr
 
 
-@pytest.mark.slow
 def test_uv_installs_the_same(tmp_path: Path, index: PackageIndex) -> None:
     node = Node(tmp_path, index, pip=None, uv=["tiny-speech==1.2.3"])
     # Where the node has no uv, it comes from the node's own index.

@@ -20,7 +20,7 @@ from tests.runtime_env.ray_node import JobEnd, RayNode, ray_node, thin_python, w
 from tests.runtime_env.test_tree import grow
 from trainers.config.secrets import resolve_secrets
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.xdist_group("test_on_ray")]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("test_on_ray")]
 
 SAY = "import sys, tiny_speech; print('said', tiny_speech.VALUE, sys.executable)\n"
 SECRET, FILE_SECRET = "s3cret-of-the-node-4Wd", "s3cret-in-a-file-9Xe"

@@ -1,6 +1,7 @@
 import pytest
 
-from runtime_env.root_files import ROOT, closure, main, pythons_of, read_pins, root_files
+from runtime_env.requirements import read_pins
+from runtime_env.root_files import ROOT, closure, main, pythons_of, root_files
 
 PINS = {"speech": "1.0", "voices": "2.0", "arrays": "3.0", "backport": "4.0", "windows-only": "5.0", "plots": "6.0"}
 REQUIRES = {
@@ -25,13 +26,16 @@ def test_check_names_nothing_where_all_is_up_to_date(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
-def test_a_node_gets_the_pinned_dependencies_and_the_voices_but_no_ray_and_no_tools() -> None:
+def test_a_node_gets_the_pinned_dependencies_and_what_recipes_need_but_no_ray_and_no_tools() -> None:
     lines = [line for line in root_files()["requirements.txt"].splitlines() if not line.startswith("#")]
     pins = read_pins((ROOT / "constraints.txt").read_text())
-    assert set(lines) <= {f"{name}=={version}" for name, version in pins.items()}
+    assert {line.partition(";")[0] for line in lines} <= {f"{name}=={version}" for name, version in pins.items()}
     names = {line.partition("==")[0] for line in lines}
-    assert {"torch", "transformers", "espeakng-loader", "jiwer", "pandas"} <= names
-    assert not {"ray", "pytest", "ruff", "mypy", "moto", "deepspeed"} & names
+    assert {"torch", "transformers", "espeakng-loader", "jiwer", "pandas", "deepspeed", "ninja", "hjson"} <= names
+    assert f'flashlight-text=={pins["flashlight-text"]}; python_version < "3.13"' in lines, (
+        "it has no wheels for later ones"
+    )
+    assert not {"ray", "pytest", "ruff", "mypy", "moto"} & names
 
 
 def test_the_closure_holds_for_every_python_and_for_linux() -> None:
