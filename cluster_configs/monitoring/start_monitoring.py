@@ -31,6 +31,8 @@ from trainers.errors import ConfigError, RayscribeError
 
 # Written by each head of a Ray into its temporary folder.
 DISCOVERY = "prom_metrics_service_discovery.json"
+# Of ten thousand nodes.
+MAX_TARGETS_BYTES = 1 << 20
 POLL_S, TARGETS_EVERY_S, STOP_TIMEOUT_S = 0.2, 5.0, 20.0
 GRAFANA_HOME = "/usr/share/grafana"
 
@@ -51,13 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def ray_targets(files: Iterable[Path]) -> list[object]:
-    """What the Rays of this machine export, from the files of their heads; one that is half written is left out."""
+    """What the Rays of this machine export, from the files of their heads; one that is half written is left out.
+
+    In /tmp anybody may have put anything in their place.
+    """
     found: list[object] = []
     for path in files:
         try:
-            found += json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            with path.open("rb") as file:
+                content = json.loads(file.read(MAX_TARGETS_BYTES))
+        except (OSError, ValueError, RecursionError):
             continue
+        found += content if isinstance(content, list) else []
     return found
 
 
@@ -65,10 +72,10 @@ def discovery_files(environment: Mapping[str, str]) -> list[Path]:
     """Where heads on this machine list their nodes: Ray's own place, RAY_TMPDIR, and those that Rayscribe starts."""
     # Rayscribe takes /tmp where the paths of sockets would be too long in another one.
     parents = {environment.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"}
-    folders = [Path("/tmp/ray"), *sorted(path for parent in parents for path in Path(parent).glob("rs-*"))]
+    folders = [Path("/tmp/ray"), *sorted(path for parent in parents for path in Path(parent).glob("rs-*/ray"))]
     if "RAY_TMPDIR" in environment:
         folders.append(Path(environment["RAY_TMPDIR"]) / "ray")
-    return [path for folder in folders if (path := folder / DISCOVERY).exists()]
+    return [path for folder in folders if (path := folder / DISCOVERY).is_file()]
 
 
 def _parser() -> argparse.ArgumentParser:

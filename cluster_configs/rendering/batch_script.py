@@ -13,21 +13,24 @@ def what_runs(spec: ClusterSpec, *, requeue: bool) -> str:
 
 
 def exports_of_job(spec: ClusterSpec) -> list[str]:
-    """A shell line for each module, variable and secret of a spec.
+    """A shell line for each module, variable and secret of a spec; the job ends where a secret's file is missing.
 
     Raises:
         ConfigError: a secret is where no node of a batch scheduler finds it.
     """
-    found = {}
+    found, checks = {}, []
     for name, place in spec.secrets.items():
         if place.file is not None:
+            # `export` ends with 0, whatever the command in its value ends with.
+            text = shlex.quote(f"secrets.{name}: cannot read {place.file}")
+            checks.append(f"[ -r {shlex.quote(place.file)} ] || {{ echo {text} >&2; exit 1; }}")
             found[name] = f"$(cat {shlex.quote(place.file)})"
         elif place.env is None:
             where = "only Kubernetes has Secrets" if place.kubernetes else "only `ray up` brings files to its nodes"
             raise ConfigError(f"secrets.{name}: {where}: give env or file for this target")
         elif place.env != name:
             found[name] = f"${place.env}"
-    return exports_of(spec, found)
+    return [*checks, *exports_of(spec, found)]
 
 
 def seconds(time: str) -> int:

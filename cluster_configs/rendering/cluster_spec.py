@@ -9,33 +9,26 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
+from cluster_configs.providers.known_providers import RayUp
+from cluster_configs.rendering.node_parts import HeadPart, PoolPart
 from cluster_configs.rendering.target_parts import (
     DNS_LABEL,
-    AwsPart,
-    GcpPart,
     KubernetesPart,
-    LocalPart,
     SgePart,
     SlurmPart,
     Word,
 )
 from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
-from trainers.config.parts.part import Location, NotNegative, Part, Positive
+from trainers.config.parts.part import Location, Part
 from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 EMAIL = r"^[^@\s,;'\"]+@[^@\s,;'\"]+$"
-# Kubernetes' form, which Ray's labels follow (ray/_private/label_utils.py).
-LABEL_KEY = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
-LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
 # Set by the rendered files themselves.
 RESERVED = ("RAY_AUTH_MODE", "RAY_TRAIN_ENABLE_STATE_TRACKING", "RAYSCRIBE_SECRETS")
 
-Hardware = Literal["cpu", "cuda", "rocm", "hpu"]
 VariableName = Annotated[str, StringConstraints(pattern=VARIABLE, max_length=200)]
-LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
-LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
 PoolName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 
 
@@ -48,56 +41,6 @@ def _plain(command: str) -> str:
 
 
 Command = Annotated[str, StringConstraints(min_length=1), AfterValidator(_plain)]
-
-
-class HeadPart(Part):
-    """The head node. It runs Ray's control processes and the jobs' drivers."""
-
-    cpus: Positive = Field(4, description="CPUs of the node.")
-    ray_cpus: NotNegative = Field(
-        0, description="CPUs of the node that Ray gives to tasks and actors, beside the jobs' drivers. 0: none."
-    )
-    memory_gb: Positive = Field(16, description="Memory of the node. GB.")
-    instance: Word | None = Field(
-        None, description="Instance type of the cloud, e.g. m7i.xlarge. null: not on a cloud."
-    )
-
-
-class PoolPart(Part):
-    """Nodes of one kind."""
-
-    hardware: Hardware = Field("cpu", description="cpu, cuda (NVIDIA), rocm (AMD) or hpu (Intel Gaudi).")
-    accelerators: NotNegative = Field(0, description="GPUs or HPUs of a node.")
-    accelerator_type: Word | None = Field(
-        None, description="Their type in the target's own words, e.g. a100 for Slurm, nvidia-l4 for GCP. null: any."
-    )
-    cpus: Positive = Field(4, description="CPUs of a node. Left out for own hosts: as many as Ray finds.")
-    memory_gb: Positive = Field(16, description="Memory of a node. GB.")
-    instance: Word | None = Field(
-        None, description="Instance type of the cloud, e.g. g6.12xlarge. null: not on a cloud."
-    )
-    min: NotNegative = Field(0, description="Nodes that are always there.")
-    max: Positive = Field(1, description="Nodes at most.")
-    spot: bool = Field(False, description="Spot instances: cheaper, and taken away at short notice.")
-    labels: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict, description="Ray labels of the nodes, beside `pool`: the pool's name."
-    )
-
-    @model_validator(mode="after")
-    def _counts_fit(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"min ({self.min}) is greater than max ({self.max})")
-        if self.hardware == "cpu" and self.accelerators:
-            raise ValueError(
-                "hardware: cpu has no accelerators: set hardware to cuda, rocm or hpu, or accelerators to 0"
-            )
-        if self.hardware != "cpu" and not self.accelerators:
-            raise ValueError(f"hardware: {self.hardware} needs accelerators: how many a node has, e.g. accelerators: 4")
-        if self.hardware != "cpu" and self.cpus <= self.accelerators:
-            raise ValueError(
-                f"cpus ({self.cpus}) leaves none for data beside one for each accelerator ({self.accelerators})"
-            )
-        return self
 
 
 class MailPart(Part):
@@ -163,9 +106,7 @@ class ClusterSpec(Part):
         "jobs/specs/whisper_micro.yaml",
         description="Recipe that a RayJob or a batch job trains, in the image or the working directory.",
     )
-    ray_up: Annotated[LocalPart | AwsPart | GcpPart, Field(discriminator="provider")] | None = Field(
-        None, description="`ray up` on own hosts or a cloud."
-    )
+    ray_up: RayUp | None = Field(None, description="`ray up` on own hosts or a cloud.")
     kubernetes: KubernetesPart | None = Field(None, description="KubeRay.")
     slurm: SlurmPart | None = Field(None, description="Slurm.")
     sge: SgePart | None = Field(None, description="Grid Engine.")
@@ -221,13 +162,8 @@ class ClusterSpec(Part):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        if isinstance(self.ray_up, LocalPart) and len(self.pools) != 1:
-            raise ValueError("pools: own hosts are one pool, since Ray's provider local knows one kind of node")
-        if isinstance(self.ray_up, LocalPart) and self.image is not None and self.ray_up.private_key is None:
-            raise ValueError(
-                "ray_up.private_key: missing; Ray copies it to the head, whose container has no other key to the "
-                "workers: give its path, e.g. ~/.ssh/id_ed25519"
-            )
+        if self.ray_up is not None:
+            self.ray_up.check_nodes(self.pools, self.image)
         if self.kubernetes is not None:
             for field, by_pool in (
                 ("node_selectors", self.kubernetes.node_selectors),

@@ -14,6 +14,17 @@ WIDTH = 110
 _PLAIN = re.compile(r"^[A-Za-z0-9/~.$][^,\[\]{}#&*!|>'\"%`\\]*$")
 
 
+# Of what PyYAML reads as a string: a truth value of YAML 1.1, and numbers of YAML 1.2, for Go's YAML (resolve.go).
+_OTHER_TYPES = re.compile(
+    r"[yYnN]|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?0([bB][01]+|[oO][0-7]+|[xX][0-9a-fA-F]+)"
+)
+
+
+def is_other_type(text: str) -> bool:
+    """Whether Kubernetes reads a text without quotes as a truth value or a number, although Python reads a string."""
+    return _OTHER_TYPES.fullmatch(text.replace("_", "")) is not None
+
+
 def to_commented_yaml(content: Mapping[str, Any], comments: Mapping[str, str], head: str = "") -> str:
     """Writes a document.
 
@@ -111,7 +122,7 @@ def _scalar(value: Any) -> str:
 
 def _is_plain(text: str) -> bool:
     """Whether YAML reads a text without quotes as the same string, in any place."""
-    if not (text.isprintable() and _PLAIN.match(text)):
+    if not (text.isprintable() and _PLAIN.match(text)) or is_other_type(text):
         return False
     try:
         node = yaml.compose(f"[{text}]", yaml.SafeLoader)

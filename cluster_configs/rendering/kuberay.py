@@ -12,8 +12,8 @@ from cluster_configs.rendering.node_commands import (
     METRICS_PORT,
     RAY_VERSION,
     STOP_VARIABLES,
-    growth_variables,
 )
+from cluster_configs.rendering.node_parts import PoolPart, growth_variables
 from cluster_configs.rendering.pod_templates import (
     HEAD,
     INSTANCE,
@@ -174,7 +174,7 @@ def _cluster(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[
         for_job=for_job,
         container="ray-head",
         resources=requests(spec.head.cpus, spec.head.memory_gb),
-        variables={**STOP_VARIABLES, **(growth_variables(spec) if autoscaled else {})},
+        variables={**STOP_VARIABLES, **(growth_variables(spec.head, spec.pools) if autoscaled else {})},
         ports={"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "metrics": METRICS_PORT},
     )
     head["spec"]["automountServiceAccountToken"] = autoscaled
@@ -219,8 +219,15 @@ def _group(spec: ClusterSpec, part: KubernetesPart, name: str, *, for_job: bool,
         "maxReplicas": pool.max,
         "rayStartParams": {"metrics-export-port": str(METRICS_PORT)},
         "labels": {"pool": name, **pool.labels},
+        **_resources_beside_limits(pool),
         "template": template,
     }
+
+
+def _resources_beside_limits(pool: PoolPart) -> dict[str, Any]:
+    """What Ray's autoscaler does not find in the limits of a container, where it looks for CPUs and GPUs alone."""
+    found = {name: str(each) for name, each in pool.resources.items() if name not in ("CPU", "GPU")}
+    return {"resources": found} if found else {}
 
 
 def _comments(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, str]:

@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Mapping
 from importlib.metadata import version
 
-from cluster_configs.rendering.cluster_spec import ClusterSpec, PoolPart
-from trainers.config.submitted import GROWTH_VARIABLE, growth_text
+from cluster_configs.rendering.cluster_spec import ClusterSpec
 
 RAY_VERSION, RAYSCRIBE_VERSION = version("ray"), version("rayscribe")
 # Ray Train's tab of the dashboard shows runs only with the second.
@@ -13,25 +12,9 @@ CLUSTER_VARIABLES = {"RAY_AUTH_MODE": "token", "RAY_TRAIN_ENABLE_STATE_TRACKING"
 # A job that is stopped gets SIGTERM, and Ray's default is to kill it after 3 s: too short for a last checkpoint.
 STOP_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "120"}
 METRICS_PORT = 8090
-# Ray's names of what it counts, by hardware.
-RESOURCE = {"cpu": "CPU", "cuda": "GPU", "rocm": "GPU", "hpu": "HPU"}
 # Drains a spot node when its cloud announces to take it away.
 AGENT = "nohup python -m trainers.distributed.preemption_agent"
 IN_BACKGROUND = "< /dev/null > /tmp/preemption_agent.log 2>&1 &"
-
-
-def resources_of(pool: PoolPart) -> dict[str, int]:
-    """Logical resources of each node of a pool."""
-    return {"CPU": pool.cpus, **({RESOURCE[pool.hardware]: pool.accelerators} if pool.accelerators else {})}
-
-
-def growth_variables(spec: ClusterSpec) -> dict[str, str]:
-    """What the head tells its jobs: how far the cluster can grow. Pools may be empty, and Ray has no call for it."""
-    most: dict[str, float] = {"CPU": spec.head.ray_cpus}
-    for pool in spec.pools.values():
-        for name, each in resources_of(pool).items():
-            most[name] = most.get(name, 0) + pool.max * each
-    return {GROWTH_VARIABLE: growth_text(most)}
 
 
 def exports_of(spec: ClusterSpec, secrets: Mapping[str, str]) -> list[str]:

@@ -1,9 +1,11 @@
 """Pods of a Ray cluster on Kubernetes: no root, no rights, one image, devices by the hardware of the pool."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from cluster_configs.rendering.cluster_spec import ClusterSpec, PoolPart, SecretPart
+from cluster_configs.rendering.cluster_spec import ClusterSpec, SecretPart
+from cluster_configs.rendering.node_parts import PoolPart
 from cluster_configs.rendering.target_parts import KubernetesPart
 from trainers.errors import ConfigError
 
@@ -111,7 +113,8 @@ def _source(name: str, place: SecretPart) -> dict[str, Any]:
 
 
 def _volumes(spec: ClusterSpec, part: KubernetesPart, memory: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    size = f"{max(1, round(OBJECT_STORE * int(memory.rstrip('G'))))}G"
+    # Where it is larger, Ray keeps its objects on the disk.
+    size = f"{max(1, math.ceil(OBJECT_STORE * int(memory.rstrip('G'))))}G"
     volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": size}}]
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
     if part.storage_claim is not None:

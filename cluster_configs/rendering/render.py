@@ -20,7 +20,7 @@ class Target(StrEnum):
     SGE = "sge"
 
 
-class Kind(StrEnum):
+class KubernetesKind(StrEnum):
     """Which of KubeRay's resources."""
 
     RAYCLUSTER = "raycluster"
@@ -28,10 +28,10 @@ class Kind(StrEnum):
 
 
 # By target, and for KubeRay by kind; the first of a target is its default.
-RENDERERS: Mapping[tuple[Target, Kind | None], Callable[[ClusterSpec], str]] = {
+RENDERERS: Mapping[tuple[Target, KubernetesKind | None], Callable[[ClusterSpec], str]] = {
     (Target.RAY_UP, None): ray_up_file,
-    (Target.KUBERAY, Kind.RAYCLUSTER): raycluster_file,
-    (Target.KUBERAY, Kind.RAYJOB): rayjob_file,
+    (Target.KUBERAY, KubernetesKind.RAYCLUSTER): raycluster_file,
+    (Target.KUBERAY, KubernetesKind.RAYJOB): rayjob_file,
     (Target.SLURM, None): slurm_script,
     (Target.SGE, None): sge_script,
 }
@@ -52,10 +52,15 @@ WITHOUT: Mapping[Target, Mapping[str, str]] = {
 
 def unused(spec: ClusterSpec, target: Target) -> list[str]:
     """A line for each field that the spec sets and the target has no use for."""
-    return [f"{name} is not used by {target}: {why}" for name, why in WITHOUT[target].items() if getattr(spec, name)]
+    lines = [f"{name} is not used by {target}: {why}" for name, why in WITHOUT[target].items() if getattr(spec, name)]
+    return lines + [
+        f"pools.{name}: hardware hpu is not used in training, which runs on GPUs and CPUs alone"
+        for name, pool in spec.pools.items()
+        if pool.hardware == "hpu"
+    ]
 
 
-def render(spec: ClusterSpec, target: Target, kind: Kind | None = None) -> str:
+def render(spec: ClusterSpec, target: Target, kind: KubernetesKind | None = None) -> str:
     """The file for one target.
 
     Args:

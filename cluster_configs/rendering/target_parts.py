@@ -1,10 +1,8 @@
-"""What one target needs beside the rest of a ClusterSpec: `ray_up`, `kubernetes`, `slurm`, `sge`."""
+"""What a target needs of a ClusterSpec for itself: `kubernetes`, `slurm`, `sge`. `ray_up` is a provider's."""
 
-import re
-from ipaddress import ip_address
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from trainers.config.parts.part import NotNegative, Part, Positive
 
@@ -12,23 +10,10 @@ DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 SLURM_TIME = r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$"
 SGE_TIME = r"^\d+:\d{2}:\d{2}$"
 
-HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
 Word = Annotated[str, StringConstraints(pattern=r"^[^\s'\"$`;|&<>\\#]+$")]
+# On its own line of a script, behind what makes the scheduler read it.
+Option = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 DnsLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL)]
-
-
-def _host(value: str) -> str:
-    if HOST.fullmatch(value) is None:
-        raise ValueError("must be an address or a host name, as 10.0.0.1")
-    if re.fullmatch(r"[\d.]+", value):
-        try:
-            ip_address(value)
-        except ValueError:
-            raise ValueError("is no IPv4 address: four numbers from 0 to 255, as 10.0.0.1") from None
-    return value
-
-
-Host = Annotated[str, AfterValidator(_host)]
 
 
 def _clock(value: object) -> object:
@@ -40,100 +25,6 @@ def _clock(value: object) -> object:
 
 SlurmTime = Annotated[str, StringConstraints(pattern=SLURM_TIME), BeforeValidator(_clock)]
 SgeTime = Annotated[str, StringConstraints(pattern=SGE_TIME), BeforeValidator(_clock)]
-
-
-class RayUpPart(Part):
-    """What `ray up` needs on every provider."""
-
-    user: Word = Field("ubuntu", description="User that logs in over SSH, and that Ray runs as.")
-    private_key: Word | None = Field(
-        None,
-        description="Path of the SSH private key on this machine; on own hosts it is copied to the head, which logs in "
-        "to the workers with it. null: what ssh finds, here and on the head; on a cloud Ray makes one.",
-    )
-    run_options: list[str] = Field(
-        [], description="Further options of `docker run` on every node, where `image` is set, e.g. --shm-size=8g."
-    )
-
-
-class LocalPart(RayUpPart):
-    """Own hosts, over SSH. They need a Python with Rayscribe, by `setup` or beforehand, or Docker and an `image`."""
-
-    provider: Literal["local"] = Field(description="local: own hosts.")
-    head_ip: Host = Field(description="Address of the head, as the workers reach it, e.g. 10.0.0.1.")
-    worker_ips: list[Host] = Field([], description="Addresses of the workers.")
-
-    @model_validator(mode="after")
-    def _each_host_once(self) -> Self:
-        hosts = [self.head_ip, *self.worker_ips]
-        if twice := next((host for host in hosts if hosts.count(host) > 1), None):
-            raise ValueError(f"head_ip and worker_ips name {twice} twice: one Ray runs on each host")
-        return self
-
-
-class CloudPart(RayUpPart):
-    """What every cloud needs."""
-
-    idle_timeout_minutes: Positive = Field(
-        10, description="Minutes after which a worker node without work is removed. The head stays."
-    )
-    internal_ips: bool = Field(
-        False, description="Nodes without public addresses are reached by their private ones, from inside or a VPN."
-    )
-    disk_gb: Positive = Field(200, description="Size of each node's disk, encrypted at rest. GB.")
-
-
-class AwsPart(CloudPart):
-    """Instances of AWS EC2. Every node type has one security group, of which only members reach each other."""
-
-    provider: Literal["aws"] = Field(description="aws: AWS EC2.")
-    region: Word = Field(description="Region, e.g. us-west-2.")
-    availability_zones: list[Word] = Field([], description="Zones to start nodes in, tried in order. []: any.")
-    machine_image: Word = Field(
-        description="AMI of the region with Docker and, for CUDA, NVIDIA's driver 580 or later, e.g. ami-0abc…. Ray's "
-        "own choice, latest_dlami, has CUDA 11.2: too old for this PyTorch."
-    )
-    instance_profile: Word = Field(
-        description="Name of the head's IAM instance profile: it starts and stops instances, and reads and writes "
-        "the storage. Without one, Ray would make a role with full access to EC2 and S3."
-    )
-    worker_instance_profile: Word | None = Field(
-        None, description="Name of the workers' IAM instance profile: access to the storage alone. null: none."
-    )
-    security_group_ids: list[Word] = Field(
-        description="Existing security groups of all nodes: all traffic among members, SSH from your own network. "
-        "Ray's default would open SSH to the world.",
-        min_length=1,
-    )
-    subnet_ids: list[Word] = Field([], description="Subnets of the nodes. []: those that Ray finds in the zones.")
-    key_name: Word | None = Field(
-        None, description="Name of the EC2 key pair of `private_key`; needed with it. null: Ray makes one."
-    )
-
-
-class GcpPart(CloudPart):
-    """Instances of Google Compute Engine."""
-
-    provider: Literal["gcp"] = Field(description="gcp: Google Compute Engine.")
-    project_id: Word = Field(description="Project, e.g. speech-1234.")
-    region: Word = Field(description="Region, e.g. us-central1.")
-    availability_zone: Word = Field(description="Zone of all nodes, e.g. us-central1-a.")
-    machine_image: Word = Field(
-        "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580",
-        description="Boot image with Docker and, for CUDA, NVIDIA's driver 580 or later.",
-    )
-    service_account: Word = Field(
-        description="E-mail of the head's service account: it starts and stops instances, and takes the place of the "
-        "one that Ray makes, with all rights on instances and storage."
-    )
-    worker_service_account: Word | None = Field(
-        None, description="E-mail of the workers' service account: access to the storage alone. null: none."
-    )
-    subnetwork: Word = Field(
-        description="Subnetwork of the nodes, projects/…/regions/…/subnetworks/…. Its firewall lets in all "
-        "traffic among the nodes' tag, and SSH from your own network."
-    )
-    network_tag: DnsLabel = Field("rayscribe", description="Tag of the nodes, for the firewall's rules.")
 
 
 class KubernetesPart(Part):
@@ -202,7 +93,7 @@ class SlurmPart(Part):
         "gres", description="How this site's jobs ask for GPUs: --gres=gpu:TYPE:N or --gpus-per-node=TYPE:N."
     )
     output: Word = Field("%x-%j.out", description="File of the output; %x is the job's name, %j its number.")
-    options: list[str] = Field([], description="Further #SBATCH options, e.g. --constraint=nvlink.")
+    options: list[Option] = Field([], description="Further #SBATCH options, e.g. --constraint=nvlink.")
 
 
 class SgePart(Part):
@@ -228,4 +119,4 @@ class SgePart(Part):
     output: str = Field(
         "$JOB_NAME.$JOB_ID.log", pattern=r"^[^\s'\"`;|&<>]+$", description="File of the output and errors (-o, -j y)."
     )
-    options: list[str] = Field([], description="Further #$ options, e.g. -l avx2.")
+    options: list[Option] = Field([], description="Further #$ options, e.g. -l avx2.")

@@ -20,6 +20,7 @@ class FileKind(StrEnum):
     DOCKERFILE = "Dockerfile"
 
 
+RAY_UP = frozenset({FileKind.RAY_UP})
 BATCH = frozenset({FileKind.SLURM, FileKind.GRID_ENGINE})
 CLUSTERS = frozenset({FileKind.RAY_UP, FileKind.KUBERNETES})
 EVERY_KIND = frozenset(FileKind)
@@ -91,19 +92,6 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Directive(Value):
-    """An option of a batch scheduler in a comment: `#SBATCH --name=text`, `#$ -name text`.
-
-    Attributes:
-        name: With its dashes; Slurm's short names as the long ones.
-        ignored: Whether it stands after the first command, where Slurm does not read it.
-    """
-
-    name: str
-    ignored: bool = False
-
-
-@dataclass(frozen=True)
 class ClusterFile:
     """A file that was read.
 
@@ -115,7 +103,6 @@ class ClusterFile:
         variables: Variables that are set outside scripts.
         images: Container images.
         pools: Nodes by kind.
-        directives: Of a batch script.
     """
 
     kind: FileKind
@@ -125,7 +112,6 @@ class ClusterFile:
     variables: tuple[Variable, ...] = ()
     images: tuple[Value, ...] = ()
     pools: tuple[Pool, ...] = ()
-    directives: tuple[Directive, ...] = ()
 
     @property
     def document(self) -> Node:
@@ -145,10 +131,6 @@ class ClusterFile:
         """Every simple command."""
         for script in self.scripts:
             yield from script.commands()
-
-    def directive(self, *names: str) -> Directive | None:
-        """The last directive of one of these names."""
-        return next((found for found in reversed(self.directives) if found.name in names and not found.ignored), None)
 
 
 @dataclass(frozen=True)

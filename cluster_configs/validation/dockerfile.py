@@ -1,21 +1,23 @@
 """Reads a Dockerfile into its instructions, scripts, variables and images."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Script, Value, Variable
 from cluster_configs.validation.yaml_nodes import Place
 
-_INSTRUCTION = re.compile(r"\s*(FROM|ARG|RUN|ENV|USER|COPY|ADD|WORKDIR|LABEL|CMD|ENTRYPOINT|SHELL|EXPOSE)\s+", re.I)
-_HERE_DOCUMENT = re.compile(r"""(?<!<)<<-?["']?([A-Za-z_]\w*)["']?""")
+# At the beginning of a line that continues none. A here-document belongs to the instruction before it.
+_INSTRUCTION = re.compile(
+    r"(?<!\\\n)^[ \t]*(FROM|ARG|RUN|ENV|USER|COPY|ADD|WORKDIR|LABEL|CMD|ENTRYPOINT|SHELL|EXPOSE)[ \t]+", re.I | re.M
+)
+_COMMENT = re.compile(r"^[ \t]*#.*\n?", re.MULTILINE)
 _REFERENCE = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 _PAIR = re.compile(r"""(\w+)=("(?:\\.|[^"\\])*"|'[^']*'|\S*)""")
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction, continued lines joined.
+    """One instruction.
 
     Attributes:
         name: In capitals.
@@ -35,35 +37,23 @@ def is_dockerfile(text: str) -> bool:
     return re.match(r"(FROM\s+\S+(\s+AS\s+\S+)?|ARG\s+\w+(=.*)?)$", first, re.I) is not None
 
 
-def instructions(text: str) -> Iterator[Instruction]:
-    """The instructions of a Dockerfile, in order."""
-    collected: list[str] = []
-    first = 0
-    tags: list[str] = []
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        if tags:
-            collected.append(line)
-            if line.strip("\t") == tags[0]:
-                tags.pop(0)
-        elif line.lstrip().startswith("#"):
-            continue
-        else:
-            first = first if collected else number
-            collected.append(line.rstrip().removesuffix("\\"))
-            if line.rstrip().endswith("\\"):
-                continue
-            tags = _HERE_DOCUMENT.findall("\n".join(collected))
-        if tags:
-            continue
-        joined = "\n".join(collected)
-        collected = []
-        if match := _INSTRUCTION.match(joined):
-            yield Instruction(match[1].upper(), joined[match.end() :].strip(), Place(match[1].upper(), first))
+def instructions(text: str) -> list[Instruction]:
+    """The instructions of a Dockerfile, in order; lines that go on stay as they are, comments are left out."""
+    begins = [*_INSTRUCTION.finditer(text)]
+    ends = [*(match.start() for match in begins[1:]), len(text)]
+    return [
+        Instruction(
+            match[1].upper(),
+            _COMMENT.sub("", text[match.end() : end]).strip(),
+            Place(match[1].upper(), text.count("\n", 0, match.start(1)) + 1),
+        )
+        for match, end in zip(begins, ends, strict=True)
+    ]
 
 
 def read_dockerfile(text: str) -> ClusterFile:
     """A Dockerfile; what stages are called is no image."""
-    found = [*instructions(text)]
+    found = instructions(text)
     defaults = {
         name: value for instruction in found if instruction.name == "ARG" for name, value in _pairs(instruction.rest)
     }
@@ -80,7 +70,7 @@ def read_dockerfile(text: str) -> ClusterFile:
         FileKind.DOCKERFILE,
         text,
         scripts=tuple(
-            Script(instruction.place, _shell_text(re.sub(r"^(--\w+=\S+\s+)+", "", instruction.rest)))
+            Script(instruction.place, re.sub(r"^(--\w+=\S+\s+)+", "", instruction.rest))
             for instruction in found
             if instruction.name == "RUN" and not instruction.rest.startswith("[")
         ),
@@ -109,10 +99,6 @@ def last_user(file: ClusterFile) -> Value:
             user = Value(instruction.place, name.partition(":")[0])
         users[stage] = user
     return user
-
-
-def _shell_text(rest: str) -> str:
-    return rest if _HERE_DOCUMENT.search(rest) else rest.replace("\n", "\\\n")
 
 
 def _pairs(rest: str) -> list[tuple[str, str]]:

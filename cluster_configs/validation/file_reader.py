@@ -1,14 +1,18 @@
 """Tells what a file is by its content, and reads it."""
 
+import re
 from collections.abc import Iterable
+from pathlib import Path
 
-from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Violation
+from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Script, Violation
 from cluster_configs.validation.dockerfile import is_dockerfile, read_dockerfile
 from cluster_configs.validation.kubernetes_file import read_kubernetes
 from cluster_configs.validation.ray_up_file import KEYS, read_ray_up
-from cluster_configs.validation.scheduler_script import batch_kind, read_batch_script
-from cluster_configs.validation.yaml_nodes import Node, Place, YamlError, parse_yaml
+from cluster_configs.validation.yaml_nodes import Node, Place, parse_yaml
+from trainers.config.strict_loading import YamlError
 
+# An option of a batch scheduler; whose come first says which it is.
+_BATCH_OPTION = re.compile(r"^#(?:(SBATCH)\s|\$\s+-)", re.MULTILINE)
 # YAML of this size is read in a few seconds.
 MAX_BYTES = 256 << 10
 READABLE, YAML, KNOWN_KIND = "readable", "yaml", "known-kind"
@@ -38,6 +42,16 @@ class UnreadableError(Exception):
         self.rule, self.violation = rule, violation
 
 
+def read_start(path: Path) -> bytes:
+    """The content of a file, of a large one no more than shows that it is too large.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
 def read_cluster_file(content: bytes) -> ClusterFile:
     """Reads a file of any kind.
 
@@ -45,17 +59,18 @@ def read_cluster_file(content: bytes) -> ClusterFile:
         UnreadableError: it is not text, not YAML, or of no known kind.
     """
     text = _text_of(content)
-    kind = batch_kind(text)
+    option = _BATCH_OPTION.search(text)
+    kind = None if option is None else FileKind.SLURM if option[1] == "SBATCH" else FileKind.GRID_ENGINE
     # Without #! it may be YAML with such a comment.
     if kind is not None and (text.startswith("#!") or not _is_yaml(text)):
-        return read_batch_script(text, kind)
+        return ClusterFile(kind, text, scripts=(Script(Place(), text, whole_file=True),))
     if is_dockerfile(text):
         return read_dockerfile(text)
     try:
         documents = parse_yaml(text)
     except YamlError as error:
         fix = "fix the syntax: indent with spaces, quote what holds ': ' or ' #', and name each key once"
-        raise UnreadableError(YAML, Violation(Place(line=error.line), str(error), fix)) from error
+        raise UnreadableError(YAML, Violation(Place(line=error.line), error.reason, fix)) from error
     return _of_documents(text, documents)
 
 
@@ -68,7 +83,9 @@ def _is_yaml(text: str) -> bool:
 
 def _text_of(content: bytes) -> str:
     if len(content) > MAX_BYTES:
-        raise _unreadable(f"{len(content)} bytes", f"give a cluster file; none needs more than {MAX_BYTES} bytes")
+        raise _unreadable(
+            f"more than {MAX_BYTES} bytes", f"give a cluster file; none needs more than {MAX_BYTES} bytes"
+        )
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

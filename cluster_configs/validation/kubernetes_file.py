@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterator
 
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable
-from cluster_configs.validation.yaml_nodes import Node, YamlError, parse_yaml
+from cluster_configs.validation.yaml_nodes import Node, parse_yaml
+from trainers.config.strict_loading import YamlError
 
 DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "google.com/tpu")
 # Labels by which clouds tell their spot nodes, and the values.

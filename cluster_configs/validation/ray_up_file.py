@@ -1,10 +1,10 @@
 """Reads a `ray up` file into scripts, variables, images and pools."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from cluster_configs.providers.known_providers import provider_of
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable
-from cluster_configs.validation.shell_commands import commands_in
 from cluster_configs.validation.yaml_nodes import Node
 
 KEYS = frozenset({"cluster_name", "provider", "available_node_types", "head_start_ray_commands"})
@@ -13,7 +13,8 @@ _COMMANDS = (
     "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
     "head_start_ray_commands", "worker_start_ray_commands",
 )  # fmt: skip
-_ENV_OPTION = re.compile(r"(?:--env=|--env$|-e=?)(.*)", re.DOTALL)
+# `-e NAME=value`, `-eNAME=value`, `-e=…`, `--env NAME=value`, `--env=NAME=value`
+_ENV_OPTION = re.compile(r"""(?:^|\s)(?:--env[= ]|-e[= ]?)\s*["']?(\w+)=("[^"]*"|'[^']*'|\S*)""")
 _OPTIONS = {"": "run_options", "head": "head_run_options", "worker": "worker_run_options"}
 
 
@@ -35,25 +36,9 @@ def _scripts(document: Node, node_types: list[Node]) -> Iterator[Script]:
     for name in _COMMANDS:
         role = name.partition("_")[0]
         environment = {variable.name: variable.text for variable in _variables(document, [], role)}
-        # What a set-up command adds to a profile is set in each later shell: Ray starts login shells.
-        environment |= _profile(document)
         for owner in [document, *node_types]:
             for node in owner.get(name).elements():
                 yield Script(node.place, node.text, environment)
-
-
-def _profile(document: Node) -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for name in ("setup_commands", "head_setup_commands", "worker_setup_commands"):
-        for node in document.get(name).elements():
-            for command in commands_in(node.text):
-                if command.redirected and any(profile in node.text for profile in (".bashrc", ".profile", "/etc/env")):
-                    found |= {
-                        name: value
-                        for inner in commands_in(" ".join(command.words[1:]) + "\ntrue")
-                        for name, value in inner.environment.items()
-                    }
-    return found
 
 
 def _variables(document: Node, node_types: list[Node], role: str = "") -> Iterator[Variable]:
@@ -61,13 +46,8 @@ def _variables(document: Node, node_types: list[Node], role: str = "") -> Iterat
     wanted = [name for of, name in _OPTIONS.items() if role in ("", of) or of == ""]
     for owner in [document, *node_types]:
         for option in (node for name in wanted for node in owner.get("docker", name).elements()):
-            # `-e NAME=value`, `-eNAME=value`, `-e=…`, `--env NAME=value`, `--env=NAME=value`
-            words = next((command.words for command in commands_in(option.text)), ())
-            for word, following in zip(words, (*words[1:], ""), strict=True):
-                if given := _ENV_OPTION.fullmatch(word):
-                    name, equals, value = (given[1] or following).partition("=")
-                    if equals:
-                        yield Variable(option.place, value, name)
+            for name, value in _ENV_OPTION.findall(option.text):
+                yield Variable(option.place, value.strip("\"'"), name)
 
 
 def _images(document: Node, node_types: list[Node]) -> Iterator[Value]:
@@ -79,6 +59,7 @@ def _images(document: Node, node_types: list[Node]) -> Iterator[Value]:
 
 
 def _pools(document: Node) -> Iterator[Pool]:
+    provider = provider_of(document.get("provider"))
     for name, node in document.get("available_node_types").items():
         resources = node.get("resources")
         given = [resources.get(kind).number for kind in ACCELERATORS if resources.get(kind).present]
@@ -86,24 +67,8 @@ def _pools(document: Node) -> Iterator[Pool]:
             node,
             name,
             head=name == document.get("head_node_type").text,
-            spot=_spot(node.get("node_config")),
+            spot=provider.spot_setting(node.get("node_config")) if provider is not None else None,
             cpus=resources.get("CPU").number,
             accelerators=sum(count or 0 for count in given) if given else None,
             maximum=node.get("max_workers").number if node.get("max_workers").present else None,
         )
-
-
-def _spot(config: Node) -> Node | None:
-    """AWS, GCP (old and new field) and Azure."""
-    for keys, spot in (
-        (("InstanceMarketOptions", "MarketType"), "spot"),
-        (("scheduling", "preemptible"), "true"),
-        (("scheduling", "provisioningModel"), "spot"),
-        (("azure_arm_parameters", "priority"), "spot"),
-    ):
-        node = config.get(*keys)
-        if node.text.lower() == spot:
-            return node
-    # AWS: market options without a type mean spot, too.
-    options = config.get("InstanceMarketOptions")
-    return options if options.value and not options.get("MarketType").present else None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cluster_configs.providers.known_providers import provider_of
 from cluster_configs.validation import schema_rules
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.file_reader import READING, UnreadableError, read_cluster_file
@@ -61,15 +62,20 @@ def validate(content: bytes, installed: Installed) -> Report:
         file = read_cluster_file(content)
     except UnreadableError as error:
         return Report(None, tuple(READING), ((error.rule, error.violation),))
-    rules = [rule for rule in RULES if file.kind in rule.kinds]
+    rules = [rule for rule in (*RULES, *_rules_of_provider(file)) if file.kind in rule.kinds]
     broken = [(rule.name, violation) for rule in rules for violation in rule.check(file, installed)]
-    checked = [rule.name for rule in rules]
+    checked = [*dict.fromkeys(rule.name for rule in rules)]
     if file.kind == FileKind.SPEC and not broken:
         for target, text in spec_rules.rendered(file):
             report = validate(text.encode(), installed)
             checked += [name for name in report.checked if name not in checked]
             broken += [(name, _in_rendered(violation, target)) for name, violation in report.broken]
     return Report(file.kind, tuple(checked), tuple(broken))
+
+
+def _rules_of_provider(file: ClusterFile) -> tuple[Rule, ...]:
+    provider = provider_of(file.document.get("provider"))
+    return () if provider is None else provider.rules
 
 
 def _in_rendered(violation: Violation, target: str) -> Violation:

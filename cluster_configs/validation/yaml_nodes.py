@@ -6,22 +6,7 @@ from typing import Any
 
 import yaml
 
-# Aliases let a short file stand for a huge one.
-MAX_NODES = 50_000
-MAX_DEPTH = 60
-
-
-class YamlError(Exception):
-    """A text is not YAML that can be checked.
-
-    Attributes:
-        line: Where, counted from 1; None where it is not known.
-    """
-
-    def __init__(self, message: str, line: int | None = None) -> None:
-        """The message is one line."""
-        super().__init__(message)
-        self.line = line
+from trainers.config.strict_loading import StrictLoader, YamlError, yaml_errors
 
 
 @dataclass(frozen=True)
@@ -110,56 +95,52 @@ def parse_yaml(text: str) -> list[Node]:
     Raises:
         YamlError: it is not YAML, has a key twice, or is too deep or too large once aliases are expanded.
     """
-    try:
+    with yaml_errors():
         return [node for node in _Builder(text).documents() if node.value is not None]
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        reason = " ".join(part for part in (error.context, error.problem) if part)
-        raise YamlError(reason, None if mark is None else mark.line + 1) from error
-    except RecursionError as error:
-        raise YamlError(f"more than {MAX_DEPTH} levels deep") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise YamlError(" ".join(str(error).split())) from error
+
+
+def unquoted_texts(text: str) -> Iterator[tuple[Place, str]]:
+    """Strings that stand without quotes, of a text that `parse_yaml` reads, keys among them."""
+    for document in yaml.compose_all(text, yaml.SafeLoader):
+        waiting: list[tuple[str, yaml.Node]] = [("", document)] if document is not None else []
+        seen: set[int] = set()  # aliases
+        while waiting:
+            path, node = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    name = joined(path, str(key.value))
+                    waiting += [(name, value), (name, key)]
+            elif isinstance(node, yaml.SequenceNode):
+                waiting += [(joined(path, index), item) for index, item in enumerate(node.value)]
+            elif isinstance(node, yaml.ScalarNode) and node.style is None and node.tag == "tag:yaml.org,2002:str":
+                yield Place(path, node.start_mark.line + 1), node.value
 
 
 class _Builder:
     def __init__(self, text: str) -> None:
-        self._loader = yaml.SafeLoader(text)
-        self._left = MAX_NODES
+        self._loader = StrictLoader(text)
 
     def documents(self) -> Iterator[Node]:
         while self._loader.check_node():
             root = self._loader.get_node()
             assert root is not None
-            yield self._build(root, "", 0)
+            yield self._build(root, "")
 
-    def _build(self, node: yaml.Node, path: str, depth: int) -> Node:
+    def _build(self, node: yaml.Node, path: str) -> Node:
         line = node.start_mark.line + 1
-        self._left -= 1
-        if self._left < 0:
-            raise YamlError(f"more than {MAX_NODES} values, once aliases are expanded", line)
-        if depth > MAX_DEPTH:
-            raise YamlError(f"more than {MAX_DEPTH} levels deep", line)
         children: dict[Any, Node]
         if isinstance(node, yaml.MappingNode):
-            children = {
-                key: self._build(value, joined(path, str(key)), depth + 1) for key, value in self._entries(node).items()
-            }
+            children = {key: self._build(value, joined(path, str(key))) for key, value in self._entries(node).items()}
             return Node({key: child.value for key, child in children.items()}, Place(path, line), children)
         if isinstance(node, yaml.SequenceNode):
-            children = {
-                index: self._build(value, joined(path, index), depth + 1) for index, value in enumerate(node.value)
-            }
+            children = {index: self._build(value, joined(path, index)) for index, value in enumerate(node.value)}
             return Node([child.value for child in children.values()], Place(path, line), children)
         return Node(self._loader.construct_object(node), Place(path, line))
 
     def _entries(self, mapping: yaml.MappingNode) -> dict[Hashable, yaml.Node]:
-        own: set[str] = set()
-        for key, _ in mapping.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else str(key.start_mark)
-            if name in own and key.tag != "tag:yaml.org,2002:merge":
-                raise YamlError(f"the key {name} stands twice in one mapping", key.start_mark.line + 1)
-            own.add(name)
         self._loader.flatten_mapping(mapping)
         entries: dict[Hashable, yaml.Node] = {}
         for key, value in mapping.value:

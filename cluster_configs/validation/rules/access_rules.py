@@ -4,19 +4,27 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import (
+    BATCH,
+    CLUSTERS,
+    RAY_UP,
+    ClusterFile,
+    FileKind,
+    Installed,
+    Rule,
+    Violation,
+)  # fmt: skip
 from cluster_configs.validation.dockerfile import last_user
 from cluster_configs.validation.kubernetes_file import containers_of, groups_of, pod_specs, ray_clusters
+from cluster_configs.validation.open_networks import is_the_world
 from cluster_configs.validation.yaml_nodes import Node
 
-RAY_UP, KUBERNETES = frozenset({FileKind.RAY_UP}), frozenset({FileKind.KUBERNETES})
+KUBERNETES = frozenset({FileKind.KUBERNETES})
 START_COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")
 _READERS = ("cat", "head", "tail", "less", "more", "tac", "nl", "base64", "xxd", "od")
 # What stands for the token inside a text.
 _TOKEN_IN_TEXT = re.compile(r"\$\{?RAY_AUTH_TOKEN(?!_PATH)\b|(\$\(|`)[^)`]*auth_token")
 TOKEN_FILE = "~/.ray/auth_token"
-# A network that is larger is nobody's own.
-LEAST_PREFIX = 8
 # Options of docker run by which a container acts on its host.
 _ON_HOST = re.compile(
     r"--privileged|docker\.sock|--pid[= ]host|(-v|--volume)[= ]?/:|(-u|--user)[= ]?(root|0)\b", re.I
@@ -98,45 +106,6 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    provider = file.document.get("provider")
-    if provider.get("type").text != "aws":
-        return
-    for node in provider.get("security_group").walk():
-        if _is_the_world(node.text):
-            yield Violation(node.place, node.text, "name your own network, e.g. 203.0.113.0/24")
-    for _, node_type in file.document.get("available_node_types").items():
-        config = node_type.get("node_config")
-        if not any(config.get(name).value for name in ("SecurityGroupIds", "NetworkInterfaces", "LaunchTemplate")):
-            yield Violation(
-                config.place,
-                "no SecurityGroupIds",
-                "name a security group of your own: Ray makes one that opens SSH to 0.0.0.0/0",
-            )
-
-
-def _is_the_world(network: str) -> bool:
-    try:
-        return "/" in network and ipaddress.ip_network(network, strict=False).prefixlen < LEAST_PREFIX
-    except ValueError:
-        return False
-
-
-def _imds_v2(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    if file.document.get("provider", "type").text != "aws":
-        return
-    for _, node_type in file.document.get("available_node_types").items():
-        tokens = node_type.get("node_config", "MetadataOptions", "HttpTokens")
-        of_template = node_type.get("node_config", "LaunchTemplate").present and not tokens.present
-        if tokens.text != "required" and not of_template:
-            yield Violation(
-                tokens.place,
-                tokens.text,
-                "set MetadataOptions: {HttpTokens: required}: no request that was tricked out of a node gets its "
-                "credentials then",
-            )
-
-
 def _inside_the_cluster(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     fix = "use ClusterIP, and kubectl port-forward from outside"
     heads = [cluster.get("headGroupSpec") for cluster in ray_clusters(file.documents)]
@@ -183,7 +152,7 @@ def _is_everybody(caller: Node) -> bool:
     """Whether it is all pods of all namespaces, or the world."""
     namespaces, pods = caller.get("namespaceSelector"), caller.get("podSelector")
     all_pods = namespaces.value is not None and _selects_all(namespaces, _OF_ALL_NAMESPACES) and _selects_all(pods)
-    return all_pods or _is_the_world(caller.get("ipBlock", "cidr").text)
+    return all_pods or is_the_world(caller.get("ipBlock", "cidr").text)
 
 
 def _selects_all(selector: Node, label_of_all: str = "") -> bool:
@@ -260,8 +229,6 @@ RULES = (
     Rule("token-on-every-node", "every node gets the token", RAY_UP, _token_on_every_node),
     Rule("token-not-printed", "no command prints the token", CLUSTERS | BATCH, _token_not_printed),
     Rule("dashboard-loopback", "the dashboard listens on loopback alone", CLUSTERS | BATCH, _dashboard_loopback),
-    Rule("ssh-from-own-network", "SSH is not open to the world", RAY_UP, _ssh_from_own_network),
-    Rule("imds-v2", "the cloud's metadata service asks for a session token", RAY_UP, _imds_v2),
     Rule("inside-the-cluster", "no Service leads out of Kubernetes", KUBERNETES, _inside_the_cluster),
     Rule("network-policy", "a NetworkPolicy says who reaches the pods", KUBERNETES, _network_policy),
     Rule("no-root", "containers do not run as root", KUBERNETES | {FileKind.DOCKERFILE}, _no_root),

@@ -1,11 +1,15 @@
 """What makes pods and jobs of KubeRay misbehave although their fields are right."""
 
+import re
 from collections.abc import Iterator
 
+from cluster_configs.rendering.commented_yaml import is_other_type
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.kubernetes_file import containers_of, groups_of, ray_clusters
-from cluster_configs.validation.yaml_nodes import YamlError, parse_yaml
+from cluster_configs.validation.yaml_nodes import parse_yaml, unquoted_texts
+from trainers.config.strict_loading import YamlError
 
+_QUANTITIES = re.compile(r"(^|\.)(limits|requests|capacity|sizeLimit)(\.|$)")
 KUBERNETES = frozenset({FileKind.KUBERNETES})
 
 
@@ -48,12 +52,21 @@ def _runtime_env(file: ClusterFile, installed: Installed) -> Iterator[Violation]
             if node.present and not all(part.children for part in parse_yaml(node.text)):
                 yield Violation(node.place, node.text[:60], "give a mapping, e.g. env_vars: {NAME: value}")
         except YamlError as error:
-            yield Violation(node.place, str(error), "fix the YAML inside the text")
+            yield Violation(node.place, error.reason, "fix the YAML inside the text")
+
+
+def _strings_quoted(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    fix = "put it in quotes: Kubernetes reads a number or a truth value, and refuses it where a text belongs"
+    for place, text in unquoted_texts(file.text):
+        # A quantity may be a number.
+        if is_other_type(text) and not _QUANTITIES.search(place.path):
+            yield Violation(place, text, fix)
 
 
 RULES = (
     Rule("container-resources", "Ray's containers have limits", KUBERNETES, _container_resources),
     Rule("ray-start-blocks", "Ray is the container's own process", KUBERNETES, _ray_start_blocks),
     Rule("job-frees-nodes", "a job's cluster ends with it", KUBERNETES, _job_frees_nodes),
+    Rule("strings-quoted", "texts that look like numbers are quoted", KUBERNETES, _strings_quoted),
     Rule("job-runtime-env", "the job's runtime environment is YAML", KUBERNETES, _runtime_env),
 )

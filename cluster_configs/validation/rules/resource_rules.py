@@ -1,15 +1,13 @@
 """Nodes: where the driver runs, how many there are, and whether what they have is what Ray is told."""
 
-import re
 from collections.abc import Iterator
 
-from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import CLUSTERS, RAY_UP, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.kubernetes_file import DEVICES, containers_of, groups_of, quantity, ray_clusters
+from cluster_configs.validation.yaml_nodes import Node
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 
-RAY_UP, KUBERNETES = frozenset({FileKind.RAY_UP}), frozenset({FileKind.KUBERNETES})
-# Machine types of Google Compute Engine that come with GPUs.
-_GCP_GPU_MACHINES = re.compile(r"(a[2-9]|g[2-9])-")
+GAUDI = "habana.ai/gaudi"
 _POOL_SIZES = (("min_workers", "max_workers"), ("minReplicas", "maxReplicas"), ("replicas", "maxReplicas"))
 
 
@@ -22,8 +20,6 @@ def _driver_not_on_spot(file: ClusterFile, installed: Installed) -> Iterator[Vio
 
 def _cpus_for_data(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     fix = f"leave {CPUS_FOR_DATA:g} CPU beside one for each GPU: Ray Data would wait forever (more CPUs, or a CPU pool)"
-    if file.kind in BATCH:
-        yield from _cpus_of_batch_job(file, fix)
     if not any(pool.accelerators for pool in file.pools) or any(pool.cpus is None for pool in file.pools):
         return
     cpus = sum((pool.cpus or 0) * _size(pool.maximum) for pool in file.pools)
@@ -37,33 +33,7 @@ def _size(maximum: float | None) -> float:
     return 1 if maximum is None else maximum
 
 
-def _cpus_of_batch_job(file: ClusterFile, fix: str) -> Iterator[Violation]:
-    for place, start in file.ray_starts():
-        cpus, gpus = start.options.get("--num-cpus", ""), start.options.get("--num-gpus", "")
-        if cpus.isdecimal() and gpus.isdecimal() and int(gpus) > 0 and int(cpus) < int(gpus) + CPUS_FOR_DATA:
-            yield Violation(place, f"--num-cpus={cpus} --num-gpus={gpus}", fix)
-    slots, counted = file.directive("-pe"), re.search(r"RAYSCRIBE_CPUS=|--num-cpus", file.text)
-    number = re.search(r"\s(\d+)$", slots.text if slots else "")
-    gpus_wanted = next((int(found[1]) for one in file.directives if (found := re.search(r"\bgpu=(\d+)", one.text))), 0)
-    if slots and number and not counted and int(number[1]) < gpus_wanted + CPUS_FOR_DATA and gpus_wanted:
-        yield Violation(slots.place, f"-pe {slots.text} with {gpus_wanted} GPUs", f"{fix}, or export RAYSCRIBE_CPUS")
-    wanted = file.directive("--gres", "--gpus-per-node", "--gpus")
-    cpus_each = file.directive("--cpus-per-task")
-    found = re.search(r"(\d+)$", wanted.text if wanted and "gpu" in wanted.name + wanted.text else "")
-    if cpus_each and cpus_each.text.isdecimal() and found and int(cpus_each.text) < int(found[1]) + CPUS_FOR_DATA:
-        yield Violation(cpus_each.place, f"{cpus_each.name}={cpus_each.text} with {found[1]} GPUs", fix)
-
-
 def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    provider = file.document.get("provider", "type").text
-    for pool in file.pools if file.kind == FileKind.RAY_UP else ():
-        config, resources = pool.node.get("node_config"), pool.node.get("resources")
-        machine = config.get("machineType")
-        has_gpu = config.get("guestAccelerators").value or _GCP_GPU_MACHINES.match(machine.text)
-        if provider == "gcp" and has_gpu and not pool.accelerators:
-            yield Violation(
-                resources.place, machine.text, "add GPU: its number; Ray finds GPUs of AWS by itself, not of GCP"
-            )
     for cluster in ray_clusters(file.documents):
         for group in groups_of(cluster):
             counted = group.get("rayStartParams", "num-gpus")
@@ -75,16 +45,18 @@ def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[
             if (counted.number or 0) > 0 and not any(quantity(node) for node in devices):
                 fix = "add it to resources.limits, e.g. nvidia.com/gpu: Kubernetes gives the pod no GPU without"
                 yield Violation(counted.place, f"num-gpus: {counted.text}", fix)
+            if cluster.get("enableInTreeAutoscaling").value is True:
+                yield from _hpus_unknown(group)
 
 
-def _local_hosts_join(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    if file.document.get("provider", "type").text != "local":
-        return
-    fix = "export RAY_enable_autoscaler_v2=0 before it: the newer autoscaler counts the head as one of the workers"
-    for place, start in file.ray_starts():
-        newer = start.environment.get("RAY_enable_autoscaler_v2", "")
-        if start.head and newer.lower() not in ("0", "false"):
-            yield Violation(place, f"RAY_enable_autoscaler_v2={newer}" if newer else "", fix)
+def _hpus_unknown(group: Node) -> Iterator[Violation]:
+    """Gaudi devices that Ray's autoscaler does not know of: in limits it looks for GPUs and TPUs alone."""
+    for container in containers_of(group.get("template", "spec")):
+        device = container.get("resources", "limits", GAUDI)
+        known = group.get("resources", "HPU").present or "HPU" in group.get("rayStartParams", "resources").text
+        if quantity(device) and not known:
+            fix = f'add resources: {{HPU: "{device.text}"}} to the group: its autoscaler starts no pod for HPUs without'
+            yield Violation(device.place, f"{GAUDI}: {device.text}", fix)
 
 
 def _pool_sizes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -116,9 +88,8 @@ def _spot_labels(file: ClusterFile, installed: Installed) -> Iterator[Violation]
 
 RULES = (
     Rule("driver-not-on-spot", "the head is not a spot node", CLUSTERS, _driver_not_on_spot),
-    Rule("cpus-for-data", "workers leave CPUs for Ray Data", CLUSTERS | BATCH, _cpus_for_data),
+    Rule("cpus-for-data", "workers leave CPUs for Ray Data", CLUSTERS, _cpus_for_data),
     Rule("accelerators-declared", "Ray and the pods know of their GPUs", CLUSTERS, _accelerators_declared),
-    Rule("local-hosts-join", "every one of the hosts may join", RAY_UP, _local_hosts_join),
     Rule("pool-sizes", "no pool is smaller at most than at least", CLUSTERS, _pool_sizes),
     Rule("head-node-type", "the head's node type is there", RAY_UP, _head_node_type),
     Rule("spot-labels", "spot nodes have labels", CLUSTERS, _spot_labels),

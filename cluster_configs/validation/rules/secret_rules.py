@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.yaml_nodes import Node, Place
@@ -16,10 +15,9 @@ _FIXES = {
     FileKind.DOCKERFILE: "take it out, and revoke it; an image keeps all its layers: RUN --mount=type=secret",
     FileKind.SPEC: "take it out, and revoke it; name it under secrets",
 }
-# Programs whose command `login` takes a password with -p; that of others is something else (gh: a protocol).
-_REGISTRY_CLIENTS = frozenset({"docker", "podman", "nerdctl", "buildah", "skopeo", "helm", "oras", "crane", "az"})
-# Options of sshpass that have a value.
-_SSHPASS_VALUES = ("-f", "-d", "-P")
+# What takes a password with -p; `login -p` of other programs is something else (gh: a protocol).
+_CLIENTS = r"docker|podman|nerdctl|buildah|skopeo|helm|oras|crane|az"
+_PASSWORD = re.compile(rf"\b(?:sshpass\s(?:-[^p]\S*\s+)*|(?:{_CLIENTS})\s.*?\blogin\b.*?\s)-p\s*(\S+)")
 _BATCH_FIX = "take it out, and revoke it; read it from a file of mode 0600"
 
 
@@ -51,36 +49,12 @@ def _of_scripts(file: ClusterFile) -> Iterator[tuple[Place, str]]:
                     given = name[2:] if name.startswith("-e") else name.lstrip("-")
                     named[given.replace("-", "_")] = value
             found = [name for name, value in named.items() if _is_secret(name, value)]
-            found += [program for program, password in _passwords(command.words) if _is_literal(password)]
+            given_with_p = _PASSWORD.search(" ".join(command.words))
+            found += [command.program] if given_with_p and _is_literal(given_with_p[1]) else []
             found += [command.program for word in command.words if value_looks_secret(word)]
             yield from ((place, name) for name in found[:1])
         if value_looks_secret(script.text):
             yield script.place, "a command"
-
-
-def _passwords(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Programs and what they are given with -p: `sshpass -p VALUE`, `docker login -p VALUE`."""
-    names = [PurePosixPath(word).name for word in words]
-    for index, name in enumerate(names):
-        following = words[index + 1 :]
-        if name == "sshpass":
-            yield from ((name, value) for value in _after_p(_own_options(following)))
-        elif name == "login" and (client := next((name for name in names[:index] if name in _REGISTRY_CLIENTS), "")):
-            yield from ((f"{client} login", value) for value in _after_p(following))
-
-
-def _after_p(words: tuple[str, ...]) -> Iterator[str]:
-    for word, following in zip(words, (*words[1:], ""), strict=True):
-        if word == "-p" or (word.startswith("-p") and not word.startswith("--")):
-            yield following if word == "-p" else word[2:]
-
-
-def _own_options(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of sshpass: the first word that is none begins another command."""
-    end = 0
-    while words[end : end + 1] and words[end].startswith("-"):
-        end += 2 if words[end] in ("-p", *_SSHPASS_VALUES) else 1
-    return words[:end]
 
 
 def _of_fields(file: ClusterFile) -> Iterator[tuple[Place, str]]:

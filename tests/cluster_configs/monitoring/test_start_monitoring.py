@@ -138,12 +138,24 @@ def test_what_is_missing_or_taken_is_said(
 
 def test_the_nodes_of_every_ray_of_this_machine_are_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    places = [tmp_path / name for name in ("own/rs-three", "rs-one", "rs-two", "own/ray")]
+    places = [tmp_path / name for name in ("own/rs-three/ray", "rs-one/ray", "rs-two/ray", "own/ray")]
     for number, place in enumerate(places):
         place.mkdir(parents=True)
         content = json.dumps([{"labels": {"job": "ray"}, "targets": [f"10.0.0.{number}:8090"]}])
         (place / DISCOVERY).write_text(content[: 20 if number == 2 else None])
+    # What somebody else may put in /tmp.
+    odd = {"rs-deep": "[" * 9999, "rs-large": f"[{' ' * 2**21}7]", "rs-number": "5", "rs-pipe": None}
+    for name, text in odd.items():
+        path = tmp_path / name / "ray" / DISCOVERY
+        path.parent.mkdir(parents=True)
+        if text is None:
+            os.mkfifo(path)
+        else:
+            path.write_text(text)
     files = discovery_files({"RAY_TMPDIR": str(tmp_path / "own")})
-    assert [path.parent for path in files if tmp_path in path.parents] == places
+    assert {path.parent for path in files if tmp_path in path.parents} == {
+        *places,
+        *(tmp_path / name / "ray" for name, text in odd.items() if text is not None),
+    }
     targets = ray_targets(path for path in files if tmp_path in path.parents)
     assert targets == [{"labels": {"job": "ray"}, "targets": [f"10.0.0.{number}:8090"]} for number in (0, 1, 3)]

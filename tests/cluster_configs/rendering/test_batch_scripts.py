@@ -119,3 +119,16 @@ def test_modules_are_loaded_in_a_shell_that_is_no_login_shell(defined: bool, tmp
         (tmp_path / "profile").unlink()
     subprocess.run(["bash", "-c", text], env={"PATH": os.environ["PATH"]}, timeout=60, check=True)
     assert (tmp_path / "loaded").read_text() == "load cuda/12.8\n"
+
+
+@pytest.mark.parametrize("target", [Target.SLURM, Target.SGE])
+def test_a_secret_whose_file_is_missing_ends_the_job_with_its_name(target: Target, tmp_path: Path) -> None:
+    missing = tmp_path / "hf_token"
+    text = script(target, "modules=[]", "exports={}", f"secrets={{HF_TOKEN: {{file: '{missing}'}}}}")
+    (start,) = [line for line in text.splitlines() if "secrets.HF_TOKEN" in line]
+    for expected in (1, 0):
+        done = subprocess.run(["bash", "-c", f"set -eo pipefail\n{start}"], capture_output=True, text=True, check=False)
+        assert done.returncode == expected
+        assert (f"secrets.HF_TOKEN: cannot read {missing}" in done.stderr) == (expected == 1)
+        missing.write_text("x")
+    assert text.index("secrets.HF_TOKEN") < text.index("export HF_TOKEN")

@@ -8,9 +8,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from cluster_configs.providers.aws import AwsPart
+from cluster_configs.providers.gcp import GcpPart
+from cluster_configs.providers.local import LocalPart
 from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.spec_loader import build_cluster_spec, load_cluster_spec
-from cluster_configs.rendering.target_parts import AwsPart, GcpPart, LocalPart
 from tests.test_architecture import ROOT
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.errors import ConfigError
@@ -40,6 +42,8 @@ def test_the_provider_decides_which_fields_there_are() -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
+        (r'slurm={options: ["-C a\nrm -r b"]}', "slurm.options.0: String should match pattern"),
+        (r'sge={options: ["-l a\nrm -r b"]}', "sge.options.0: String should match pattern"),
         ("imagee=a:b", "imagee: unknown key; did you mean image?"),
         ("partition=gpu", "partition: unknown key; did you mean slurm.partition?"),
         ("ray_up.head_ipp=10.0.0.1", "ray_up.head_ipp: unknown key; did you mean ray_up.head_ip?"),

@@ -43,3 +43,17 @@ def test_any_document_is_read_back(content: dict[str, Any]) -> None:
 )
 def test_a_command_stays_the_same(command: str) -> None:
     assert yaml.safe_load(to_commented_yaml({"setup": [command]}, {})) == {"setup": [command]}
+
+
+@pytest.mark.parametrize(
+    "text", ["y", "N", "1e-5", "12e45", "1_0e3", "0o17", "+0x1F", "0b1_0", ".5e1", "1.e+3", "-2e9", "6E7"]
+)
+def test_what_go_reads_as_another_type_is_quoted(text: str) -> None:
+    written = to_commented_yaml({"value": text, text: [text]}, {})
+    assert written.count(f'"{text}"') == 3
+    assert yaml.safe_load(written) == {"value": text, text: [text]}
+
+
+@pytest.mark.parametrize("text", ["yy", "1e", "e5", "v1e5", "1.2.3", "0o8x", "a_1e5", "10.0.0.1"])
+def test_other_words_need_no_quotes(text: str) -> None:
+    assert to_commented_yaml({"value": text}, {}) == f"value: {text}\n"

@@ -12,20 +12,22 @@ import yaml
 from ray.autoscaler._private.command_runner import _with_environment_variables
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from cluster_configs.rendering.render import RENDERERS, Kind, Target, render
+from cluster_configs.rendering.render import RENDERERS, KubernetesKind, Target, render
 from cluster_configs.rendering.spec_loader import load_cluster_spec
 from tests.test_architecture import ROOT
+from trainers.config.loader import build_config, read_yaml
+from trainers.config.overrides import apply_overrides, parse_override
 from trainers.errors import ConfigError
 
 FOLDER = ROOT / "cluster_configs"
 # Ready file: its spec, target and kind.
-READY: dict[str, tuple[str, Target, Kind | None]] = {
+READY: dict[str, tuple[str, Target, KubernetesKind | None]] = {
     "local.yaml": ("local", Target.RAY_UP, None),
     "aws.yaml": ("aws", Target.RAY_UP, None),
     "gcp.yaml": ("gcp", Target.RAY_UP, None),
     "gaudi.yaml": ("gaudi", Target.RAY_UP, None),
-    "kuberay/raycluster.yaml": ("kuberay", Target.KUBERAY, Kind.RAYCLUSTER),
-    "kuberay/rayjob.yaml": ("kuberay", Target.KUBERAY, Kind.RAYJOB),
+    "kuberay/raycluster.yaml": ("kuberay", Target.KUBERAY, KubernetesKind.RAYCLUSTER),
+    "kuberay/rayjob.yaml": ("kuberay", Target.KUBERAY, KubernetesKind.RAYJOB),
     "slurm.sbatch": ("slurm", Target.SLURM, None),
     "sge.qsub": ("sge", Target.SGE, None),
 }
@@ -138,6 +140,15 @@ def test_variables_modules_and_secrets_reach_every_command(tmp_path: Path) -> No
     assert "~/.bashrc" in hook
     assert own == "pip install --no-deps -e /shared/rayscribe"
     assert check.startswith("python -c")
+
+
+def test_on_gaudi_hosts_a_recipe_is_submitted_as_it_can_train_there() -> None:
+    comments = " ".join(line.strip("# ") for line in rendered("gaudi.yaml").splitlines() if line.startswith("#"))
+    assert "Training uses no Gaudi, only the hosts' CPUs." in comments
+    (command,) = re.findall(r"rayscribe submit (\S+) .*? (--set scaling.*)", comments)
+    given = re.findall(r"--set (scaling\S+)", command[1])
+    recipe = apply_overrides(read_yaml(ROOT / command[0]), [parse_override(text) for text in given])
+    assert build_config(recipe, origin="x").scaling.worker_resources["GPU"] == 0
 
 
 @pytest.mark.parametrize("file", ["/run/x;id>intruder;#", "/run/`id>intruder`"])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster_configs.providers.known_providers import PROVIDERS
 from cluster_configs.validation.cluster_file import FileKind, Installed
 from cluster_configs.validation.installed import read_installed
 from cluster_configs.validation.validator import RULES, validate
@@ -16,6 +17,8 @@ FOLDER = ROOT / "cluster_configs"
 PATTERNS = ("*.yaml", "*.sbatch", "*.qsub", "Dockerfile", "kuberay/*.yaml", "specs/*.yaml")
 SHIPPED = sorted(path for pattern in PATTERNS for path in FOLDER.glob(pattern))
 NAMES = [rule.name for rule in RULES]
+OF_PROVIDERS = {name: [rule.name for rule in one.rules] for name, one in PROVIDERS.items() if one.rules}
+ALL_NAMES = {*NAMES, *(rule for names in OF_PROVIDERS.values() for rule in names)}
 # An open dashboard is one in Kubernetes where another rule is broken, too.
 WITH = {"dashboard-loopback-kuberay": {"network-policy"}, "dashboard-loopback-kuberay-token": {"token-authentication"}}
 
@@ -29,11 +32,13 @@ def installed() -> Installed:
 
 def rule_of(path: Path) -> str:
     """`dashboard-loopback-space.yaml` breaks dashboard-loopback."""
-    return max((name for name in NAMES if path.stem == name or path.stem.startswith(f"{name}-")), key=len, default="")
+    return max(
+        (name for name in ALL_NAMES if path.stem == name or path.stem.startswith(f"{name}-")), key=len, default=""
+    )
 
 
 def test_every_rule_has_a_file_that_breaks_it() -> None:
-    assert {rule_of(path) for path in BROKEN} == set(NAMES)
+    assert {rule_of(path) for path in BROKEN} == ALL_NAMES
     assert len(NAMES) == len(set(NAMES))
 
 
@@ -50,7 +55,16 @@ def test_a_broken_file_breaks_its_rule_and_no_other(path: Path, installed: Insta
 def test_a_good_file_keeps_every_rule_of_its_kind(path: Path, installed: Installed) -> None:
     report = validate(path.read_bytes(), installed)
     assert report.broken == ()
-    assert report.checked == tuple(rule.name for rule in RULES if report.kind in rule.kinds)
+    general = [rule.name for rule in RULES if report.kind in rule.kinds]
+    assert report.checked[: len(general)] == tuple(general)
+
+
+def test_rules_of_a_provider_are_checked_in_its_files_alone(installed: Installed) -> None:
+    for name, provider in {"own_hosts.yaml": "local", "cloud.yaml": "aws"}.items():
+        checked = {*validate((HERE / "good" / name).read_bytes(), installed).checked}
+        assert checked >= {*OF_PROVIDERS[provider]}
+        others = {rule for other, names in OF_PROVIDERS.items() if other != provider for rule in names}
+        assert checked & (others - {*NAMES}) == set()
 
 
 def test_there_is_a_good_file_of_every_kind(installed: Installed) -> None:

@@ -1,0 +1,70 @@
+"""Azure, of which only the notices are known."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+from cluster_configs.providers.metadata_service import Notice, Response, ask, read_json
+from cluster_configs.providers.provider import Provider
+from cluster_configs.validation.yaml_nodes import Node
+
+# It sets its events up at the first question, which may take two minutes.
+AZURE_TIMEOUT_S = 130.0
+# How long a machine lives after a notice that gives no time.
+AZURE_LEFT_S = 30.0
+AZURE_EVENTS = {"Preempt", "Terminate", "Reboot", "Redeploy"}
+
+
+@dataclass
+class Azure:
+    """The instance metadata service of Azure, and its scheduled events.
+
+    https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events; a freeze of seconds is no notice.
+    """
+
+    url: str
+    name: str = "Azure"
+    _machine: str | None = None
+
+    def is_here(self) -> bool:
+        """Whether it knows this machine's name."""
+        return self._own_name().status == 200
+
+    def notice(self, now_s: float) -> Notice | None:
+        """An event that takes this machine away; those of other machines of its scale set are told, too."""
+        if self._machine is None and self._own_name().status != 200:
+            raise OSError("Azure's metadata service does not name this machine")
+        response = ask(
+            f"{self.url}/metadata/scheduledevents?api-version=2020-07-01", self._headers, timeout_s=AZURE_TIMEOUT_S
+        )
+        events = read_json(response, self.name).get("Events", [])
+        ours = [e for e in events if e.get("EventType") in AZURE_EVENTS and self._machine in e.get("Resources", [])]
+        notices = [Notice(f"Azure: {event['EventType']}", _not_before(event, now_s)) for event in ours]
+        return min(notices, key=lambda notice: notice.at_s, default=None)
+
+    def _own_name(self) -> Response:
+        url = f"{self.url}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+        response = ask(url, self._headers)
+        if response.status == 200:
+            self._machine = response.body
+        return response
+
+    @property
+    def _headers(self) -> Mapping[str, str]:
+        return {"Metadata": "true"}
+
+
+def _not_before(event: Mapping[str, str], now_s: float) -> float:
+    try:
+        return parsedate_to_datetime(event["NotBefore"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        # It has started.
+        return now_s + AZURE_LEFT_S
+
+
+def _spot_setting(config: Node) -> Node | None:
+    priority = config.get("azure_arm_parameters", "priority")
+    return priority if priority.text.lower() == "spot" else None
+
+
+AZURE = Provider(spot_setting=_spot_setting, metadata_service=Azure)

@@ -1,0 +1,144 @@
+"""Google Compute Engine."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cluster_configs.providers.metadata_service import Notice, ask
+from cluster_configs.providers.provider import CloudPart, Provider
+from cluster_configs.rendering.node_parts import PoolPart
+from cluster_configs.rendering.target_parts import DnsLabel, Word
+from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
+from cluster_configs.validation.yaml_nodes import Node
+
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+# Machine types of Google Compute Engine that come with GPUs.
+_GCP_GPU_MACHINES = re.compile(r"(a[2-9]|g[2-9])-")
+# How long a machine lives after a notice.
+GCP_LEFT_S, GCP_MAINTENANCE_LEFT_S = 30.0, 60.0
+
+
+class GcpPart(CloudPart):
+    """Instances of Google Compute Engine."""
+
+    title: ClassVar[str] = "Google Compute Engine"
+    provider: Literal["gcp"] = Field(description="gcp: Google Compute Engine.")
+    project_id: Word = Field(description="Project, e.g. speech-1234.")
+    region: Word = Field(description="Region, e.g. us-central1.")
+    availability_zone: Word = Field(description="Zone of all nodes, e.g. us-central1-a.")
+    machine_image: Word = Field(
+        "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580",
+        description="Boot image with Docker and, for CUDA, NVIDIA's driver 580 or later.",
+    )
+    service_account: Word = Field(
+        description="E-mail of the head's service account: it starts and stops instances, and takes the place of the "
+        "one that Ray makes, with all rights on instances and storage."
+    )
+    worker_service_account: Word | None = Field(
+        None, description="E-mail of the workers' service account: access to the storage alone. null: none."
+    )
+    subnetwork: Word = Field(
+        description="Subnetwork of the nodes, projects/…/regions/…/subnetworks/…. Its firewall lets in all "
+        "traffic among the nodes' tag, and SSH from your own network."
+    )
+    network_tag: DnsLabel = Field("rayscribe", description="Tag of the nodes, for the firewall's rules.")
+
+    def provider_section(self) -> dict[str, Any]:
+        return {
+            "type": "gcp",
+            "region": self.region,
+            "availability_zone": self.availability_zone,
+            "project_id": self.project_id,
+            "use_internal_ips": self.internal_ips,
+        }
+
+    def node_config(self, instance: str, pool: PoolPart | None) -> dict[str, Any]:
+        account = self.service_account if pool is None else self.worker_service_account
+        outside = {} if self.internal_ips else {"accessConfigs": [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]}
+        disk = {"diskSizeGb": self.disk_gb, "diskType": f"zones/{self.availability_zone}/diskTypes/pd-balanced"}
+        config: dict[str, Any] = {
+            "machineType": instance,
+            "tags": {"items": [self.network_tag]},
+            "networkInterfaces": [{"subnetwork": self.subnetwork, **outside}],
+            "disks": [
+                {"boot": True, "autoDelete": True, "type": "PERSISTENT",
+                 "initializeParams": {**disk, "sourceImage": self.machine_image}}
+            ],
+            "serviceAccounts": [{"email": account, "scopes": SCOPES}] if account else [],
+            "shieldedInstanceConfig": {
+                "enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True
+            },
+        }  # fmt: skip
+        if pool is None:
+            return config
+        if pool.accelerators and pool.accelerator_type:
+            kind = {"acceleratorType": pool.accelerator_type, "acceleratorCount": pool.accelerators}
+            config["guestAccelerators"] = [kind]
+        if pool.spot:
+            config["scheduling"] = {
+                "provisioningModel": "SPOT", "instanceTerminationAction": "DELETE", "onHostMaintenance": "TERMINATE",
+                "automaticRestart": False,
+            }  # fmt: skip
+        elif pool.accelerators:
+            config["scheduling"] = {"onHostMaintenance": "TERMINATE"}
+        return config
+
+
+@dataclass
+class Gcp:
+    """The metadata server of Compute Engine.
+
+    https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption, and of host maintenance
+    https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice; a live migration is no notice.
+    """
+
+    url: str
+    name: str = "GCP"
+
+    def is_here(self) -> bool:
+        """Whether it says so in its responses."""
+        return ask(f"{self.url}/computeMetadata/v1/", self._headers).headers.get("metadata-flavor") == "Google"
+
+    def notice(self, now_s: float) -> Notice | None:
+        """The preemption of a spot machine, 30 s before, or a maintenance that ends the machine."""
+        if self._get("preempted").upper() == "TRUE":
+            return Notice("GCP: the instance is preempted", now_s + GCP_LEFT_S)
+        if self._get("maintenance-event").startswith("TERMINATE"):
+            return Notice("GCP: maintenance of its host ends the instance", now_s + GCP_MAINTENANCE_LEFT_S)
+        return None
+
+    def _get(self, name: str) -> str:
+        response = ask(f"{self.url}/computeMetadata/v1/instance/{name}", self._headers)
+        if response.status != 200:
+            raise OSError(f"GCP's metadata server answers instance/{name} with {response.status}")
+        return response.body
+
+    @property
+    def _headers(self) -> Mapping[str, str]:
+        return {"Metadata-Flavor": "Google"}
+
+
+def _spot_setting(config: Node) -> Node | None:
+    """The older field, and the newer."""
+    older, newer = config.get("scheduling", "preemptible"), config.get("scheduling", "provisioningModel")
+    if older.text == "true":
+        return older
+    return newer if newer.text.lower() == "spot" else None
+
+
+def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for pool in file.pools:
+        config, resources = pool.node.get("node_config"), pool.node.get("resources")
+        machine = config.get("machineType")
+        has_gpu = config.get("guestAccelerators").value or _GCP_GPU_MACHINES.match(machine.text)
+        if has_gpu and not pool.accelerators:
+            yield Violation(
+                resources.place, machine.text, "add GPU: its number; Ray finds GPUs of AWS by itself, not of GCP"
+            )
+
+
+RULES = (Rule("accelerators-declared", "Ray knows of the machines' GPUs", RAY_UP, _accelerators_declared),)
+GCP = Provider(GcpPart, _spot_setting, RULES, Gcp)

@@ -1,0 +1,114 @@
+"""Own hosts, over SSH."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from cluster_configs.providers.provider import HEAD, Provider, RayUpPart
+from cluster_configs.rendering.node_parts import RESOURCE, HeadPart, PoolPart
+from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
+
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
+# Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60). The
+# older one waits 900 s until a host can be logged in to, and then gives it up for good; a host may be away for a week.
+OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0", "AUTOSCALER_NODE_START_WAIT_S": "604800"}
+# Ray's autoscaler gives a host up for good after one start that failed (Ray 2.60), as where the node was busy and did
+# not come up in Ray's 30 s. Tried five times.
+START_AGAIN = "[ $((tries += 1)) -lt 5 ] || exit 1; ray stop; sleep 10"
+
+
+def _host(value: str) -> str:
+    if HOST.fullmatch(value) is None:
+        raise ValueError("must be an address or a host name, as 10.0.0.1")
+    if re.fullmatch(r"[\d.]+", value):
+        try:
+            ip_address(value)
+        except ValueError:
+            raise ValueError("is no IPv4 address: four numbers from 0 to 255, as 10.0.0.1") from None
+    return value
+
+
+Host = Annotated[str, AfterValidator(_host)]
+
+
+class LocalPart(RayUpPart):
+    """Own hosts, over SSH. They need a Python with Rayscribe, by `setup` or beforehand, or Docker and an `image`."""
+
+    provider: Literal["local"] = Field(description="local: own hosts.")
+    head_ip: Host = Field(description="Address of the head, as the workers reach it, e.g. 10.0.0.1.")
+    worker_ips: list[Host] = Field([], description="Addresses of the workers.")
+
+    @model_validator(mode="after")
+    def _each_host_once(self) -> Self:
+        hosts = [self.head_ip, *self.worker_ips]
+        if twice := next((host for host in hosts if hosts.count(host) > 1), None):
+            raise ValueError(f"head_ip and worker_ips name {twice} twice: one Ray runs on each host")
+        return self
+
+    def check_nodes(self, pools: Mapping[str, PoolPart], image: str | None) -> None:
+        if len(pools) != 1:
+            raise ValueError("pools: own hosts are one pool, since Ray's provider local knows one kind of node")
+        if image is not None and self.private_key is None:
+            raise ValueError(
+                "ray_up.private_key: missing; Ray copies it to the head, whose container has no other key to the "
+                "workers: give its path, e.g. ~/.ssh/id_ed25519"
+            )
+
+    def provider_section(self) -> dict[str, Any]:
+        return {"type": "local", "head_ip": self.head_ip, "worker_ips": self.worker_ips}
+
+    def head_options(self, head: HeadPart) -> dict[str, Any]:
+        labels = {"labels": f"pool={HEAD}"}
+        return {"node-ip-address": self.head_ip, "num-cpus": head.ray_cpus, "num-gpus": 0, **labels}
+
+    def head_variables(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
+        return OWN_HOSTS_VARIABLES
+
+    def worker_options(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
+        ((name, pool),) = pools.items()
+        options: dict[str, Any] = {"num-cpus": pool.cpus} if "cpus" in pool.model_fields_set else {}
+        device = RESOURCE[pool.hardware]
+        if device == "GPU":
+            options["num-gpus"] = pool.accelerators
+        elif pool.accelerators:
+            options["resources"] = f"'{json.dumps({device: pool.accelerators}, separators=(',', ':'))}'"
+        labels = {"pool": name, **pool.labels}
+        return {**options, "labels": ",".join(f"{key}={value}" for key, value in labels.items())}
+
+    def worker_start(self, start: str) -> str:
+        return f"until {start}; do {START_AGAIN}; done"
+
+    def ready_file(self, pools: Mapping[str, PoolPart]) -> str:
+        return "gaudi.yaml" if _have_gaudi(pools) else "local.yaml"
+
+    def about(self, pools: Mapping[str, PoolPart]) -> str:
+        if _have_gaudi(pools):
+            return "Own hosts with Gaudi accelerators, reached over SSH. Training uses no Gaudi, only the hosts' CPUs."
+        return "Own hosts, reached over SSH."
+
+    def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
+        return {
+            "head_start_ray_commands": "Ray's newer autoscaler would count the head as a worker.",
+            "worker_start_ray_commands": "After one start that failed Ray's autoscaler would give a host up.",
+            "provider": "Addresses by which the hosts reach each other. All of the workers join.",
+        }
+
+
+def _have_gaudi(pools: Mapping[str, PoolPart]) -> bool:
+    return any(pool.hardware == "hpu" for pool in pools.values())
+
+
+def _local_hosts_join(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    fix = "export RAY_enable_autoscaler_v2=0 before it: the newer autoscaler counts the head as one of the workers"
+    for place, start in file.ray_starts():
+        newer = start.environment.get("RAY_enable_autoscaler_v2", "")
+        if start.head and newer.lower() not in ("0", "false"):
+            yield Violation(place, f"RAY_enable_autoscaler_v2={newer}" if newer else "", fix)
+
+
+RULES = (Rule("local-hosts-join", "every one of the hosts may join", RAY_UP, _local_hosts_join),)
+LOCAL = Provider(LocalPart, rules=RULES)

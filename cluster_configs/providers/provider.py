@@ -1,0 +1,193 @@
+"""What every provider of nodes offers: a part of a spec that renders itself, rules, and a metadata service."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from cluster_configs.providers.metadata_service import Cloud
+from cluster_configs.rendering.node_parts import RESOURCE, HeadPart, PoolPart, growth_variables
+from cluster_configs.rendering.target_parts import Word
+from cluster_configs.validation.cluster_file import Rule
+from cluster_configs.validation.yaml_nodes import Node
+from trainers.config.parts.part import Part, Positive
+from trainers.errors import ConfigError
+
+HEAD = "head"
+MARKET_TYPE = "ray.io/market-type"
+
+
+class RayUpPart(Part):
+    """What `ray up` needs on every provider."""
+
+    needs_image: ClassVar[bool] = False
+    provider: str = Field(description="Which provider.")
+    user: Word = Field("ubuntu", description="User that logs in over SSH, and that Ray runs as.")
+    private_key: Word | None = Field(
+        None,
+        description="Path of the SSH private key on this machine; on own hosts it is copied to the head, which logs in "
+        "to the workers with it. null: what ssh finds, here and on the head; on a cloud Ray makes one.",
+    )
+    run_options: list[str] = Field(
+        [], description="Further options of `docker run` on every node, where `image` is set, e.g. --shm-size=8g."
+    )
+
+    @property
+    def agent_options(self) -> str:
+        """Those of the preemption agent on spot nodes."""
+        return ""
+
+    def check_nodes(self, pools: Mapping[str, PoolPart], image: str | None) -> None:
+        """Refuses nodes that the provider cannot have.
+
+        Raises:
+            ValueError: names the field.
+        """
+
+    @abstractmethod
+    def provider_section(self) -> dict[str, Any]:
+        """Ray's `provider`."""
+
+    def limits(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
+        """How far the cluster grows, and when it shrinks."""
+        return {}
+
+    def node_types(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
+        """The nodes that Ray starts.
+
+        Raises:
+            ConfigError: a node lacks what the provider needs.
+        """
+        return {}
+
+    def head_options(self, head: HeadPart) -> dict[str, Any]:
+        """Further options of `ray start --head`."""
+        return {}
+
+    @abstractmethod
+    def head_variables(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
+        """Further variables of the head."""
+
+    def worker_options(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
+        """Further options of a worker's `ray start`."""
+        return {}
+
+    def worker_start(self, start: str) -> str:
+        """The shell text that starts a worker, from its `ray start`."""
+        return start
+
+    def ready_file(self, pools: Mapping[str, PoolPart]) -> str:
+        """Name of the file that is rendered."""
+        return f"{self.provider}.yaml"
+
+    @abstractmethod
+    def about(self, pools: Mapping[str, PoolPart]) -> str:
+        """What the file is for, in its first line."""
+
+    @abstractmethod
+    def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
+        """Further comments, by key; they follow the common one of the same key."""
+
+
+class CloudPart(RayUpPart):
+    """What every cloud needs."""
+
+    title: ClassVar[str]
+    needs_image: ClassVar[bool] = True
+    idle_timeout_minutes: Positive = Field(
+        10, description="Minutes after which a worker node without work is removed. The head stays."
+    )
+    internal_ips: bool = Field(
+        False, description="Nodes without public addresses are reached by their private ones, from inside or a VPN."
+    )
+    disk_gb: Positive = Field(200, description="Size of each node's disk, encrypted at rest. GB.")
+
+    @abstractmethod
+    def node_config(self, instance: str, pool: PoolPart | None) -> dict[str, Any]:
+        """What the cloud is asked for.
+
+        Args:
+            instance: Instance type.
+            pool: The pool. None: the head.
+
+        Raises:
+            ConfigError: the part lacks something for it.
+        """
+
+    @property
+    def agent_options(self) -> str:
+        """Those of the preemption agent: it asks no other cloud."""
+        return f" --provider {self.provider}"
+
+    def limits(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
+        most = sum(pool.max for pool in pools.values())
+        return {"max_workers": most, "idle_timeout_minutes": self.idle_timeout_minutes}
+
+    def node_types(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
+        if head.instance is None:
+            raise ConfigError(f"{HEAD}.instance: missing; name an instance type")
+        found = {
+            HEAD: {
+                "min_workers": 0,
+                "max_workers": 0,
+                "resources": {"CPU": head.ray_cpus},
+                "labels": {"pool": HEAD},
+                "node_config": self.node_config(head.instance, None),
+            }
+        }
+        for name, pool in pools.items():
+            if pool.instance is None:
+                raise ConfigError(f"pools.{name}.instance: missing; name an instance type")
+            market = "spot" if pool.spot else "on-demand"
+            found[name] = {
+                "min_workers": pool.min,
+                "max_workers": pool.max,
+                "resources": pool.resources,
+                "labels": {"pool": name, MARKET_TYPE: market, **pool.labels},
+                "node_config": self.node_config(pool.instance, pool),
+            }
+        return {"head_node_type": HEAD, "available_node_types": found}
+
+    def head_variables(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
+        return growth_variables(head, pools)
+
+    def about(self, pools: Mapping[str, PoolPart]) -> str:
+        return f"{self.title}: a head on demand, and pools that grow from min to max: {', '.join(pools)}."
+
+    def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
+        cpus = f"{head.ray_cpus} CPUs take" if head.ray_cpus else "it takes no"
+        text = f"The jobs' drivers run here, never on spot; {cpus} other work."
+        pool_texts = {f"available_node_types/{name}": _about_pool(pool) for name, pool in pools.items()}
+        return {f"available_node_types/{HEAD}": text, **pool_texts}
+
+
+def _about_pool(pool: PoolPart) -> str:
+    device = RESOURCE[pool.hardware]
+    what = "For data: CPUs" if device == "CPU" else f"For training: {pool.accelerators} {device}s a node"
+    if not pool.spot:
+        return f"{what}; started when jobs ask for them."
+    return (
+        f"{what}, on spot: cheaper, and taken away at short notice. An agent then drains the node, and training goes "
+        "on from the checkpoint that it takes before the end."
+    )
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One provider.
+
+    Attributes:
+        part: Its `ray_up:` in a spec. None: it cannot be rendered, but its machines read its notices.
+        spot_setting: Finds in a `node_config` what makes a machine a spot one.
+        rules: Of its `ray up` files; one of a common rule's name adds to that.
+        metadata_service: Opens, by its URL, what says that a machine is taken away. None: nothing does.
+        module: Of Ray's provider `external`, what its files name; None: Ray's provider has the name of this one.
+    """
+
+    part: type[RayUpPart] | None = None
+    spot_setting: Callable[[Node], Node | None] = lambda config: None
+    rules: tuple[Rule, ...] = ()
+    metadata_service: Callable[[str], Cloud] | None = None
+    module: str | None = None
