@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,12 +23,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def host_of(url: str) -> str:
+    """The host of a URL, in lower case; empty where it names none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
 def is_loopback_url(url: str) -> bool:
     """The same of a URL's host; False where the URL names none."""
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:
-        return False
+    return is_loopback(host_of(url))
 
 
 def direct(url: str) -> dict[str, Any]:
@@ -43,6 +49,17 @@ def direct(url: str) -> dict[str, Any]:
 
 def _unchanged(request: Any) -> Any:
     return request
+
+
+def is_cluster_address(text: str) -> bool:
+    """Whether a text is the URL of a dashboard, without credentials, or the address of a cluster by its name."""
+    if (name := cluster_name(text)) is not None:
+        return re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
+    try:
+        parts = urlsplit(text)
+        return text.startswith(HTTP) and bool(parts.hostname) and parts.port != 0 and not re.search(r"[@\s]", text)
+    except ValueError:
+        return False
 
 
 def cluster_address(name: str) -> str:

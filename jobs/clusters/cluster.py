@@ -77,12 +77,18 @@ class Cluster(Protocol):
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
         """What a job's placement groups wait for; empty where nothing waits."""
 
-    def log(self, submission_id: str) -> bytes:
-        """All that the job's entrypoint has printed so far, as UTF-8.
+    def log(self, submission_id: str, start: int, size: int) -> bytes:
+        """What the job's entrypoint has printed so far: at most `size` bytes from byte `start` on.
 
         Raises:
             ClusterError: also where the cluster does not know the job.
         """
+
+    def log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        """The last lines that the job's entrypoint has printed, at most `size` bytes of them; raises as `log`."""
+
+    def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        """The last lines of the log of installing the job's packages, at most `size` bytes of them; b"" without one."""
 
     def stop(self, submission_id: str) -> None:
         """Requests a job's end; a second request changes nothing.

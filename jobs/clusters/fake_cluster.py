@@ -40,6 +40,7 @@ class FakeCluster:
         down: Whether it does not respond.
         breaks: Submission ids whose submit raises an unexpected error.
         gone: Whether it was taken down.
+        setup_logs: What installing packages prints, by submission id. Such a job stays PENDING.
         takes_no_jobs: Whether it is up without an agent that starts jobs.
     """
 
@@ -52,6 +53,7 @@ class FakeCluster:
     breaks: set[str] = field(default_factory=set)
     takes_no_jobs: bool = False
     gone: bool = False
+    setup_logs: dict[str, str] = field(default_factory=dict)
 
     def submit(self, request: SubmitRequest) -> bool:
         """Accepts each submission id once."""
@@ -86,30 +88,34 @@ class FakeCluster:
         if job.stopped:
             return JobInfo(known=True, status="STOPPED", uid=uid)
         if job.reads <= job.lasts:
-            return JobInfo(known=True, status="RUNNING", uid=uid)
+            status = "PENDING" if job.request.submission_id in self.setup_logs else "RUNNING"
+            return JobInfo(known=True, status=status, uid=uid)
         status, code, message, error_type = job.end
         return JobInfo(known=True, status=status, exit_code=code, message=message, error_type=error_type, uid=uid)
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
-        """One node."""
         self._respond()
         total = {"CPU": self.cpus}
         largest = {name: max(total.get(name, 0.0), grows_to.get(name, 0.0)) for name in {*total, *grows_to}}
         return Capacity(total=total, can_grow_to=largest, nodes=(total,))
 
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
-        """Nothing waits."""
         self._respond()
         return []
 
-    def log(self, submission_id: str) -> bytes:
-        """What the job printed."""
+    def log(self, submission_id: str, start: int, size: int) -> bytes:
         self._respond()
         self._job(submission_id)
-        return f"{submission_id} prints\n".encode()
+        return f"{submission_id} prints\n".encode()[start : start + size]
+
+    def log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        return self.log(submission_id, 0, size)
+
+    def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        self._respond()
+        return self.setup_logs.get(submission_id, "").encode()
 
     def stop(self, submission_id: str) -> None:
-        """Stops a job that has not ended."""
         self._respond()
         job = self._job(submission_id)
         job.stopped = job.stopped or job.reads <= job.lasts

@@ -9,17 +9,17 @@ import argparse
 import contextlib
 import itertools
 import os
-import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
+from jobs.clusters.managed.ray_up_content import IDLE_STOP, login_shell, on_own_hosts, stop_commands, stop_line
 from jobs.errors import ClusterError
 from trainers.distributed.local_ray import (
     gcs_addresses_of,
@@ -33,8 +33,6 @@ POLL_S = 15.0
 TERMINATE_POLL_S = 5.0
 # What `ray up` leaves on the head.
 CONFIG = Path("~/ray_bootstrap_config.yaml")
-MODULE = "jobs.clusters.idle_stop"
-KEY = Path("~/ray_bootstrap_key.pem")
 TIMEOUT_S = 600.0
 ASK = "import sys; from jobs.clusters.ray_private import jobs_in_control_store as ask; print(len(ask(sys.argv[1])))"
 
@@ -174,7 +172,7 @@ def end_cluster() -> None:
         config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise ClusterError(f"{path} cannot be read: {error}") from error
-    if config["provider"]["type"] == "local":
+    if on_own_hosts(config):
         for command in stop_commands(config):
             _run(command)
     else:
@@ -193,10 +191,11 @@ def terminate_machines(config: dict[str, Any]) -> None:
         ClusterError: workers are still there.
     """
     # Only here: it takes seconds.
-    from ray.autoscaler._private.providers import _get_node_provider  # noqa: PLC0415
     from ray.autoscaler.tags import NODE_KIND_HEAD, NODE_KIND_WORKER, TAG_RAY_NODE_KIND  # noqa: PLC0415
 
-    cloud = _get_node_provider(config["provider"], config["cluster_name"], use_cache=False)
+    from jobs.clusters.ray_private import node_provider  # noqa: PLC0415
+
+    cloud = node_provider(config["provider"], config["cluster_name"])
     end = time.monotonic() + TIMEOUT_S
     while workers := cloud.non_terminated_nodes({TAG_RAY_NODE_KIND: NODE_KIND_WORKER}):
         if time.monotonic() > end:
@@ -204,47 +203,6 @@ def terminate_machines(config: dict[str, Any]) -> None:
         cloud.terminate_nodes(workers)
         time.sleep(TERMINATE_POLL_S)
     cloud.terminate_nodes(cloud.non_terminated_nodes({TAG_RAY_NODE_KIND: NODE_KIND_HEAD}))
-
-
-def stop_line(config: Mapping[str, Any]) -> str:
-    """The command that stops Ray on the head, as its file has it. Pure."""
-    return next((line for line in config.get("head_start_ray_commands") or [] if "ray stop" in line), "ray stop")
-
-
-def environment_of(config: Mapping[str, Any]) -> str:
-    """What the head's start commands set before `ray start`: their exports, as `export PATH=…:$PATH; `. Pure."""
-    commands = config.get("head_start_ray_commands") or []
-    start = next((command for command in commands if "ray start" in command), "")
-    parts = [part.strip() for part in start.replace("&&", ";").split(";")]
-    return "".join(f"{part}; " for part in parts if part.startswith("export "))
-
-
-def start_line(config: Mapping[str, Any], minutes: int) -> str:
-    """The command that starts the watch on the head, and ends an earlier one. Pure."""
-    watch = f"nohup python -m {MODULE} --minutes {minutes} --cluster {shlex.quote(config['cluster_name'])}"
-    return f"{environment_of(config)}{watch} >~/.rayscribe-idle-stop.log 2>&1 </dev/null &"
-
-
-def stop_commands(config: Mapping[str, Any]) -> list[list[str]]:
-    """The commands that stop Ray on own hosts, the head's last. Pure."""
-    stop, auth = stop_line(config), config["auth"]
-    container = (config.get("docker") or {}).get("container_name")
-    options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
-    ssh = ["ssh", *options, "-o", "ConnectTimeout=20", "-i", str(KEY.expanduser())]
-    on_worker = shlex.join(login_shell(f"docker stop {container}" if container else stop))
-    hosts = config["provider"].get("worker_ips") or []
-    return [*([*ssh, f"{auth['ssh_user']}@{host}", on_worker] for host in hosts), login_shell(stop)]
-
-
-def login_shell(command: str) -> list[str]:
-    """A shell with the variables of `ray up`'s own."""
-    return ["bash", "--login", "-c", "-i", f"source ~/.bashrc; {command}"]
-
-
-def shell_for_head(config: Mapping[str, Any]) -> list[str]:
-    """The shell that stops Ray on the head, as `ray up` runs its commands; an idle stop that watches there ends too."""
-    watch = f"{environment_of(config)}python -m {MODULE} --minutes 0 --cluster {shlex.quote(config['cluster_name'])}"
-    return login_shell(f"({stop_line(config)}); code=$?; ({watch}); exit $code")
 
 
 def _run(command: Sequence[str]) -> str:
@@ -266,7 +224,7 @@ def end_former(option: str, value: str) -> None:
             if process.pid == os.getpid():
                 continue
             command = process.cmdline()
-            if command[1:3] == ["-m", MODULE] and (option, value) in itertools.pairwise(command):
+            if ["-m", IDLE_STOP] in (command[1:3], command[2:4]) and (option, value) in itertools.pairwise(command):
                 process.terminate()
 
 

@@ -1,25 +1,26 @@
-"""The only module that talks to Ray's Jobs API, and to the state API beside it."""
+"""The only module that talks to Ray's Jobs API, and to its state API."""
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
-from ray.exceptions import RayError
+from ray.exceptions import AuthenticationError, RayError
 from ray.job_submission import JobDetails
 from ray.util.state.common import StateResource
 from ray.util.state.exception import RayStateApiException
 
+from jobs.addresses import cluster_name
 from jobs.clusters import ray_private
 from jobs.clusters.cluster import JobInfo
+from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient
-from jobs.clusters.remembered.reach import reach
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ClusterError, ConflictError, JobLostError, RefusedError
 from jobs.scheduler.policy import Capacity
-from jobs.submission.ray_request import METADATA_UID, SubmitRequest
+from jobs.submission.ray_request import METADATA_UID, SETUP_LOG, SubmitRequest
 from trainers.distributed.local_ray import agent_clash
 
 Result = TypeVar("Result")
@@ -39,6 +40,8 @@ POLL_S = 0.5
 # HTTP statuses of a request that is not valid: bad request, too large, unprocessable. 404 is not one of them: a proxy
 # in front of a head that is being replaced sends it, too.
 REJECTED_STATUSES = (400, 413, 422)
+# No token; a wrong one.
+UNAUTHORIZED_STATUSES = (401, 403)
 UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
 
 
@@ -58,9 +61,9 @@ class RayJobs:
         self._no_agent_since_s: float | None = None
         for name in NOISY_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._reach = reach(address)
-        self._client = self._call(lambda: JobsClient(self._reach.url, self._reach.headers))
-        self._state = StateClient(self._reach.url, self._reach.headers)
+        self._endpoint = connect(address)
+        self._client = self._call(lambda: JobsClient(self._endpoint.url, self._endpoint.headers))
+        self._state = StateClient(self._endpoint.url, self._endpoint.headers)
 
     @classmethod
     def when_ready(cls, address: str) -> "RayJobs":
@@ -169,20 +172,46 @@ class RayJobs:
         bundles = [bundle for group in mine for bundle in group.bundles or []]
         return [dict(bundle.get("unit_resources", {})) for bundle in bundles]
 
-    def log(self, submission_id: str) -> bytes:
-        """All that the job's entrypoint has printed so far, as UTF-8.
+    def log(self, submission_id: str, start: int, size: int) -> bytes:
+        """What the job's entrypoint has printed so far: at most `size` bytes from byte `start` on.
 
         Raises:
             JobLostError: the cluster has forgotten the job, or never knew it.
             ClusterError: the cluster does not respond.
         """
+        return self._log(submission_id, start, size, ray_private.ALL_LINES)
+
+    def log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        return self._log(submission_id, 0, size, lines)
+
+    def _log(self, submission_id: str, start: int, size: int, last_lines: int) -> bytes:
+        def read() -> bytes:
+            node_id = self._client.get_job_info(submission_id).driver_node_id
+            if node_id is None:
+                return b""  # the entrypoint has not started
+            name = ray_private.driver_log(submission_id)
+            return self._client.log_part(node_id, name, start=start, size=size, last_lines=last_lines)
+
         try:
-            text: str = self._call(lambda: self._client.get_job_logs(submission_id))
+            return self._call(read, timeout_s=ray_private.LOG_TIMEOUT_S)
         except ClusterError as error:
             if NOT_FOUND in str(error):
                 raise JobLostError(str(error)) from error
             raise
-        return text.encode()
+
+    def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        """The last lines of the log of installing a job's packages where drivers start, at most `size` bytes of them.
+
+        Raises:
+            ClusterError: the cluster does not respond.
+        """
+
+        def read() -> bytes:
+            heads = [node.node_id for node in self._state.all(StateResource.NODES) if node.is_head_node]
+            name = SETUP_LOG.format(submission_id=submission_id)
+            return self._client.log_part(heads[0], name, start=0, size=size, last_lines=lines) if heads else b""
+
+        return self._call(read)
 
     def stop(self, submission_id: str) -> None:
         """Requests a job's end; a second request changes nothing. A pending job stops when its entrypoint starts.
@@ -206,8 +235,8 @@ class RayJobs:
         if self._no_agent_since_s is None:
             self._no_agent_since_s = now_s
         if now_s - self._no_agent_since_s > START_TIMEOUT_S:
-            port = urlsplit(self._reach.url).port or 80
-            clash = agent_clash(port) if self._reach.on_this_machine else None
+            port = urlsplit(self._endpoint.url).port or 80
+            clash = agent_clash(port) if self._endpoint.on_this_machine else None
             raise JobLostError(
                 f"{self.address} takes no jobs ({NO_AGENT}): the agent of its dashboard does not listen on any node. "
                 f"{clash or AGENT_CLASH}; start the cluster with free ports (rayscribe cluster up --local finds them, "
@@ -225,18 +254,19 @@ class RayJobs:
     def _call(self, call: Callable[[], Result], timeout_s: float | None = None) -> Result:
         timeout_s = ray_private.RESPONSE_TIMEOUT_S if timeout_s is None else timeout_s
         try:
-            self._reach.ensure()
+            self._endpoint.ensure()
             return call_with_timeout(call, timeout_s)
         except CallTimeoutError as error:
             raise ClusterError(
                 f"{self.address}: no response in {timeout_s:.0f} s; is the cluster's head alive?"
             ) from error
         except UNREACHABLE as error:
-            if any(f"status code {code}" in str(error) for code in REJECTED_STATUSES):
+            if isinstance(error, AuthenticationError) or _has_status(error, UNAUTHORIZED_STATUSES):
+                raise ClusterError(f"{self.address} {_token_error(self.address, error)}") from error
+            if _has_status(error, REJECTED_STATUSES):
                 raise RefusedError(f"{self.address} rejected the request: {_last_line(error)}") from error
             raise ClusterError(
-                f"{self.address}: {_last_line(error)}; check the address, that the cluster is up, and its token "
-                "(RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH)"
+                f"{self.address}: {_last_line(error)}; check the address, and that the cluster is up"
             ) from error
 
 
@@ -254,6 +284,22 @@ def _job_info_of(details: JobDetails) -> JobInfo:
 
 def _resources_of(raw: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in raw.items() if not name.startswith("node:")}
+
+
+def _has_status(error: Exception, statuses: Collection[int]) -> bool:
+    return any(f"status code {status}" in str(error) for status in statuses)
+
+
+def _token_error(address: str, error: Exception) -> str:
+    """What the response 401 or 403 means, and the fix."""
+    missing = "Authentication required" in str(error) or _has_status(error, (401,))
+    what = "requires a token, and none was sent (401)" if missing else "refuses the token (403)"
+    if cluster_name(address) is not None:
+        return f"{what}: it was started anew by others; repeat `rayscribe cluster up`, or end it with `cluster down`"
+    return (
+        f"{what}: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the cluster's token, here and "
+        "for the service"
+    )
 
 
 def _last_line(error: BaseException) -> str:

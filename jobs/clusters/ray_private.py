@@ -1,21 +1,23 @@
 """All uses of Ray's private interfaces on the jobs side; a test fails when Ray changes one of them.
 
 Private are the base class of Ray's HTTP clients, whose constructors replace the address that they are given by
-RAY_API_SERVER_ADDRESS or RAY_ADDRESS; the method through which each request goes, which has no timeout; the headers
-with which those clients authenticate; what the dashboard reads of jobs in the control store; and the names of loggers.
+RAY_API_SERVER_ADDRESS or RAY_ADDRESS; the method through which each request goes, which has no timeout and reads each
+response to its end; the headers with which those clients authenticate; the name of a driver's log; what the dashboard
+reads of jobs in the control store; the names of loggers; and what starts and ends the machines of a cloud.
 """
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ray
 import requests
 from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+from ray.autoscaler._private.providers import _get_node_provider
 from ray.dashboard.modules.dashboard_sdk import SubmissionClient
-from ray.dashboard.modules.job.common import JobInfoStorageClient
+from ray.dashboard.modules.job.common import JOB_LOGS_PATH_TEMPLATE, JobInfoStorageClient
 from ray.dashboard.modules.job.utils import get_driver_jobs
 from ray.exceptions import RayError
 from ray.job_submission import JobDetails, JobInfo, JobSubmissionClient
@@ -26,6 +28,12 @@ from jobs.addresses import direct
 
 # Ray's client waits without end for a dashboard that hangs, also between two pieces of a response.
 RESPONSE_TIMEOUT_S = 30.0
+# Reading a part of a log: the state API has no offset, so what comes before it is transferred, too.
+LOG_TIMEOUT_S = 60.0
+LOG_BLOCK_BYTES = 1 << 16
+# The state API's error about a job that has printed nothing yet.
+NO_LOG = "file is not found"
+ALL_LINES = -1
 # The most that Ray's state API returns.
 MAX_ROWS = 10_000
 # They log each file that is left out of an upload, and the connection that closes after a job's last line.
@@ -49,6 +57,39 @@ class JobsClient(JobSubmissionClient):
         options.setdefault("timeout", RESPONSE_TIMEOUT_S)
         return super()._do_request(method, endpoint, **options, **direct(self._address))
 
+    def log_part(self, node_id: str, name: str, *, start: int, size: int, last_lines: int = ALL_LINES) -> bytes:
+        """A part of a node's log, without a dashboard or a client that ever holds more of it; empty without the log.
+
+        The Jobs API has only the complete log, which its agent reads into memory at once and answers nobody meanwhile.
+        The state API sends the file in blocks.
+
+        Args:
+            node_id: Ray's id of the node.
+            name: The log, see `driver_log`.
+            start: First byte, of the lines below.
+            size: At most that many bytes.
+            last_lines: Only of that many lines at the end.
+        """
+        query: dict[str, str | int] = {
+            "node_id": node_id,
+            "filename": name,
+            "lines": last_lines,
+            "timeout": math.ceil(LOG_TIMEOUT_S),
+        }
+        with requests.get(
+            f"{self._address}/api/v0/logs/file",
+            params=query,
+            headers=self._headers,
+            timeout=RESPONSE_TIMEOUT_S,
+            stream=True,
+            **direct(self._address),
+        ) as response:
+            if not response.ok:
+                if NO_LOG in response.text:
+                    return b""
+                self._raise_error(response)
+            return _part(response.iter_content(LOG_BLOCK_BYTES), start, size)
+
 
 class StateClient(StateApiClient):
     """Ray's client of the state API, for the cluster that it was given."""
@@ -65,6 +106,22 @@ class StateClient(StateApiClient):
         """All rows of a kind, without a filter: for ray 2.60 a filter on its side truncates the response."""
         options = ListApiOptions(limit=MAX_ROWS, timeout=math.ceil(RESPONSE_TIMEOUT_S), detail=detail)
         return self.list(kind, options=options, raise_on_missing_output=True)
+
+
+def driver_log(submission_id: str) -> str:
+    """The name of a driver's log."""
+    return JOB_LOGS_PATH_TEMPLATE.format(submission_id=submission_id)
+
+
+def _part(blocks: Iterable[bytes], start: int, size: int) -> bytes:
+    """At most `size` bytes of the joined blocks from `start` on; reads no block beyond them."""
+    part, at = bytearray(), 0
+    for block in blocks:
+        part += block[max(0, start - at) :]
+        at += len(block)
+        if len(part) >= size:
+            break
+    return bytes(part[:size])
 
 
 def token_headers() -> Mapping[str, str]:
@@ -93,3 +150,13 @@ def jobs_in_control_store(gcs_address: str) -> list[str]:
         return [name for name, job in jobs.items() if not job.status.is_terminal()]
 
     return asyncio.run(read())
+
+
+def node_provider(provider: dict[str, Any], cluster_name: str) -> Any:
+    """What Ray's autoscaler starts and ends machines by.
+
+    Args:
+        provider: The `provider` of a file of `ray up`.
+        cluster_name: Its `cluster_name`.
+    """
+    return _get_node_provider(provider, cluster_name, use_cache=False)

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from jobs.addresses import cluster_name
 from jobs.clusters.cluster import Cluster, JobInfo
+from jobs.clusters.managed.growth import growth_of
 from jobs.clusters.ray_jobs import RayJobs
-from jobs.clusters.remembered.growth import growth_of
 from jobs.errors import ClusterError
 from jobs.scheduler.policy import Capacity
 from jobs.submission.ray_request import SubmitRequest
@@ -69,44 +69,52 @@ class Clusters:
         return self._call(address, lambda cluster: cluster.capacity(self._growth(address)), whole_cluster=True)
 
     def submit(self, request: SubmitRequest) -> bool:
-        """Starts an attempt; idempotent, see `RayJobs.submit`."""
         told = request.growing_to(self._growth(request.address))
         return self._call(request.address, lambda cluster: cluster.submit(told))
 
     def stop(self, address: str, submission_id: str) -> None:
-        """Requests a job's end."""
         self._call(address, lambda cluster: cluster.stop(submission_id))
 
-    def log(self, address: str, submission_id: str) -> bytes:
-        """The entrypoint's whole output so far."""
-        return self._call(address, lambda cluster: cluster.log(submission_id))
+    def log(self, address: str, submission_id: str, start: int, size: int) -> bytes:
+        """A part of the entrypoint's output so far; may take a minute, and pauses no cluster."""
+        return self._call(address, lambda cluster: cluster.log(submission_id, start, size), pauses=False)
+
+    def log_end(self, address: str, submission_id: str, lines: int, size: int) -> bytes:
+        return self._call(address, lambda cluster: cluster.log_end(submission_id, lines, size), pauses=False)
+
+    def setup_log_end(self, address: str, submission_id: str, lines: int, size: int) -> bytes:
+        return self._call(address, lambda cluster: cluster.setup_log_end(submission_id, lines, size))
 
     def pending_bundles(self, address: str, ray_job_id: str) -> list[dict[str, float]]:
-        """What a job waits for."""
         return self._call(address, lambda cluster: cluster.pending_bundles(ray_job_id)) if ray_job_id else []
 
     def _growth(self, address: str) -> dict[str, float]:
         return {**growth_of(address), **self._grows_to.get(address, {})}
 
-    def _call(self, address: str, call: Callable[[Cluster], Result], *, whole_cluster: bool = False) -> Result:
+    def _call(
+        self, address: str, call: Callable[[Cluster], Result], *, whole_cluster: bool = False, pauses: bool = True
+    ) -> Result:
         """Calls a cluster, unless it is paused.
 
-        It is paused after a call about the whole cluster has failed, or any call has hung: a missing log of one job
-        means nothing for the others.
+        It is paused after a call about the whole cluster has failed, or any call has hung that may (`pauses`): a log of
+        one job that is missing or large means nothing for the others.
         """
         retry_at_s, before = self._down.get(address, (-math.inf, ClusterError("")))
         start_s = self._clock()
         if start_s < retry_at_s:
             # A new error each time: one that is raised again keeps the frames of all raisers.
             raise type(before)(str(before))
+        cluster = self._open.get(address)
         try:
-            if address not in self._open:
-                self._open[address] = self._connect(address)
-            result = call(self._open[address])
+            if cluster is None:
+                cluster = self._open[address] = self._connect(address)
+            result = call(cluster)
         except ClusterError as error:
             if cluster_name(address) is not None:
                 # It may have been started anew, with another port and token.
                 self._open.pop(address, None)
+            if cluster is not None and not pauses:
+                raise
             now_s = self._clock()
             took_s = now_s - start_s
             if whole_cluster or took_s > SLOW_CALL_S or address not in self._open:

@@ -63,7 +63,8 @@ class ClusterContract:
         assert subject.cluster.job_info(name) == JobInfo.unknown()
         assert name not in subject.cluster.job_infos()
         with pytest.raises(JobLostError):
-            subject.cluster.log(name)
+            subject.cluster.log(name, 0, 1000)
+        assert subject.cluster.setup_log_end(name, 10, 1000) == b""
         with pytest.raises(ClusterError):
             subject.cluster.stop(name)
 
@@ -75,7 +76,11 @@ class ClusterContract:
         subject.cluster.submit(request)
         found = info_at_end(subject.cluster, request.submission_id)
         assert (found.status, found.exit_code) == (status, exit_code)
-        assert f"{request.submission_id} prints\n" in subject.cluster.log(request.submission_id).decode()
+        text = subject.cluster.log(request.submission_id, 0, 100_000)
+        assert f"{request.submission_id} prints\n" in text.decode()
+        assert subject.cluster.log(request.submission_id, 3, 10) == text[3:13]
+        assert subject.cluster.log(request.submission_id, len(text), 10) == b""
+        assert subject.cluster.log_end(request.submission_id, 1, 100_000) == text.splitlines(keepends=True)[-1]
         assert subject.cluster.job_infos()[request.submission_id] == found
 
     def test_a_stopped_job_is_stopped_once(self, subject: Subject) -> None:

@@ -17,12 +17,11 @@ from jobs.clusters import idle_stop
 from jobs.clusters.idle_stop import (
     counted,
     end_former,
-    shell_for_head,
-    stop_commands,
     terminate_machines,
     watch,
     working_jobs,
 )
+from jobs.clusters.managed.ray_up_content import IDLE_STOP, shell_for_head, stop_commands
 from jobs.errors import ClusterError
 from trainers.distributed.local_ray import MARK
 
@@ -133,17 +132,17 @@ def test_only_the_watch_of_the_same_cluster_is_ended(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        idle_stop.MODULE,
+        IDLE_STOP,
         "--minutes",
         "600",
         "--address",
         "http://127.0.0.1:9",
         "--folder",
     ]
-    bystander = [sys.executable, "-c", "input()", "-m", idle_stop.MODULE, "--folder", one]
+    bystander = [sys.executable, "-c", "input()", "-m", IDLE_STOP, "--folder", one]
     watches = [
         subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for line in ([*command, one], [*command, other], bystander)
+        for line in ([command[0], "-P", *command[1:], one], [*command, other], bystander)
     ]
     try:
         for watching in watches[:2]:

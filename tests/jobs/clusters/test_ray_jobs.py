@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -55,3 +56,29 @@ def test_a_cluster_without_agents_is_waited_for_once_and_then_says_what_holds_th
     with pytest.raises(JobLostError):
         jobs.submit(request)
     assert len(tries) == first + 1
+
+
+@pytest.mark.parametrize(
+    ("status", "what"), [(401, r"requires a token, and none was sent \(401\)"), (403, r"refuses the token \(403\)")]
+)
+def test_a_token_that_is_missing_or_wrong_is_named_with_the_fix(status: int, what: str) -> None:
+    class Guarded(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"Unauthorized: Missing or invalid authentication token")
+
+        def log_message(self, *given: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(ClusterError, match=f"{url} {what}: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"):
+            RayJobs(url)
+        client = object.__new__(ray_private.JobsClient)
+        client._address, client._headers = url, {}
+        with pytest.raises(RuntimeError, match=f"status code {status}"):
+            client.log_part("node", "sr-a1", start=0, size=10)
+        server.shutdown()
+        thread.join()

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,10 +17,11 @@ from ray.job_submission import JobSubmissionClient
 from ray.util.state import StateApiClient
 
 from jobs.addresses import direct
+from jobs.clusters.managed.cluster_endpoint import ClusterEndpoint
+from jobs.clusters.managed.node_logs import _get
 from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient
-from jobs.clusters.remembered.node_logs import _get
-from jobs.clusters.remembered.reach import Reach
 from jobs.preflight.dashboard import get_metadata
+from tests.test_architecture import ROOT, imports_of
 
 
 def parameters_of(function: object) -> list[str]:
@@ -51,6 +53,12 @@ def test_the_headers_of_ray_s_clients_are_given_by_one_function() -> None:
 def test_what_the_dashboard_reads_of_jobs_is_read_with_a_timeout() -> None:
     assert "timeout" in parameters_of(get_driver_jobs)
     assert "timeout" in parameters_of(JobInfoStorageClient.get_all_jobs)
+
+
+def test_no_other_file_of_the_jobs_side_uses_them() -> None:
+    private = re.compile(r"ray\.(.*\.)?_|ray\.dashboard\b")
+    users = {path.name for path in (ROOT / "jobs").rglob("*.py") if any(map(private.match, imports_of(path)))}
+    assert users == {"ray_private.py"}
 
 
 def test_the_loggers_that_are_quieted_exist() -> None:
@@ -99,7 +107,7 @@ def dashboard() -> Iterator[tuple[str, list[str | None]]]:
         lambda url, headers: JobsClient(url, headers).get_version(),
         lambda url, headers: StateClient(url, headers)._do_request("GET", "/x").raise_for_status(),
         lambda url, headers: get_metadata(url, with_token=True, headers=headers),
-        lambda url, headers: _get(Reach(url, headers, on_this_machine=True), "/x", {}),
+        lambda url, headers: _get(ClusterEndpoint(url, headers, on_this_machine=True), "/x", {}),
     ],
     ids=["jobs", "state", "preflight", "logs"],
 )

@@ -5,9 +5,9 @@ import pytest
 
 from jobs.clusters.cluster import JobInfo
 from jobs.clusters.fake_cluster import FakeCluster
+from jobs.clusters.managed.cluster_record import RayUpRecord
+from jobs.clusters.managed.growth import growth_of
 from jobs.clusters.registry import MAX_PAUSE_S, PAUSE_S, Clusters
-from jobs.clusters.remembered.cluster_record import ClusterRecord
-from jobs.clusters.remembered.growth import growth_of
 from jobs.errors import ClusterError
 from jobs.submission.ray_request import SubmitRequest, build_request
 from tests.jobs.sample import sample_run
@@ -23,7 +23,7 @@ class Slow(FakeCluster):
     def job_infos(self) -> dict[str, JobInfo]:
         return self._hang()
 
-    def log(self, submission_id: str) -> bytes:
+    def log(self, submission_id: str, start: int, size: int) -> bytes:
         return self._hang()
 
     def _hang(self) -> NoReturn:
@@ -56,16 +56,19 @@ def test_a_cluster_is_left_alone_the_longer_the_longer_it_hung(hangs_s: float, p
     assert slow.asked == 2
 
 
-@pytest.mark.parametrize(("hangs_s", "asked"), [(0.1, 3), (30.0, 1)])
-def test_one_job_without_a_log_says_nothing_of_the_others_unless_it_hung(hangs_s: float, asked: int) -> None:
+@pytest.mark.parametrize("address", ["http://a", "cluster://a"])
+@pytest.mark.parametrize("hangs_s", [0.1, 30.0])
+def test_a_log_that_is_missing_or_slow_pauses_no_cluster(hangs_s: float, address: str) -> None:
     slow, clusters = clusters_that_hang(hangs_s)
     for _ in range(3):
         with pytest.raises(ClusterError, match="no answer"):
-            clusters.log("http://a", "sr-a1")
-    assert slow.asked == asked
+            clusters.log(address, "sr-a1", 0, 1000)
+    assert slow.asked == 3
+    assert clusters.pending_bundles(address, "01000000") == []
 
 
 FILE = """
+provider: {type: aws}
 head_node_type: head
 available_node_types:
   head: {max_workers: 0, resources: {CPU: 2}}
@@ -77,7 +80,7 @@ available_node_types:
 
 def test_jobs_are_told_what_a_cluster_of_a_cloud_can_grow_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
-    record = ClusterRecord(name="speech", kind="ray-up", created_s=1.0, provider="aws")
+    record = RayUpRecord(name="speech", created_s=1.0)
     record.write()
     record.config_path.write_text(FILE)
     submitted: list[SubmitRequest] = []
@@ -102,7 +105,7 @@ def test_a_file_that_says_nothing_of_its_nodes_promises_none(
     content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
-    record = ClusterRecord(name="speech", kind="ray-up", created_s=1.0, provider="aws")
+    record = RayUpRecord(name="speech", created_s=1.0)
     record.write()
     assert growth_of("cluster://speech") == {}
     record.config_path.write_text(content)
@@ -111,7 +114,7 @@ def test_a_file_that_says_nothing_of_its_nodes_promises_none(
 
 def test_own_hosts_are_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
-    record = ClusterRecord(name="speech", kind="ray-up", created_s=1.0, provider="local")
+    record = RayUpRecord(name="speech", created_s=1.0)
     record.write()
-    record.config_path.write_text(FILE)
+    record.config_path.write_text(FILE.replace("type: aws", "type: local"))
     assert growth_of("cluster://speech") == {}

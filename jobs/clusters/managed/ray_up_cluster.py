@@ -1,67 +1,132 @@
-"""Clusters of own hosts and clouds: what `ray up` is given, and what is done around it and `ray down`."""
+"""Clusters of own hosts and clouds: what is done around `ray up` and `ray down`."""
 
 import contextlib
-import copy
-import re
 import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from jobs.addresses import cluster_address
-from jobs.clusters.idle_stop import counted, login_shell, shell_for_head, start_line, stop_line
+from jobs.clusters.idle_stop import counted
+from jobs.clusters.managed.cluster_lock import at_work_on
+from jobs.clusters.managed.cluster_record import (
+    LocalRecord,
+    RayUpRecord,
+    SshTarget,
+    ensure_token,
+    find_record,
+    write_private,
+)  # fmt: skip
+from jobs.clusters.managed.first_login import check_key, check_login
+from jobs.clusters.managed.host_key import KeyChange, changed_text, check_host_key, key_changed
+from jobs.clusters.managed.logged_command import run_logged
+from jobs.clusters.managed.managed_cluster import ManagedCluster
+from jobs.clusters.managed.ray_launcher import NoHeadError, head_of, ray_environment, ssh_target
+from jobs.clusters.managed.ray_up_content import (
+    gcs_port,
+    listens_line,
+    login_shell,
+    min_workers,
+    name_of,
+    on_own_hosts,
+    prepared,
+    shell_for_head,
+    start_line,
+    stop_line,
+)  # fmt: skip
+from jobs.clusters.managed.ssh_tunnel import Tunnel, run_over_ssh, ssh_command
 from jobs.clusters.ray_jobs import RayJobs
-from jobs.clusters.remembered.cluster_lock import at_work_on
-from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, find_record, write_private
-from jobs.clusters.remembered.first_login import check_key, check_login
-from jobs.clusters.remembered.logged_command import run_logged
-from jobs.clusters.remembered.ray_launcher import NoHeadError, head_of, ray_environment, ssh_target
-from jobs.clusters.remembered.ssh_tunnel import run_over_ssh, ssh_command
 from jobs.errors import ClusterError, ConflictError
 from trainers.distributed.local_ray import ray_command
-from trainers.errors import ConfigError
 
 Say = Callable[[str], None]
 
-# Where Ray looks for a token on every node.
-TOKEN_ON_NODES = "~/.ray/auth_token"
 POLL_S = 2.0
 DOWN_TIMEOUT_S, STOP_TIMEOUT_S = 900.0, 90.0
 # The worker nodes of an own host's cluster.
 HEAD_ALONE = 1
-DEFAULT_GCS_PORT = 6379
 
 
-def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | None = None) -> dict[str, Any]:
-    """What `ray up` is given: the user's file, with the token of this machine, and the head's idle stop. Pure.
+@dataclass(frozen=True)
+class RayUpCluster(ManagedCluster):
+    """A cluster of `ray up`."""
 
-    Args:
-        content: The file.
-        token: The file that every node gets as its token.
-        idle_stop_minutes: Minutes without jobs after which the head ends the cluster. None: it stays.
-    """
-    config: dict[str, Any] = copy.deepcopy(dict(content))
-    config["file_mounts"] = {**(config.get("file_mounts") or {}), TOKEN_ON_NODES: str(token)}
-    if idle_stop_minutes is not None:
-        commands = config.get("head_start_ray_commands") or []
-        config["head_start_ray_commands"] = [*commands, start_line(config, idle_stop_minutes)]
-    return config
+    record: RayUpRecord
 
+    def check_machine(self) -> None:
+        """It is reached from any."""
 
-def name_of(content: Mapping[str, Any]) -> str:
-    """The name of the cluster in a file of `ray up`.
+    def has_ended(self) -> bool:
+        """Whether its head is gone, or has no Ray, as after an idle stop."""
+        record = self.record
+        if record.state != "up" or record.ssh is None:
+            return False
+        try:
+            head = head_of(record)
+            return head.host == record.ssh.host and not _ray_listens(record, head)
+        except NoHeadError:
+            return True
+        except ClusterError:
+            return False
 
-    Raises:
-        ConfigError: it has none.
-    """
-    name = content.get("cluster_name")
-    if not isinstance(name, str) or not isinstance(content.get("provider"), Mapping):
-        raise ConfigError("the file has no cluster_name and provider: it is neither a file of `ray up` nor a spec")
-    return name
+    @property
+    def ended_text(self) -> str:
+        return (
+            "no Ray runs on its head any more, as after an idle stop: start it again (rayscribe cluster up FILE), "
+            f"or forget it: rayscribe cluster down {self.record.name}"
+        )
+
+    def down(self, *, say: Say, force: bool = False) -> None:
+        """Ends all nodes. On own hosts, where nobody takes the machines away, Ray is stopped on each."""
+        record = self.record
+        content: dict[str, Any] = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
+        left = []
+        # In a container Ray ends with it, and `ray down` ends that.
+        if on_own_hosts(content) and not content.get("docker"):
+            if record.ssh is None:
+                with contextlib.suppress(ClusterError):
+                    record = record.model_copy(update={"ssh": head_of(record)})
+            left = [host for host in _stop_hosts(record, content) if host is not None]
+        doing = f"ending {record.name}"
+        _ray(
+            record,
+            ["down", str(record.config_path), "--yes"],
+            "down.log",
+            timeout_s=DOWN_TIMEOUT_S,
+            say=say,
+            doing=doing,
+        )
+        if left:
+            text = f"Ray could not be stopped on {'; '.join(left)}"
+            if not force:
+                raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force where they are gone")
+            say(f"{text}; the cluster is forgotten all the same")
+        record.forget(taken_down=not left)
+
+    def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
+        """In the head's container where it has one."""
+        record = self._with_head()
+        path = record.config_path
+        if yaml.safe_load(path.read_text(encoding="utf-8")).get("docker"):
+            return ray_command("attach", str(path)) if command is None else ray_command("exec", str(path), command)
+        assert record.ssh is not None
+        there = [] if command is None else [shlex.join(login_shell(command))]
+        return [*ssh_command(record.ssh, record.known_hosts_path), *(["-t"] if terminal else []), *there]
+
+    def tunnel(self, port: int | None) -> Tunnel:
+        return Tunnel(self._with_head(), port=port)
+
+    def key_change(self) -> KeyChange:
+        return KeyChange(self._with_head())
+
+    def _with_head(self) -> RayUpRecord:
+        if self.record.ssh is None:
+            raise ClusterError(f"{self.record.name} is not up yet: repeat `rayscribe cluster up`, which continues")
+        return self.record
 
 
 def up(
@@ -72,7 +137,7 @@ def up(
     say: Say,
     now_s: float,
     restart: bool = False,
-) -> ClusterRecord:
+) -> RayUpRecord:
     """Starts a cluster, or continues a start that failed; one that is up is brought to what the file says.
 
     Args:
@@ -92,14 +157,12 @@ def up(
     check_key(content)
     with at_work_on(name):
         before = find_record(name)
-        if before is not None and before.kind == "local":
+        if isinstance(before, LocalRecord):
             raise ConflictError(
                 f"a Ray of this machine has the name {name}: end it first (rayscribe cluster down {name})"
             )
-        record = before or ClusterRecord(
-            name=name, kind="ray-up", created_s=now_s, provider=content["provider"]["type"]
-        )
-        runs = not restart and head_runs(record)
+        record = before or RayUpRecord(name=name, created_s=now_s)
+        runs = head_runs(record, restart=restart)
         minutes = idle_stop_minutes if idle_stop_minutes is not None else record.idle_stop_minutes
         record = record.model_copy(update={"idle_stop_minutes": minutes})
         record = _bring_up(record, content, runs=runs, timeout_s=timeout_s, say=say)
@@ -116,11 +179,13 @@ def up(
 
 
 def _bring_up(
-    record: ClusterRecord, content: Mapping[str, Any], *, runs: bool, timeout_s: float, say: Say
-) -> ClusterRecord:
+    record: RayUpRecord, content: Mapping[str, Any], *, runs: bool, timeout_s: float, say: Say
+) -> RayUpRecord:
     """Calls `ray up`, unless the cluster runs as the file says; gives the cluster with its head."""
     if record.ssh is None:
         check_login(content)
+        # Of a start that failed: no head has been trusted yet.
+        record.known_hosts_path.unlink(missing_ok=True)
     text = yaml.safe_dump(prepared(content, ensure_token(record.name), record.idle_stop_minutes), sort_keys=False)
     unchanged = record.config_path.exists() and record.config_path.read_text(encoding="utf-8") == text
     # Remembered before anything is started, so that `down` finds what a failed start leaves.
@@ -132,23 +197,24 @@ def _bring_up(
     # Otherwise Ray is started anew, and jobs are lost.
     arguments += ["--no-restart"] if runs else []
     _ray(record, arguments, "up.log", timeout_s=timeout_s, say=say, doing=f"starting {record.name}")
-    head = head_of(record)
-    if record.ssh is not None and record.ssh.host != head.host:
-        record.known_hosts_path.unlink(missing_ok=True)
-    record = record.model_copy(update={"ssh": head})
+    record = record.model_copy(update={"ssh": head_of(record)})
     record.write()
     return record
 
 
-def head_runs(record: ClusterRecord) -> bool:
+def head_runs(record: RayUpRecord, *, restart: bool = False) -> bool:
     """Whether Ray runs on the cluster's head, so that a new start would end its jobs.
 
+    Args:
+        record: The cluster.
+        restart: Its jobs may be lost: Ray counts as not running, and only the head's key is checked.
+
     Raises:
-        ClusterError: the head is there, and cannot be asked.
+        ClusterError: the head is there, and cannot be asked; or it shows another key.
     """
     if record.ssh is None:
         return False  # nobody could have submitted a job
-    if responds(record):
+    if not restart and responds(record):
         return True
     try:
         head = head_of(record)
@@ -158,14 +224,19 @@ def head_runs(record: ClusterRecord) -> bool:
         return False
     if head.host != record.ssh.host:
         record.known_hosts_path.unlink(missing_ok=True)
+    if restart:
+        check_host_key(record.model_copy(update={"ssh": head}))
+        return False
     return _ray_listens(record, head)
 
 
-def _ray_listens(record: ClusterRecord, head: SshTarget) -> bool:
+def _ray_listens(record: RayUpRecord, head: SshTarget) -> bool:
     """Whether Ray's port is open on the head."""
     content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
     line = listens_line(gcs_port(content))
     code, message = run_over_ssh(head, record.known_hosts_path, line, timeout_s=STOP_TIMEOUT_S)
+    if key_changed(message):
+        raise ClusterError(changed_text(record.model_copy(update={"ssh": head})))
     if code not in (0, 1):
         raise ClusterError(
             f"the head of {record.name}, {head.host}, cannot be asked whether Ray and jobs run there ({message}): "
@@ -174,48 +245,7 @@ def _ray_listens(record: ClusterRecord, head: SshTarget) -> bool:
     return code == 0
 
 
-def has_ended(record: ClusterRecord) -> bool:
-    """Whether it is known that no Ray runs on the head of a cluster of `ray up`, as after an idle stop. Only asks."""
-    if record.kind != "ray-up" or record.ssh is None:
-        return False
-    try:
-        head = head_of(record)
-        return head.host == record.ssh.host and not _ray_listens(record, head)
-    except NoHeadError:
-        return True
-    except ClusterError:
-        return False
-
-
-def gcs_port(content: Mapping[str, Any]) -> int:
-    """The port that drivers and nodes join, as the head's start command has it. Pure."""
-    commands = " ".join(content.get("head_start_ray_commands") or [])
-    found = re.search(r"\s--port[= ](\d+)", commands)
-    return int(found[1]) if found else DEFAULT_GCS_PORT
-
-
-def listens_line(port: int) -> str:
-    """A command that ends with 0 where something listens at a port of its host, and with 1 otherwise. Pure."""
-    return f"cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -qE ':{port:04X} [0-9A-F]+:0000 0A '"
-
-
-def attach_command(record: ClusterRecord, command: str | None, *, terminal: bool) -> list[str]:
-    """The command line of a shell on the head, in its container where it has one, or of a command there.
-
-    Args:
-        record: The cluster; its head is known.
-        command: What the shell runs. None: what is typed.
-        terminal: Whether somebody sees it in a terminal.
-    """
-    path = record.config_path
-    if yaml.safe_load(path.read_text(encoding="utf-8")).get("docker"):
-        return ray_command("attach", str(path)) if command is None else ray_command("exec", str(path), command)
-    assert record.ssh is not None
-    there = [] if command is None else [shlex.join(login_shell(command))]
-    return [*ssh_command(record.ssh, record.known_hosts_path), *(["-t"] if terminal else []), *there]
-
-
-def responds(record: ClusterRecord) -> bool:
+def responds(record: RayUpRecord) -> bool:
     """Whether the cluster's dashboard responds to its token."""
     try:
         RayJobs(cluster_address(record.name)).capacity({})
@@ -224,36 +254,7 @@ def responds(record: ClusterRecord) -> bool:
     return True
 
 
-def down(record: ClusterRecord, *, say: Say, force: bool = False) -> None:
-    """Ends all nodes. On own hosts, where nobody takes the machines away, Ray is stopped on each.
-
-    Args:
-        record: The cluster.
-        say: Shows a line of progress.
-        force: Whether it is also forgotten where Ray could not be stopped on some hosts, as on one that is gone.
-
-    Raises:
-        ClusterError: something may still run; the cluster stays remembered, and the call may be repeated.
-    """
-    content: dict[str, Any] = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
-    left = []
-    # In a container Ray ends with it, and `ray down` ends that.
-    if record.provider == "local" and not content.get("docker"):
-        if record.ssh is None:
-            with contextlib.suppress(ClusterError):
-                record = record.model_copy(update={"ssh": head_of(record)})
-        left = [host for host in _stop_hosts(record, content) if host is not None]
-    doing = f"ending {record.name}"
-    _ray(record, ["down", str(record.config_path), "--yes"], "down.log", timeout_s=DOWN_TIMEOUT_S, say=say, doing=doing)
-    if left:
-        text = f"Ray could not be stopped on {'; '.join(left)}"
-        if not force:
-            raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force where they are gone")
-        say(f"{text}; the cluster is forgotten all the same")
-    record.forget(taken_down=not left)
-
-
-def _stop_hosts(record: ClusterRecord, content: Mapping[str, Any]) -> Iterator[str | None]:
+def _stop_hosts(record: RayUpRecord, content: Mapping[str, Any]) -> Iterator[str | None]:
     """Stops Ray on each host, workers first, since the head starts them again; yields those where that failed."""
     provider = content["provider"]
     for host in provider.get("worker_ips") or []:
@@ -261,12 +262,12 @@ def _stop_hosts(record: ClusterRecord, content: Mapping[str, Any]) -> Iterator[s
     yield _stop_host(record, content, provider["head_ip"], shell_for_head(content))
 
 
-def _stop_host(record: ClusterRecord, content: Mapping[str, Any], host: str, shell: list[str]) -> str | None:
+def _stop_host(record: RayUpRecord, content: Mapping[str, Any], host: str, shell: list[str]) -> str | None:
     target = ssh_target(content["auth"], host)
     command = [*ssh_command(target, record.known_hosts_path), shlex.join(shell)]
     if record.ssh is not None and host != content["provider"]["head_ip"]:
         # As the head reaches it; from here it may be out of reach.
-        through = shlex.join([*ssh_command(record.ssh, record.known_hosts_path), "-W", "%h:%p"])
+        through = shlex.join(ssh_command(record.ssh, record.known_hosts_path)).replace("%", "%%") + " -W %h:%p"
         proxied = target.model_copy(update={"proxy_command": through})
         command = [*ssh_command(proxied, record.known_hosts_path), command[-1]]
     try:
@@ -278,7 +279,7 @@ def _stop_host(record: ClusterRecord, content: Mapping[str, Any], host: str, she
     return f"{host} ({(done.stderr or done.stdout).strip().splitlines()[-1:] or ['no message']})"
 
 
-def _ray(record: ClusterRecord, arguments: list[str], log: str, *, timeout_s: float, say: Say, doing: str) -> None:
+def _ray(record: RayUpRecord, arguments: list[str], log: str, *, timeout_s: float, say: Say, doing: str) -> None:
     run_logged(
         ray_command(*arguments, "--log-style=record", "--log-color=false"),
         record.files / log,
@@ -289,16 +290,7 @@ def _ray(record: ClusterRecord, arguments: list[str], log: str, *, timeout_s: fl
     )
 
 
-def min_workers(content: Mapping[str, Any]) -> int:
-    """Workers that are always there: over all node types but the head's, and of own hosts all, as Ray has it. Pure."""
-    hosts = content["provider"].get("worker_ips") or []
-    if hosts or "min_workers" in content:
-        return int(content.get("min_workers", len(hosts)))
-    head, kinds = content.get("head_node_type"), content.get("available_node_types") or {}
-    return sum(int(kind.get("min_workers") or 0) for name, kind in kinds.items() if name != head)
-
-
-def _wait_for_nodes(record: ClusterRecord, workers: int, *, timeout_s: float, say: Say) -> None:
+def _wait_for_nodes(record: RayUpRecord, workers: int, *, timeout_s: float, say: Say) -> None:
     """Waits until the dashboard responds and the nodes that are always there have joined."""
     start_s, seen, problem = time.monotonic(), -1, "no response yet"
     while time.monotonic() - start_s < timeout_s:
@@ -319,7 +311,7 @@ def _wait_for_nodes(record: ClusterRecord, workers: int, *, timeout_s: float, sa
     )
 
 
-def autoscaler_lines(record: ClusterRecord) -> str:
+def autoscaler_lines(record: RayUpRecord) -> str:
     """What the head's autoscaler says of nodes that do not come up; empty where it cannot be asked."""
     if record.ssh is None:
         return ""

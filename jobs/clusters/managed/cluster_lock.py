@@ -7,8 +7,9 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from jobs.clusters.remembered.cluster_record import check_name, clusters_folder
+from jobs.clusters.managed.cluster_record import check_name, clusters_folder
 from jobs.errors import ConflictError
+from jobs.paths import make_private_folder
 
 # As shells report a command that a signal has ended.
 SIGNAL_EXIT = 128
@@ -27,7 +28,7 @@ def at_work_on(name: str) -> Iterator[None]:
         SystemExit: a signal came.
     """
     folder = clusters_folder() / check_name(name)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(folder)
     with (folder / "lock").open("a", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

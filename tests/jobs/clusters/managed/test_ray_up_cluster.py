@@ -12,26 +12,27 @@ import psutil
 import pytest
 import yaml
 
-from jobs.clusters.idle_stop import stop_commands
-from jobs.clusters.remembered import logged_command, ssh_tunnel, up_down
-from jobs.clusters.remembered.cluster_lock import at_work_on
-from jobs.clusters.remembered.cluster_record import (
-    ClusterRecord,
+from jobs.clusters.managed import logged_command, ray_up_cluster, ssh_tunnel
+from jobs.clusters.managed.cluster_lock import at_work_on
+from jobs.clusters.managed.cluster_record import (
+    LocalRecord,
+    RayUpRecord,
     SshTarget,
     ensure_token,
     find_record,
     was_taken_down,
 )
-from jobs.clusters.remembered.logged_command import plain, run_logged, telling
-from jobs.clusters.remembered.ray_launcher import NoHeadError
-from jobs.clusters.remembered.up_down import (
+from jobs.clusters.managed.logged_command import plain, run_logged, telling
+from jobs.clusters.managed.ray_launcher import NoHeadError
+from jobs.clusters.managed.ray_up_cluster import RayUpCluster, up
+from jobs.clusters.managed.ray_up_content import (
     TOKEN_ON_NODES,
-    attach_command,
-    down,
+    environment_of,
+    gcs_port,
     min_workers,
     name_of,
     prepared,
-    up,
+    stop_commands,
 )
 from jobs.errors import ClusterError, ConflictError
 from trainers.errors import ConfigError
@@ -85,6 +86,20 @@ def test_an_idle_stop_runs_on_the_head_with_what_its_ray_was_started_with() -> N
     assert watch.endswith("&")
 
 
+@pytest.mark.parametrize(
+    ("command", "port", "exports"),
+    [
+        ("export A=b C=$HOME/c; ray start --head --port=7000", 7000, 'export A=b; export C="$HOME/c"; '),
+        ("export PATH='/my ray/bin':$PATH && ray start --head --port 7000", 7000, 'export PATH="/my ray/bin:$PATH"; '),
+        ("ray start --head --port=$PORT", 6379, ""),
+        ("ray stop", 6379, ""),
+    ],
+)
+def test_port_and_variables_of_a_head_are_those_of_its_start_command(command: str, port: int, exports: str) -> None:
+    content = {"head_start_ray_commands": [command]}
+    assert (gcs_port(content), environment_of(content)) == (port, exports)
+
+
 def test_own_hosts_are_stopped_one_by_one_and_the_head_last() -> None:
     worker, head = stop_commands({**CONTENT, "auth": {"ssh_user": "ubuntu"}})
     assert (worker[0], worker[-2]) == ("ssh", "ubuntu@10.0.0.2")
@@ -107,7 +122,7 @@ def test_a_failed_start_says_why_and_is_remembered_so_that_it_can_be_ended(home:
     assert f"all of it: {home}/clusters/hosts/up.log" in str(error.value)
     assert [line.split("s  ")[1] for line in shown] == ["[1/7] Waiting for SSH"] * 2
     record = find_record("hosts")
-    assert record is not None and (record.state, record.provider) == ("starting", "local")
+    assert record is not None and (record.state, record.kind) == ("starting", "ray-up")
     assert yaml.safe_load(record.config_path.read_text())["cluster_name"] == "hosts"
     assert record.token_path.read_text() not in str(error.value)
 
@@ -129,16 +144,16 @@ def test_progress_that_repeats_itself_is_shown_again_after_a_while(
 
 
 def test_a_cluster_whose_end_failed_stays_remembered(ray: Path) -> None:
-    record = ClusterRecord(name="cloud", kind="ray-up", created_s=1.0, provider="aws")
+    record = RayUpRecord(name="cloud", created_s=1.0)
     record.write()
     record.config_path.write_text(yaml.safe_dump({**CONTENT, "provider": {"type": "aws"}}))
     with pytest.raises(ClusterError, match="ending cloud failed"):
-        down(record, say=lambda line: None)
+        RayUpCluster(record).down(say=lambda line: None)
     assert find_record("cloud") == record
 
 
 def test_the_name_of_a_ray_of_this_machine_is_not_taken_for_hosts() -> None:
-    ClusterRecord(name="hosts", kind="local", created_s=1.0).write()
+    LocalRecord(name="hosts", created_s=1.0).write()
     with pytest.raises(ConflictError, match="rayscribe cluster down hosts"):
         up(CONTENT, idle_stop_minutes=None, timeout_s=1.0, say=print, now_s=1.0)
 
@@ -187,19 +202,19 @@ class Calls(list[list[str]]):
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """A head that this machine plays."""
     made = Calls()
-    for module in (ssh_tunnel, up_down):
+    for module in (ssh_tunnel, ray_up_cluster):
         monkeypatch.setattr(module, "ssh_command", lambda *given: ["sh", "-c"])
-    monkeypatch.setattr(up_down, "responds", lambda record: False)
-    monkeypatch.setattr(up_down, "head_of", lambda record: HEAD)
-    monkeypatch.setattr(up_down, "_wait_for_nodes", lambda *given, **options: None)
-    monkeypatch.setattr(up_down, "_ray", lambda record, arguments, *given, **options: made.append(arguments))
+    monkeypatch.setattr(ray_up_cluster, "responds", lambda record: False)
+    monkeypatch.setattr(ray_up_cluster, "head_of", lambda record: HEAD)
+    monkeypatch.setattr(ray_up_cluster, "_wait_for_nodes", lambda *given, **options: None)
+    monkeypatch.setattr(ray_up_cluster, "_ray", lambda record, arguments, *given, **options: made.append(arguments))
     return made
 
 
 def remembered(port: int, **fields: Any) -> dict[str, Any]:
     """A cluster whose first `up` has timed out while it waited for a node; gives its file."""
     content = {**CONTENT, "head_start_ray_commands": [f"ray start --head --port={port} --dashboard-port=1"]}
-    record = ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, provider="local", ssh=HEAD, **fields)
+    record = RayUpRecord(name="hosts", created_s=1.0, ssh=HEAD, **fields)
     record.write()
     record.config_path.write_text(
         yaml.safe_dump(prepared(content, ensure_token("hosts"), record.idle_stop_minutes), sort_keys=False)
@@ -239,12 +254,12 @@ def test_a_head_that_cannot_be_asked_is_not_restarted(calls: Calls, monkeypatch:
 def test_the_key_of_a_head_is_forgotten_with_its_machine(
     calls: Calls, monkeypatch: pytest.MonkeyPatch, host: str | None
 ) -> None:
-    def other(record: ClusterRecord) -> SshTarget:
+    def other(record: RayUpRecord) -> SshTarget:
         if host is None and not calls:
             raise NoHeadError("not found")
         return HEAD.model_copy(update={"host": host or HEAD.host})
 
-    monkeypatch.setattr(up_down, "head_of", other)
+    monkeypatch.setattr(ray_up_cluster, "head_of", other)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     calls.up(remembered(port))
@@ -256,7 +271,7 @@ def test_an_idle_stop_is_replaced_on_a_cluster_that_runs_and_what_holds_is_said(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = remembered(6379)
-    monkeypatch.setattr(up_down, "responds", lambda record: True)
+    monkeypatch.setattr(ray_up_cluster, "responds", lambda record: True)
     calls.up(content)
     assert calls == []
     calls.up(content, idle_stop_minutes=1)
@@ -269,13 +284,13 @@ def test_an_idle_stop_is_replaced_on_a_cluster_that_runs_and_what_holds_is_said(
 def test_a_cluster_with_a_dead_host_is_forgotten_by_force_only(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     remembered(6379)
     record = find_record("hosts")
-    assert record is not None
-    monkeypatch.setattr(up_down, "_stop_hosts", lambda *given: iter(["10.0.0.2 (no answer in 90 s)", None]))
+    assert isinstance(record, RayUpRecord)
+    monkeypatch.setattr(ray_up_cluster, "_stop_hosts", lambda *given: iter(["10.0.0.2 (no answer in 90 s)", None]))
     with pytest.raises(ClusterError, match=r"10\.0\.0\.2 .*repeat .*--force"):
-        down(record, say=print)
+        RayUpCluster(record).down(say=print)
     assert find_record("hosts") == record
     shown: list[str] = []
-    down(record, say=shown.append, force=True)
+    RayUpCluster(record).down(say=shown.append, force=True)
     assert find_record("hosts") is None and "10.0.0.2 (no answer" in shown[0]
     assert not was_taken_down("hosts"), "jobs may run on"
 
@@ -285,9 +300,9 @@ def test_a_cluster_of_which_nothing_is_left_is_known_as_taken_down(
 ) -> None:
     remembered(6379)
     record = find_record("hosts")
-    assert record is not None
-    monkeypatch.setattr(up_down, "_stop_hosts", lambda *given: iter([None, None]))
-    down(record, say=print)
+    assert isinstance(record, RayUpRecord)
+    monkeypatch.setattr(ray_up_cluster, "_stop_hosts", lambda *given: iter([None, None]))
+    RayUpCluster(record).down(say=print)
     assert was_taken_down("hosts")
 
 
@@ -314,18 +329,25 @@ def test_a_start_that_is_asked_to_end_ends_what_it_has_started(tmp_path: Path) -
 def test_a_command_on_the_head_prints_what_it_prints_alone(calls: Calls) -> None:
     remembered(1)
     record = find_record("hosts")
-    assert record is not None
+    assert isinstance(record, RayUpRecord)
     said = subprocess.run(
-        attach_command(record, "echo $((6 * 7))", terminal=False), capture_output=True, text=True, check=True
+        RayUpCluster(record).attach_command("echo $((6 * 7))", terminal=False),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert said.stdout == "42\n"
-    assert attach_command(record, None, terminal=True) == ["sh", "-c", "-t"]
+    assert RayUpCluster(record).attach_command(None, terminal=True) == ["sh", "-c", "-t"]
 
 
 def test_a_container_is_entered_by_ray(calls: Calls) -> None:
     content = remembered(1)
     record = find_record("hosts")
-    assert record is not None
+    assert isinstance(record, RayUpRecord)
     record.config_path.write_text(yaml.safe_dump({**content, "docker": {"image": "a", "container_name": "b"}}))
-    assert attach_command(record, "nvidia-smi", terminal=False)[-3:] == ["exec", str(record.config_path), "nvidia-smi"]
-    assert attach_command(record, None, terminal=True)[-2:] == ["attach", str(record.config_path)]
+    assert RayUpCluster(record).attach_command("nvidia-smi", terminal=False)[-3:] == [
+        "exec",
+        str(record.config_path),
+        "nvidia-smi",
+    ]
+    assert RayUpCluster(record).attach_command(None, terminal=True)[-2:] == ["attach", str(record.config_path)]

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.clusters.remembered.ray_launcher import ssh_target
-from jobs.clusters.remembered.ssh_tunnel import CONNECT_TIMEOUT_S, run_over_ssh
+from jobs.clusters.managed.ray_launcher import ssh_target
+from jobs.clusters.managed.ray_up_content import on_own_hosts
+from jobs.clusters.managed.ssh_tunnel import CONNECT_TIMEOUT_S, run_over_ssh
 from jobs.errors import ClusterError
+from trainers.config.storage_location import in_home
 from trainers.errors import ConfigError
 
 LOGIN_TIMEOUT_S = CONNECT_TIMEOUT_S + 10.0
@@ -20,7 +22,7 @@ def check_key(content: Mapping[str, Any]) -> None:
         ConfigError: names the file.
     """
     key = (content.get("auth") or {}).get("ssh_private_key")
-    if key is not None and not Path(str(key)).expanduser().is_file():
+    if key is not None and not in_home(str(key)).is_file():
         raise ConfigError(
             f"auth.ssh_private_key (ray_up.private_key of a spec): there is no file {key}; name the key that logs in "
             "to the hosts, or leave it out for those that ssh finds by itself"
@@ -34,7 +36,7 @@ def check_login(content: Mapping[str, Any]) -> None:
         ClusterError: it does not respond, or refuses the user; with what ssh says, and a command to try.
     """
     host = content["provider"].get("head_ip")
-    if content["provider"]["type"] != "local" or host is None:
+    if not on_own_hosts(content) or host is None:
         return
     target = ssh_target(content["auth"], str(host))
     # Who the host is, is decided when its address is remembered.

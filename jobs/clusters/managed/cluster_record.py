@@ -13,15 +13,15 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from jobs.addresses import address_in_environment, cluster_address, cluster_name, is_loopback, is_loopback_url
-from jobs.clusters.remembered.machine import host_of, sees_processes_of, was_restarted
+from jobs.clusters.managed.machine import host_of, sees_processes_of, was_restarted
 from jobs.errors import ClusterError, NotFoundError
-from jobs.paths import home
+from jobs.paths import home, make_private_folder
 from trainers.distributed.local_ray import ray_lives
 from trainers.errors import ConfigError
 
@@ -49,36 +49,21 @@ class SshTarget(BaseModel):
 
 
 class ClusterRecord(BaseModel):
-    """One cluster.
+    """What is known of every cluster.
 
     Attributes:
         name: Its name.
-        kind: local: a Ray of this machine; ray-up: started by `ray up`.
         created_s: When it was first started. Seconds since 1970.
         state: starting: not up yet, or the start failed; up.
-        dashboard: URL of a local one's dashboard.
-        address: host:port that drivers of a local one join.
-        folder: Temporary folder of a local one.
-        machine: Where a local one was started, see `machine.py`; None: here.
-        provider: Of `ray up`, e.g. local or aws.
-        ssh: How the head is reached; None until it is known.
-        dashboard_port: Port of the dashboard on the head's loopback.
         idle_stop_minutes: Minutes without jobs after which it ends itself; None: it stays.
     """
 
+    # Records of before have the fields of both kinds.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
-    kind: Literal["local", "ray-up"]
     created_s: float
     state: Literal["starting", "up"] = "starting"
-    dashboard: str | None = None
-    address: str | None = None
-    folder: Path | None = None
-    machine: str | None = None
-    provider: str | None = None
-    ssh: SshTarget | None = None
-    dashboard_port: int = DASHBOARD_PORT
     idle_stop_minutes: int | None = None
 
     @property
@@ -111,10 +96,39 @@ class ClusterRecord(BaseModel):
         """The key of its head."""
         return clusters_folder() / f"{self.name}.known_hosts"
 
-    def has_dashboard_at(self, address: str) -> bool:
-        """Whether a URL is that of its dashboard, by whatever name of loopback."""
-        port = _loopback_port(address)
-        return port is not None and port == _loopback_port(self.dashboard or "")
+    def write(self) -> None:
+        """Remembers it."""
+        write_private(self.path, self.model_dump_json(indent=2))
+        _taken_down_path(self.name).unlink(missing_ok=True)
+
+    def forget(self, *, taken_down: bool = False) -> None:
+        """Removes all but the logs; the token is of no more use.
+
+        Args:
+            taken_down: Whether it has ended for certain, and its jobs with it, which is known until its next start.
+        """
+        if taken_down:
+            write_private(_taken_down_path(self.name), "")
+        for path in (self.token_path, self.config_path, self.known_hosts_path, self.path):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.temporary_files, ignore_errors=True)
+
+
+class LocalRecord(ClusterRecord):
+    """A Ray of this machine.
+
+    Attributes:
+        folder: Its temporary folder; None before its first process.
+        machine: Where it was started, see `machine.py`; None: here.
+        dashboard: URL of its dashboard; None while it starts.
+        address: host:port that its drivers join; None while it starts.
+    """
+
+    kind: Literal["local"] = "local"
+    folder: Path | None = None
+    machine: str | None = None
+    dashboard: str | None = None
+    address: str | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -136,7 +150,7 @@ class ClusterRecord(BaseModel):
             )
 
     def ray_lives(self) -> bool:
-        """Whether the Ray of a local one lives.
+        """Whether its Ray lives.
 
         Raises:
             ClusterError: it is elsewhere.
@@ -144,22 +158,22 @@ class ClusterRecord(BaseModel):
         self.check_machine()
         return self.folder is not None and ray_lives(self.folder)
 
-    def write(self) -> None:
-        """Remembers it."""
-        write_private(self.path, self.model_dump_json(indent=2))
-        _taken_down_path(self.name).unlink(missing_ok=True)
 
-    def forget(self, *, taken_down: bool = False) -> None:
-        """Removes all but the logs; the token is of no more use.
+class RayUpRecord(ClusterRecord):
+    """A cluster that `ray up` started.
 
-        Args:
-            taken_down: Whether it has ended for certain, and its jobs with it, which is known until its next start.
-        """
-        if taken_down:
-            write_private(_taken_down_path(self.name), "")
-        for path in (self.token_path, self.config_path, self.known_hosts_path, self.path):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.temporary_files, ignore_errors=True)
+    Attributes:
+        ssh: How the head is reached; None until it is known.
+        dashboard_port: Port of the dashboard on the head's loopback.
+    """
+
+    kind: Literal["ray-up"] = "ray-up"
+    ssh: SshTarget | None = None
+    dashboard_port: int = DASHBOARD_PORT
+
+
+Record = LocalRecord | RayUpRecord
+RECORDS: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
 def clusters_folder() -> Path:
@@ -192,7 +206,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def find_record(name: str) -> ClusterRecord | None:
+def find_record(name: str) -> Record | None:
     """The cluster of this name; None where none is remembered.
 
     Raises:
@@ -200,14 +214,14 @@ def find_record(name: str) -> ClusterRecord | None:
     """
     path = clusters_folder() / f"{check_name(name)}.json"
     try:
-        return ClusterRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        return RECORDS.validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
         raise ConfigError(f"{path} cannot be read ({error}): remove it, and start the cluster again") from error
 
 
-def read_record(name: str) -> ClusterRecord:
+def read_record(name: str) -> Record:
     """The cluster of this name.
 
     Raises:
@@ -222,7 +236,7 @@ def read_record(name: str) -> ClusterRecord:
     return record
 
 
-def the_only_record() -> ClusterRecord:
+def the_only_record() -> Record:
     """The cluster that is meant where none is named.
 
     Raises:
@@ -251,25 +265,25 @@ def is_local_address(address: str) -> bool:
     if name is None:
         return is_loopback_url(address)
     record = find_record(name)
-    return record is not None and record.kind == "local" and not record.is_elsewhere
+    return isinstance(record, LocalRecord) and not record.is_elsewhere
 
 
-def record_at(address: str) -> ClusterRecord | None:
+def record_at(address: str) -> LocalRecord | None:
     """The Ray of this machine that has this address: of its dashboard, or what drivers join.
 
     Only one that lives: at the port of one that has ended somebody else may listen, who must not get its token.
     """
-    port = _loopback_port(address)
+    port = loopback_port(address)
     if port is None:
         return None
-    for item in all_records():
-        ports = map(_loopback_port, (item.dashboard or "", item.address or ""))
+    for item in (record for record in all_records() if isinstance(record, LocalRecord)):
+        ports = map(loopback_port, (item.dashboard or "", item.address or ""))
         if port in ports and not item.is_elsewhere and item.ray_lives():
             return item
     return None
 
 
-def _loopback_port(address: str) -> int | None:
+def loopback_port(address: str) -> int | None:
     """The port of this machine in a URL or in host:port, by whatever name of its loopback."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
@@ -278,7 +292,7 @@ def _loopback_port(address: str) -> int | None:
         return None
 
 
-def all_records() -> list[ClusterRecord]:
+def all_records() -> list[Record]:
     """All remembered clusters, by name."""
     found = (find_record(path.stem) for path in sorted(clusters_folder().glob("*.json")))
     return [record for record in found if record is not None]
@@ -299,7 +313,7 @@ def ensure_token(name: str) -> Path:
 
 def write_private(path: Path, text: str) -> None:
     """Writes a file that only this user may read, as a whole."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(path.parent)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -3,7 +3,8 @@
 import yaml
 
 from jobs.addresses import cluster_name
-from jobs.clusters.remembered.cluster_record import find_record
+from jobs.clusters.managed.cluster_record import find_record
+from jobs.clusters.managed.ray_up_content import on_own_hosts
 
 
 def growth_of(address: str) -> dict[str, float]:
@@ -20,10 +21,12 @@ def growth_of(address: str) -> dict[str, float]:
     """
     name = cluster_name(address)
     record = find_record(name) if name is not None else None
-    if record is None or record.provider in (None, "local"):
+    if record is None:
         return {}
     try:
         content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
+        if on_own_hosts(content):
+            return {}
         nodes = content["available_node_types"].items()
         most: dict[str, float] = {}
         for kind, node in nodes:

@@ -1,13 +1,19 @@
 """What Ray's own cluster commands are given, and what they know of a head."""
 
 import json
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget
+from jobs.clusters.managed.cluster_record import ClusterRecord, RayUpRecord, SshTarget, write_private
+from jobs.clusters.managed.ssh_tunnel import in_quotes
 from jobs.errors import ClusterError
+from jobs.paths import make_private_folder
 from trainers.distributed.local_ray import without_ray_settings
 
 # In a process of its own: a cloud may not respond, Ray prints what it does, and takes seconds to import.
@@ -31,12 +37,35 @@ def ray_environment(record: ClusterRecord) -> dict[str, str]:
     What Ray remembers of own hosts is in a folder of temporary files by the cluster's name alone, and what it takes a
     file of `ray up` for, commands of SSH among it, in one by the file's content. In /tmp both belong to whoever was
     first on this machine; here each cluster has a folder.
+
+    Ray calls ssh and rsync, and takes any key of any host. The `ssh` that it finds first is ours, which has the
+    cluster's own file of known hosts: a head whose key has changed gets neither files nor the token. Nor does it use
+    Ray's open connections, whose sockets are in a folder of /tmp that anybody can make first.
     """
-    record.temporary_files.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return {**without_ray_settings(), "RAY_TMPDIR": str(record.files), "TMPDIR": str(record.temporary_files)}
+    make_private_folder(record.temporary_files)
+    environment = without_ray_settings()
+    path = environment.get("PATH", os.defpath)
+    ssh = shutil.which("ssh", path=path)
+    if ssh is not None:
+        folder = record.files / "bin"
+        write_private(folder / "ssh", _ssh_script(ssh, record.known_hosts_path))
+        (folder / "ssh").chmod(0o700)
+        path = f"{folder}{os.pathsep}{path}"
+    return {
+        **environment,
+        "PATH": path,
+        "RAY_TMPDIR": str(record.files),
+        "TMPDIR": str(record.temporary_files),
+    }
 
 
-def head_of(record: ClusterRecord) -> SshTarget:
+def _ssh_script(ssh: str, known_hosts: Path) -> str:
+    # Of an option that is given twice, ssh takes the first.
+    options = ("StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={in_quotes(known_hosts)}", "ControlPath=none")
+    return f'#!/bin/sh\nexec {shlex.join([ssh, *(part for each in options for part in ("-o", each))])} "$@"\n'
+
+
+def head_of(record: RayUpRecord) -> SshTarget:
     """How the head is reached: on a cloud, address and key are known once it was started.
 
     Raises:

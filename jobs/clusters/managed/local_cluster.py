@@ -3,19 +3,25 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.addresses import cluster_address
-from jobs.clusters.ray_jobs import RayJobs
-from jobs.clusters.remembered.cluster_record import (
+from jobs.clusters.managed.cluster_record import (
     DASHBOARD_PORT,
-    ClusterRecord,
+    LocalRecord,
+    RayUpRecord,
     check_name,
     ensure_token,
     find_record,
     was_taken_down,
 )
-from jobs.clusters.remembered.machine import this_machine
+from jobs.clusters.managed.host_key import KeyChange
+from jobs.clusters.managed.machine import this_machine
+from jobs.clusters.managed.managed_cluster import ManagedCluster
+from jobs.clusters.managed.ssh_tunnel import Tunnel
+from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ConflictError
 from trainers.distributed.local_ray import MARK, LocalRay, start_ray, without_ray_settings
 
@@ -23,9 +29,46 @@ from trainers.distributed.local_ray import MARK, LocalRay, start_ray, without_ra
 LEAST_CPUS = 4
 
 
+@dataclass(frozen=True)
+class LocalCluster(ManagedCluster):
+    """A Ray of this machine."""
+
+    record: LocalRecord
+
+    @property
+    def dashboard(self) -> str | None:
+        return self.record.dashboard
+
+    def check_machine(self) -> None:
+        self.record.check_machine()
+
+    def has_ended(self) -> bool:
+        """By its processes; those of another machine are not seen."""
+        return not self.record.is_elsewhere and not self.record.ray_lives()
+
+    @property
+    def ended_text(self) -> str:
+        return f"its processes have ended; start it again: rayscribe cluster up --local --name {self.record.name}"
+
+    def down(self, *, say: Callable[[str], None], force: bool = False) -> None:
+        """Ends its processes; raises ClusterError where it is elsewhere."""
+        self.record.check_machine()
+        _ray_of(self.record).stop()
+        self.record.forget(taken_down=True)
+
+    def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
+        raise ConflictError(f"{self.record.name} is a Ray of this machine: you are on its head")
+
+    def tunnel(self, port: int | None) -> Tunnel:
+        raise ConflictError(f"{self.record.name} is a Ray of this machine: its dashboard is {self.dashboard}")
+
+    def key_change(self) -> KeyChange:
+        raise ConflictError(f"{self.record.name} is a Ray of this machine: it is not reached over SSH")
+
+
 def up(
     name: str, *, num_cpus: int | None, dashboard_port: int | None, idle_stop_minutes: int | None, now_s: float
-) -> tuple[ClusterRecord, bool]:
+) -> tuple[LocalRecord, bool]:
     """Starts a Ray that goes on when this process has ended; one that runs is left as it is.
 
     Args:
@@ -44,18 +87,18 @@ def up(
         ResourceError: Ray does not start; names the port that is taken and by what, or has the last lines of its log.
     """
     before = find_record(check_name(name))
-    if before is not None and before.kind != "local":
+    if isinstance(before, RayUpRecord):
         raise ConflictError(f"{name} is a cluster of `ray up`: choose another --name, or end it first")
     if before is not None and before.folder is not None:
         if before.state == "up" and before.ray_lives():
             return _with_idle_stop(before, idle_stop_minutes), False
-        down(before)
-    new = ClusterRecord(name=name, kind="local", created_s=now_s, machine=this_machine())
+        LocalCluster(before).down(say=lambda line: None)
+    new = LocalRecord(name=name, created_s=now_s, machine=this_machine())
     record = _start(new, num_cpus, dashboard_port)
     return _with_idle_stop(record, idle_stop_minutes), True
 
 
-def _start(record: ClusterRecord, num_cpus: int | None, dashboard_port: int | None) -> ClusterRecord:
+def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None) -> LocalRecord:
     """Starts its Ray, and waits until it takes jobs; nothing is left of one that does not."""
     cpus = num_cpus if num_cpus is not None else max(LEAST_CPUS, os.cpu_count() or 1)
     taken_down = was_taken_down(record.name)
@@ -92,7 +135,7 @@ def _environment(name: str) -> dict[str, str]:
     return {**without_ray_settings(), **token, "RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 
 
-def _with_idle_stop(record: ClusterRecord, minutes: int | None) -> ClusterRecord:
+def _with_idle_stop(record: LocalRecord, minutes: int | None) -> LocalRecord:
     """Starts the watch in the place of an earlier one; without minutes, what holds stays."""
     if minutes is not None:
         _start_idle_stop(record, _environment(record.name), minutes)
@@ -101,9 +144,9 @@ def _with_idle_stop(record: ClusterRecord, minutes: int | None) -> ClusterRecord
     return record
 
 
-def _start_idle_stop(record: ClusterRecord, environment: dict[str, str], minutes: int) -> None:
+def _start_idle_stop(record: LocalRecord, environment: dict[str, str], minutes: int) -> None:
     assert record.folder is not None and record.dashboard is not None
-    command = [sys.executable, "-m", "jobs.clusters.idle_stop", "--minutes", str(minutes)]
+    command = [sys.executable, "-P", "-m", "jobs.clusters.idle_stop", "--minutes", str(minutes)]
     command += ["--address", record.dashboard, "--folder", str(record.folder)]
     with (record.folder / "idle-stop.log").open("wb") as log:
         subprocess.Popen(
@@ -117,17 +160,6 @@ def _start_idle_stop(record: ClusterRecord, environment: dict[str, str], minutes
         )
 
 
-def down(record: ClusterRecord) -> None:
-    """Ends its processes, and forgets it.
-
-    Raises:
-        ClusterError: it is elsewhere.
-    """
-    record.check_machine()
-    _ray_of(record).stop()
-    record.forget(taken_down=True)
-
-
-def _ray_of(record: ClusterRecord) -> LocalRay:
+def _ray_of(record: LocalRecord) -> LocalRay:
     assert record.folder is not None
     return LocalRay(record.address or "", record.dashboard or "", record.folder)

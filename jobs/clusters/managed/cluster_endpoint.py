@@ -10,8 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from jobs.addresses import cluster_name, is_loopback_url
-from jobs.clusters.remembered.cluster_record import ClusterRecord, find_record, record_at, was_taken_down
-from jobs.clusters.remembered.ssh_tunnel import Tunnel
+from jobs.clusters.managed.cluster_record import (
+    ClusterRecord,
+    LocalRecord,
+    RayUpRecord,
+    find_record,
+    record_at,
+    was_taken_down,
+)  # fmt: skip
+from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ClusterGoneError
 
 _LOCK = threading.Lock()
@@ -19,7 +26,7 @@ _TUNNELS: dict[str, Tunnel] = {}
 
 
 @dataclass(frozen=True)
-class Reach:
+class ClusterEndpoint:
     """How one cluster is called.
 
     Attributes:
@@ -35,7 +42,7 @@ class Reach:
     ensure: Callable[[], None] = field(default=lambda: None)
 
 
-def reach(address: str) -> Reach:
+def connect(address: str) -> ClusterEndpoint:
     """Opens what is needed to call a cluster.
 
     Args:
@@ -49,21 +56,23 @@ def reach(address: str) -> Reach:
     if name is None:
         known = record_at(address)
         if known is None or known.dashboard is None:
-            return Reach(address, None, is_loopback_url(address))
+            return ClusterEndpoint(address, None, is_loopback_url(address))
         # Its own URL: at another name of loopback somebody else may listen.
-        return Reach(known.dashboard, token_headers_of(known), on_this_machine=True)
+        return ClusterEndpoint(known.dashboard, token_headers_of(known), on_this_machine=True)
     record = find_record(name)
     if record is None:
         raise _unknown(name)
-    if record.folder is not None and not record.ray_lives():
-        raise ClusterGoneError(f"{address} has ended; start it again: rayscribe cluster up --local --name {name}")
-    if record.dashboard is not None:
-        return Reach(record.dashboard, token_headers_of(record), on_this_machine=True)
+    if isinstance(record, LocalRecord):
+        if not record.ray_lives():
+            raise ClusterGoneError(f"{address} has ended; start it again: rayscribe cluster up --local --name {name}")
+        if record.dashboard is None:
+            raise ClusterError(f"{address} is not up yet: repeat `rayscribe cluster up --local --name {name}`")
+        return ClusterEndpoint(record.dashboard, token_headers_of(record), on_this_machine=True)
     if record.ssh is None:
         raise ClusterError(f"{address} is not up yet: repeat `rayscribe cluster up`, which continues")
     tunnel = _tunnel_of(record)
     tunnel.ensure()
-    return Reach(tunnel.url, token_headers_of(record), on_this_machine=False, ensure=tunnel.ensure)
+    return ClusterEndpoint(tunnel.url, token_headers_of(record), on_this_machine=False, ensure=tunnel.ensure)
 
 
 def _unknown(name: str) -> ClusterError:
@@ -88,7 +97,7 @@ def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:
         raise ClusterError(f"the token of cluster {record.name} cannot be read: {error}") from error
 
 
-def _tunnel_of(record: ClusterRecord) -> Tunnel:
+def _tunnel_of(record: RayUpRecord) -> Tunnel:
     with _LOCK:
         known = _TUNNELS.get(record.name)
         if known is None or known.ssh != record.ssh:

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Timer
 
 from jobs.errors import ClusterError
+from jobs.paths import make_private_folder
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Of Ray's record style: time, level, file and line.
@@ -49,7 +50,7 @@ def run_logged(
     Raises:
         ClusterError: it failed, or took too long; with the lines of its output that say why.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(log.parent)
     start_s, lines = time.monotonic(), list[str]()
     process = subprocess.Popen(
         command,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from jobs.clusters.remembered import node_logs
-from jobs.clusters.remembered.node_logs import archive_logs, target_of
-from jobs.clusters.remembered.reach import Reach
+from jobs.clusters.managed import node_logs
+from jobs.clusters.managed.cluster_endpoint import ClusterEndpoint
+from jobs.clusters.managed.node_logs import archive_logs, target_of
 
-REACH = Reach("http://127.0.0.1:9", None, on_this_machine=True)
+ENDPOINT = ClusterEndpoint("http://127.0.0.1:9", None, on_this_machine=True)
 
 
 @pytest.mark.parametrize("name", ["raylet.out", "/raylet.out", "//raylet.out", "./raylet.out"])
@@ -71,7 +71,7 @@ class Dashboard:
         monkeypatch.setattr(node_logs, "StateClient", lambda *given: SimpleNamespace(all=lambda kind: nodes))
         monkeypatch.setattr(node_logs, "_get", self.get)
 
-    def get(self, reach: Reach, path: str, query: dict[str, Any], **given: Any) -> Any:
+    def get(self, endpoint: ClusterEndpoint, path: str, query: dict[str, Any], **given: Any) -> Any:
         """The names of a node's logs, or the content of one."""
         if path != node_logs.LOGS:
             return Log()
@@ -84,7 +84,7 @@ def test_what_is_left_is_said_without_what_a_terminal_would_obey(
 ) -> None:
     Dashboard(monkeypatch, {"others": ["../../.bashrc", "\x1b]0;owned\x07", "\ud800"]})
     said: list[str] = []
-    assert archive_logs(REACH, tmp_path / "logs", said.append) == 0
+    assert archive_logs(ENDPOINT, tmp_path / "logs", said.append) == 0
     assert len(said) == 5 and all(line.isprintable() for line in said)
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["MISSED.txt"]
     assert (tmp_path / "logs/MISSED.txt").read_text().count("not a file of the log folder") == 9
@@ -95,7 +95,7 @@ def test_no_file_that_is_there_is_written_over(tmp_path: Path, monkeypatch: pyte
     mine = tmp_path / "logs/a-a/raylet.out"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
-    assert archive_logs(REACH, tmp_path / "logs", print) == 2
+    assert archive_logs(ENDPOINT, tmp_path / "logs", print) == 2
     assert mine.read_text() == "mine"
     assert (tmp_path / "logs/b-b/raylet.out").read_text() == "its lines"
     assert "a: raylet.out" in (tmp_path / "logs/MISSED.txt").read_text()
@@ -104,7 +104,7 @@ def test_no_file_that_is_there_is_written_over(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("files", [{"others": [1]}, {"others": None}, "odd"])
 def test_a_node_that_lists_no_names_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Any) -> None:
     Dashboard(monkeypatch, files)
-    assert archive_logs(REACH, tmp_path / "logs", print) == 0
+    assert archive_logs(ENDPOINT, tmp_path / "logs", print) == 0
     assert len((tmp_path / "logs/MISSED.txt").read_text().splitlines()) == 3
 
 
@@ -114,6 +114,6 @@ def test_nodes_are_not_asked_for_their_logs_once_the_time_is_over(
     dashboard = Dashboard(monkeypatch, {})
     now = iter([0.0, 1.0, 11.0])
     monkeypatch.setattr(node_logs, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    assert archive_logs(REACH, tmp_path / "logs", print, timeout_s=10.0) == 0
+    assert archive_logs(ENDPOINT, tmp_path / "logs", print, timeout_s=10.0) == 0
     assert dashboard.asked == ["a"]
     assert "b and what follows" in (tmp_path / "logs/MISSED.txt").read_text()

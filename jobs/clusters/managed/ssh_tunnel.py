@@ -7,8 +7,9 @@ import threading
 import time
 from pathlib import Path
 
-from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget
+from jobs.clusters.managed.cluster_record import RayUpRecord, SshTarget
 from jobs.errors import ClusterError
+from trainers.config.storage_location import in_home
 from trainers.distributed.local_ray import LOOPBACK, free_ports
 
 CONNECT_TIMEOUT_S = 20.0
@@ -18,13 +19,18 @@ READ_BYTES = 4096
 ALIVE_INTERVAL_S = 15
 
 
+def in_quotes(path: Path) -> str:
+    """A path in an option of ssh, which takes spaces as ends of it, and % as the start of a name of its own. Pure."""
+    return '"{}"'.format(str(path).replace("%", "%%"))
+
+
 def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
     """The start of an ssh command line, up to the host; it never asks for anything."""
     options = {
         "BatchMode": "yes",
         # The token goes through this connection: a head that has another key than when it was started is refused.
         "StrictHostKeyChecking": "accept-new",
-        "UserKnownHostsFile": str(known_hosts),
+        "UserKnownHostsFile": in_quotes(known_hosts),
         "ConnectTimeout": f"{CONNECT_TIMEOUT_S:.0f}",
         "ServerAliveInterval": str(ALIVE_INTERVAL_S),
         "ServerAliveCountMax": "3",
@@ -37,7 +43,7 @@ def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
         options["ProxyCommand"] = target.proxy_command
     command = ["ssh", *(part for name, value in options.items() for part in ("-o", f"{name}={value}"))]
     if target.private_key is not None:
-        command += ["-i", str(Path(target.private_key).expanduser())]
+        command += ["-i", str(in_home(target.private_key))]
     return [*command, f"{target.user}@{target.host}"]
 
 
@@ -64,7 +70,7 @@ def run_over_ssh(target: SshTarget, known_hosts: Path, command: str, *, timeout_
 class Tunnel:
     """A forwarded port, which keeps its number when the connection is opened again."""
 
-    def __init__(self, record: ClusterRecord, *, port: int | None = None):
+    def __init__(self, record: RayUpRecord, *, port: int | None = None):
         """Opens nothing yet.
 
         Args:
@@ -120,7 +126,8 @@ class Tunnel:
         self._process = None
         raise ClusterError(
             f"the head of cluster {self._record.name}, {self.ssh.user}@{self.ssh.host}, does not accept an SSH "
-            f"connection: {message.splitlines()[-1]}; check that it is up"
+            f"connection: {message.splitlines()[-1]}; check that it is up (rayscribe cluster forget-host "
+            f"{self._record.name} where its host key has changed)"
         )
 
 

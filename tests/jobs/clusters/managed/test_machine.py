@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.clusters.remembered import local_cluster
-from jobs.clusters.remembered.cluster_record import (
-    ClusterRecord,
+from jobs.clusters.managed import local_cluster
+from jobs.clusters.managed.cluster_endpoint import connect
+from jobs.clusters.managed.cluster_record import (
+    LocalRecord,
+    Record,
     ensure_token,
     find_record,
     is_local_address,
     record_at,
     was_taken_down,
 )
-from jobs.clusters.remembered.cluster_status import status_of
-from jobs.clusters.remembered.machine import PID_NAMESPACE, this_machine
-from jobs.clusters.remembered.reach import reach
+from jobs.clusters.managed.local_cluster import LocalCluster
+from jobs.clusters.managed.machine import PID_NAMESPACE, this_machine
 from jobs.errors import ClusterError, ClusterGoneError, JobLostError
 from tests.jobs.control_store import living_ray
 from trainers.errors import ResourceError
@@ -37,11 +38,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
 
 
-def started_on(machine: str | None, folder: Path) -> ClusterRecord:
+def started_on(machine: str | None, folder: Path) -> LocalRecord:
     """A local cluster that was up."""
-    record = ClusterRecord(
-        name="mine", kind="local", created_s=1.0, state="up", dashboard=URL, folder=folder, machine=machine
-    )
+    record = LocalRecord(name="mine", created_s=1.0, state="up", dashboard=URL, folder=folder, machine=machine)
     record.write()
     ensure_token("mine")
     return record
@@ -52,9 +51,9 @@ def test_a_ray_of_another_machine_is_not_taken_for_one_that_has_ended(machine: s
     record = started_on(machine, tmp_path)
     host = machine.partition("/")[0]
     with pytest.raises(ClusterError, match=f"cluster://mine was started on {host}.*: work there") as error:
-        reach("cluster://mine")
+        connect("cluster://mine")
     assert not isinstance(error.value, JobLostError)
-    shown = status_of(record)
+    shown = LocalCluster(record).status()
     assert shown.state == "unreachable" and host in shown.text
     assert not is_local_address("cluster://mine")
 
@@ -69,7 +68,7 @@ def test_a_ray_of_another_machine_is_neither_ended_nor_replaced_nor_forgotten(
     with pytest.raises(ClusterError, match="work there"):
         local_cluster.up("mine", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, now_s=2.0)
     with pytest.raises(ClusterError, match="work there"):
-        local_cluster.down(record)
+        LocalCluster(record).down(say=print)
     for command in (["down", "mine", "--force"], ["dashboard", "mine"], ["ssh", "mine"]):
         assert main(["cluster", *command]) == ClusterError.exit_code
         assert "work there" in capsys.readouterr().err
@@ -80,7 +79,7 @@ def test_who_listens_here_at_the_port_of_another_machine_s_ray_is_not_taken_for_
     started_on(OTHER_HOST, tmp_path / "ray")
     with living_ray(tmp_path / "ray"):
         assert record_at(URL) is None
-    assert reach(URL).headers is None
+    assert connect(URL).headers is None
 
 
 @pytest.mark.parametrize(
@@ -89,19 +88,19 @@ def test_who_listens_here_at_the_port_of_another_machine_s_ray_is_not_taken_for_
 def test_a_ray_of_this_machine_that_is_not_here_has_ended(machine: str | None, tmp_path: Path) -> None:
     record = started_on(machine, tmp_path / "ray")
     with pytest.raises(ClusterGoneError, match="cluster://mine has ended"):
-        reach("cluster://mine")
-    assert status_of(record).state == "ended"
-    local_cluster.down(record)
+        connect("cluster://mine")
+    assert LocalCluster(record).status().state == "ended"
+    LocalCluster(record).down(say=print)
     assert find_record("mine") is None
     with pytest.raises(ClusterGoneError, match="cluster://mine was taken down"):
-        reach("cluster://mine")
+        connect("cluster://mine")
 
 
 @pytest.mark.parametrize("machine", [None, this_machine(), RENAMED], ids=["unsaid", "this", "renamed"])
 def test_a_ray_of_this_machine_lives(machine: str | None, tmp_path: Path) -> None:
     started_on(machine, tmp_path / "ray")
     with living_ray(tmp_path / "ray"):
-        assert reach("cluster://mine").url == URL
+        assert connect("cluster://mine").url == URL
 
 
 @pytest.mark.parametrize("taken_down", [False, True])
@@ -110,7 +109,7 @@ def test_a_start_that_fails_leaves_what_was_known_before(
 ) -> None:
     if taken_down:
         started_on(None, tmp_path / "ray")
-    seen: list[ClusterRecord | None] = []
+    seen: list[Record | None] = []
 
     def fail(**given: object) -> None:
         announce = given["announce"]
@@ -123,5 +122,5 @@ def test_a_start_that_fails_leaves_what_was_known_before(
     with pytest.raises(ResourceError):
         local_cluster.up("mine", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, now_s=2.0)
     (new,) = seen
-    assert new is not None and new.machine == this_machine()
+    assert isinstance(new, LocalRecord) and new.machine == this_machine()
     assert find_record("mine") is None and was_taken_down("mine") == taken_down

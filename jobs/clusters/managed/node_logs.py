@@ -11,8 +11,8 @@ from ray.util.state.common import StateResource
 from ray.util.state.exception import RayStateApiException
 
 from jobs.addresses import direct
+from jobs.clusters.managed.cluster_endpoint import ClusterEndpoint
 from jobs.clusters.ray_private import RESPONSE_TIMEOUT_S, StateClient
-from jobs.clusters.remembered.reach import Reach
 from jobs.errors import ClusterError
 
 LOGS = "/api/v0/logs"
@@ -23,12 +23,12 @@ UNREACHABLE = (requests.RequestException, RayStateApiException, RayError, Connec
 
 
 def archive_logs(
-    reach: Reach, folder: Path, say: Callable[[str], None], *, timeout_s: float = ARCHIVE_TIMEOUT_S
+    endpoint: ClusterEndpoint, folder: Path, say: Callable[[str], None], *, timeout_s: float = ARCHIVE_TIMEOUT_S
 ) -> int:
     """Copies every log of every node that lives, as `folder`/<address of the node>/<file>.
 
     Args:
-        reach: How the cluster is called.
+        endpoint: How the cluster is called.
         folder: Where they go; it is made.
         say: Shows what could not be copied, and why.
         timeout_s: What has not been copied until then is left. Seconds.
@@ -42,7 +42,7 @@ def archive_logs(
     end = time.monotonic() + timeout_s
     copied = 0
     missed: list[str] = []
-    for node, address, name in _files(reach, missed, end):
+    for node, address, name in _files(endpoint, missed, end):
         if time.monotonic() > end:
             missed.append(f"{address}: {name} and what follows: not within {timeout_s:.0f} s")
             break
@@ -51,7 +51,7 @@ def archive_logs(
             missed.append(f"{address}: {name}: not a file of the log folder")
             continue
         try:
-            _copy(reach, node, name, target, end)
+            _copy(endpoint, node, name, target, end)
         except (*UNREACHABLE, OSError, TimeoutError) as error:
             missed.append(f"{address}: {name}: {_line(error)}")
         else:
@@ -78,10 +78,10 @@ def target_of(folder: Path, address: str, name: str) -> Path | None:
     return target if target.resolve().is_relative_to(folder.resolve()) else None
 
 
-def _files(reach: Reach, missed: list[str], end: float) -> Iterator[tuple[str, str, str]]:
+def _files(endpoint: ClusterEndpoint, missed: list[str], end: float) -> Iterator[tuple[str, str, str]]:
     """(node id, its address, name of a log)."""
     try:
-        nodes = StateClient(reach.url, reach.headers).all(StateResource.NODES)
+        nodes = StateClient(endpoint.url, endpoint.headers).all(StateResource.NODES)
     except UNREACHABLE as error:
         raise ClusterError(f"the logs of its nodes cannot be listed: {_line(error)}") from error
     for node in nodes:
@@ -91,7 +91,7 @@ def _files(reach: Reach, missed: list[str], end: float) -> Iterator[tuple[str, s
             missed.append(f"{node.node_ip} and what follows: all: no time was left")
             return
         try:
-            listed = _get(reach, LOGS, {"node_id": node.node_id}).json()["data"]["result"]
+            listed = _get(endpoint, LOGS, {"node_id": node.node_id}).json()["data"]["result"]
             names = sorted({name for group in listed.values() for name in group if not name.endswith("/")})
         except (*UNREACHABLE, KeyError, ValueError, TypeError, AttributeError) as error:
             missed.append(f"{node.node_ip}: all: {_line(error)}")
@@ -99,8 +99,8 @@ def _files(reach: Reach, missed: list[str], end: float) -> Iterator[tuple[str, s
         yield from ((node.node_id, f"{node.node_ip}-{node.node_id[:8]}", name) for name in names)
 
 
-def _copy(reach: Reach, node: str, name: str, target: Path, end: float) -> None:
-    response = _get(reach, f"{LOGS}/file", {"node_id": node, "filename": name, "lines": -1}, stream=True)
+def _copy(endpoint: ClusterEndpoint, node: str, name: str, target: Path, end: float) -> None:
+    response = _get(endpoint, f"{LOGS}/file", {"node_id": node, "filename": name, "lines": -1}, stream=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     with response, target.open("xb") as file:
         for chunk in response.iter_content(CHUNK_BYTES):
@@ -109,14 +109,14 @@ def _copy(reach: Reach, node: str, name: str, target: Path, end: float) -> None:
                 raise TimeoutError("cut off: too slow")
 
 
-def _get(reach: Reach, path: str, query: Mapping[str, Any], *, stream: bool = False) -> requests.Response:
+def _get(endpoint: ClusterEndpoint, path: str, query: Mapping[str, Any], *, stream: bool = False) -> requests.Response:
     response = requests.get(
-        reach.url + path,
+        endpoint.url + path,
         params=dict(query),
-        headers=dict(reach.headers or {}),
+        headers=dict(endpoint.headers or {}),
         timeout=RESPONSE_TIMEOUT_S,
         stream=stream,
-        **direct(reach.url),
+        **direct(endpoint.url),
     )
     response.raise_for_status()
     return response

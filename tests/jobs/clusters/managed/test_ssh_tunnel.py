@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.clusters.remembered.cluster_lock import at_work_on
-from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, ensure_token, was_taken_down
-from jobs.clusters.remembered.reach import close_tunnels, reach
-from jobs.clusters.remembered.ssh_tunnel import Tunnel
+from jobs.clusters.managed.cluster_endpoint import close_tunnels, connect
+from jobs.clusters.managed.cluster_lock import at_work_on
+from jobs.clusters.managed.cluster_record import RECORDS, RayUpRecord, SshTarget, ensure_token, was_taken_down
+from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ClusterGoneError, JobLostError
 
 STAND_IN = f"""#!{sys.executable}
@@ -35,8 +35,8 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
 
 
-def record(user: str = "ana", host: str = "head") -> ClusterRecord:
-    made = ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, state="up", ssh=SshTarget(host=host, user=user))
+def record(user: str = "ana", host: str = "head") -> RayUpRecord:
+    made = RayUpRecord(name="hosts", created_s=1.0, state="up", ssh=SshTarget(host=host, user=user))
     made.write()
     return made
 
@@ -80,12 +80,12 @@ def test_one_connection_serves_a_process_until_the_head_is_another() -> None:
     ensure_token("hosts")
     record()
     try:
-        first = reach("cluster://hosts")
-        assert reach("cluster://hosts").url == first.url
+        first = connect("cluster://hosts")
+        assert connect("cluster://hosts").url == first.url
         assert not first.on_this_machine
         assert first.headers is not None and first.headers["Authorization"].startswith("Bearer ")
         record(host="other")
-        second = reach("cluster://hosts")
+        second = connect("cluster://hosts")
         assert second.url != first.url
         assert not listens(int(first.url.rpartition(":")[2]))
     finally:
@@ -96,21 +96,21 @@ def test_one_connection_serves_a_process_until_the_head_is_another() -> None:
 @pytest.mark.parametrize("kind", ["local", "ray-up"])
 def test_a_cluster_that_was_taken_down_runs_no_job(kind: str, tmp_path: Path) -> None:
     with at_work_on("gone"):
-        made = ClusterRecord.model_validate({"name": "gone", "kind": kind, "created_s": 1.0, "folder": tmp_path})
+        made = RECORDS.validate_python({"name": "gone", "kind": kind, "created_s": 1.0, "folder": tmp_path})
         made.write()
     with at_work_on("gone"):
         made.forget(taken_down=True)
     with pytest.raises(ClusterGoneError, match="cluster://gone was taken down"):
-        reach("cluster://gone")
+        connect("cluster://gone")
 
 
 def test_a_start_that_failed_here_says_nothing_of_a_cluster_elsewhere() -> None:
     with at_work_on("theirs"):
-        made = ClusterRecord(name="theirs", kind="ray-up", created_s=1.0)
+        made = RayUpRecord(name="theirs", created_s=1.0)
         made.write()
         made.forget()
     with pytest.raises(ClusterError, match="cluster://theirs is not known on this machine") as error:
-        reach("cluster://theirs")
+        connect("cluster://theirs")
     assert not isinstance(error.value, JobLostError)
 
 
@@ -123,9 +123,9 @@ def test_a_cluster_that_is_started_again_is_no_longer_known_as_taken_down() -> N
 
 def test_a_cluster_that_another_machine_has_started_or_that_starts_may_run_jobs() -> None:
     with pytest.raises(ClusterError, match="cluster://theirs is not known on this machine") as error:
-        reach("cluster://theirs")
+        connect("cluster://theirs")
     assert not isinstance(error.value, JobLostError)
-    ClusterRecord(name="new", kind="ray-up", created_s=1.0).write()
+    RayUpRecord(name="new", created_s=1.0).write()
     with pytest.raises(ClusterError, match="is not up yet: repeat `rayscribe cluster up`") as error:
-        reach("cluster://new")
+        connect("cluster://new")
     assert not isinstance(error.value, JobLostError)

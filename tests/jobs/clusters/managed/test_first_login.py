@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from jobs.clusters.remembered import first_login, ssh_tunnel
-from jobs.clusters.remembered.cluster_record import find_record
-from jobs.clusters.remembered.first_login import check_login
-from jobs.clusters.remembered.up_down import up
+from jobs.clusters.managed import first_login, ssh_tunnel
+from jobs.clusters.managed.cluster_record import find_record
+from jobs.clusters.managed.first_login import check_login
+from jobs.clusters.managed.ray_up_cluster import up
 from jobs.errors import ClusterError
 from trainers.errors import ConfigError
 

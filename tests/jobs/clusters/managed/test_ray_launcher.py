@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.clusters.remembered import ray_launcher
-from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget
-from jobs.clusters.remembered.ray_launcher import NoHeadError, head_of, ray_environment
+from jobs.clusters.managed import ray_launcher
+from jobs.clusters.managed.cluster_record import RayUpRecord, SshTarget
+from jobs.clusters.managed.ray_launcher import NoHeadError, head_of, ray_environment
+from jobs.clusters.managed.ssh_tunnel import ssh_command
 from jobs.errors import ClusterError
 
 CONTENT = {
@@ -32,22 +33,22 @@ hosts.create_node({}, {"ray-node-type": "head", "ray-node-status": "up-to-date"}
 
 
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterRecord:
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RayUpRecord:
     """A cluster that was never started."""
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
-    made = ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, provider="local")
+    made = RayUpRecord(name="hosts", created_s=1.0)
     made.write()
     made.config_path.write_text(yaml.safe_dump(CONTENT))
     return made
 
 
-def run_ray(record: ClusterRecord, script: str, **variables: str) -> None:
+def run_ray(record: RayUpRecord, script: str, **variables: str) -> None:
     environment = {**ray_environment(record), **variables}
     subprocess.run([sys.executable, "-c", script, record.config_path], env=environment, check=True, capture_output=True)
 
 
 def test_what_another_user_has_left_does_not_say_how_the_head_is_reached(
-    record: ClusterRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record: RayUpRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -63,7 +64,7 @@ def test_what_another_user_has_left_does_not_say_how_the_head_is_reached(
 
 
 def test_ray_s_own_commands_keep_their_temporary_files_in_the_cluster_s_folder_until_it_ends(
-    record: ClusterRecord,
+    record: RayUpRecord,
 ) -> None:
     folder = ray_environment(record)["TMPDIR"]
     asked = [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"]
@@ -74,15 +75,37 @@ def test_ray_s_own_commands_keep_their_temporary_files_in_the_cluster_s_folder_u
     assert not Path(folder).exists() and record.files.is_dir()
 
 
-def test_a_cloud_that_does_not_respond_holds_nobody_up(record: ClusterRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cloud_that_does_not_respond_holds_nobody_up(record: RayUpRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_launcher, "ASK", "import time; time.sleep(600)")
     monkeypatch.setattr(ray_launcher, "ASK_TIMEOUT_S", 1.0)
     with pytest.raises(ClusterError, match="the head of hosts is not known: no answer in 1 s"):
         head_of(record)
 
 
-def test_the_reason_why_a_head_is_not_known_is_shown(record: ClusterRecord) -> None:
+def test_the_reason_why_a_head_is_not_known_is_shown(record: RayUpRecord) -> None:
     record.config_path.write_text(yaml.safe_dump({**CONTENT, "provider": {"type": "mainframe"}}))
     with pytest.raises(ClusterError, match=r"the head of hosts is not known: .*mainframe") as error:
         head_of(record)
     assert not isinstance(error.value, NoHeadError)
+
+
+def test_ray_s_ssh_uses_no_connection_that_others_of_this_machine_could_have_opened(record: RayUpRecord) -> None:
+    # As Ray gives them; %C is known to everybody, and the folder is made by whoever is first.
+    ray = ["ControlMaster=auto", "ControlPath=/tmp/ray_ssh_070dd72385/e3b0c44298/%C", "ControlPersist=10s"]
+    line = ["ssh", "-G", *(part for option in ray for part in ("-o", option)), "ana@10.0.0.1"]
+    done = subprocess.run(line, env=ray_environment(record), capture_output=True, text=True, check=True)
+    assert "stricthostkeychecking accept-new" in done.stdout and "controlpath" not in done.stdout
+
+
+def test_keys_of_hosts_are_remembered_in_a_home_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # ssh shows files apart by one space.
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "my  home 100%h"))
+    made = RayUpRecord(name="hosts", created_s=1.0, ssh=SshTarget(host="10.0.0.1", user="ana"))
+    made.write()
+    assert made.ssh is not None
+    for line in (["ssh", "ana@10.0.0.1"], ssh_command(made.ssh, made.known_hosts_path)):
+        asked = [line[0], "-G", *line[1:]]
+        done = subprocess.run(asked, env=ray_environment(made), capture_output=True, text=True, check=True)
+        assert f"userknownhostsfile {made.known_hosts_path}\n" in done.stdout

@@ -1,0 +1,126 @@
+"""What can be done with a cluster that was started from this machine."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jobs.addresses import cluster_address
+from jobs.clusters.idle_stop import counted
+from jobs.clusters.managed.cluster_record import Record, loopback_port
+from jobs.clusters.managed.host_key import KeyChange
+from jobs.clusters.managed.ssh_tunnel import Tunnel
+from jobs.clusters.ray_jobs import RayJobs
+from jobs.errors import ClusterError
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """One cluster.
+
+    Attributes:
+        name: Its name.
+        kind: local or ray-up.
+        state: up, starting (not up yet, or its start failed), ended, or unreachable.
+        nodes: How many nodes are alive; None where it does not respond.
+        resources: What they have together.
+        jobs: How many jobs and drivers work on it; None where it does not respond.
+        dashboard: URL of the dashboard of a local one.
+        text: The same for people, or why it does not respond.
+    """
+
+    name: str
+    kind: str
+    state: str
+    nodes: int | None = None
+    resources: dict[str, float] | None = None
+    jobs: int | None = None
+    dashboard: str | None = None
+    text: str = ""
+
+
+class ManagedCluster(ABC):
+    """One cluster, wherever its Ray runs."""
+
+    record: Record
+
+    @property
+    def dashboard(self) -> str | None:
+        """URL of the dashboard where it listens on this machine; None: a forwarded port leads to it."""
+        return None
+
+    def has_dashboard_at(self, address: str) -> bool:
+        """Whether a URL is that of `dashboard`, by whatever name of loopback."""
+        port = loopback_port(address)
+        return port is not None and port == loopback_port(self.dashboard or "")
+
+    @abstractmethod
+    def check_machine(self) -> None:
+        """Refuses one of another machine.
+
+        Raises:
+            ClusterError: names that machine.
+        """
+
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Whether it is known that no Ray of it runs any more. Only asks."""
+
+    @property
+    @abstractmethod
+    def ended_text(self) -> str:
+        """What that means, and what to do."""
+
+    @abstractmethod
+    def down(self, *, say: Callable[[str], None], force: bool = False) -> None:
+        """Ends it, and forgets it.
+
+        Args:
+            say: Shows a line of progress.
+            force: Whether it is also forgotten where a part of it may still run.
+
+        Raises:
+            ClusterError: something may still run; the cluster stays remembered, and the call may be repeated.
+        """
+
+    @abstractmethod
+    def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
+        """The command line of a shell on the head, or of a command there.
+
+        Args:
+            command: What the shell runs. None: what is typed.
+            terminal: Whether somebody sees it in a terminal.
+
+        Raises:
+            ConflictError: this machine is its head.
+            ClusterError: it is not up yet.
+        """
+
+    @abstractmethod
+    def tunnel(self, port: int | None) -> Tunnel:
+        """A forwarded port to the dashboard, not open yet; raises as `attach_command`.
+
+        Args:
+            port: Port on this machine. None: any.
+        """
+
+    @abstractmethod
+    def key_change(self) -> KeyChange:
+        """The remembered SSH host key of the head and the one that it shows now; raises as `attach_command`."""
+
+    def status(self) -> ClusterStatus:
+        """Calls the cluster."""
+        record, dashboard = self.record, self.dashboard
+        try:
+            cluster = RayJobs(cluster_address(record.name))
+            capacity, jobs = cluster.capacity({}), len(cluster.working_jobs())
+        except ClusterError as error:
+            if self.has_ended():
+                return ClusterStatus(record.name, record.kind, "ended", text=self.ended_text)
+            state = "unreachable" if record.state == "up" else record.state
+            return ClusterStatus(record.name, record.kind, state, dashboard=dashboard, text=str(error))
+        nodes = len(capacity.nodes)
+        held = ", ".join(f"{value:g} {name}" for name, value in capacity.total.items() if name in ("CPU", "GPU", "HPU"))
+        text = f"{counted(nodes, 'node')} · {held} · {counted(jobs, 'working job')}"
+        if dashboard is not None:
+            text += f" · {dashboard}"
+        return ClusterStatus(record.name, record.kind, "up", nodes, dict(capacity.total), jobs, dashboard, text)
