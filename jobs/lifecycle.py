@@ -36,7 +36,7 @@ class RunState(StrEnum):
         return self in HOLDING
 
 
-class Kind(StrEnum):
+class StateKind(StrEnum):
     """What the states of a run have in common."""
 
     WAITING = "WAITING"  # to be admitted, nothing held
@@ -53,7 +53,7 @@ class StateRule:
         followed_by: The states that a run may be put in next; staying is always allowed.
     """
 
-    kind: Kind
+    kind: StateKind
     followed_by: frozenset[RunState]
 
 
@@ -66,13 +66,13 @@ _PHASES = frozenset(
         RunState.EVALUATING,
     }
 )
-_WAITS = StateRule(Kind.WAITING, frozenset({RunState.SETTING_UP, RunState.FAILED, RunState.STOPPED}))
+_WAITS = StateRule(StateKind.WAITING, frozenset({RunState.SETTING_UP, RunState.FAILED, RunState.STOPPED}))
 # What an attempt does is observed, late or not at all, and its workers may start over: its phases come in any order.
 _HOLDS = StateRule(
-    Kind.HOLDING,
+    StateKind.HOLDING,
     _PHASES | {RunState.RETRYING, RunState.PREEMPTED, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED},
 )
-_RESUMABLE = StateRule(Kind.ENDED, frozenset({RunState.QUEUED}))
+_RESUMABLE = StateRule(StateKind.ENDED, frozenset({RunState.QUEUED}))
 
 # The life of a run: it waits, an attempt of it holds the gang, then it waits again or has ended.
 LIFE: Mapping[RunState, StateRule] = {
@@ -84,7 +84,7 @@ LIFE: Mapping[RunState, StateRule] = {
     RunState.EVALUATING: _HOLDS,
     RunState.RETRYING: _WAITS,
     RunState.PREEMPTED: _WAITS,
-    RunState.SUCCEEDED: StateRule(Kind.ENDED, frozenset()),
+    RunState.SUCCEEDED: StateRule(StateKind.ENDED, frozenset()),
     RunState.FAILED: _RESUMABLE,
     RunState.STOPPED: _RESUMABLE,
 }
@@ -106,13 +106,17 @@ def check_life(life: Mapping[RunState, StateRule]) -> None:
     for state, rule in life.items():
         for after in rule.followed_by:
             kinds = (rule.kind, life[after].kind)
-            if kinds in ((Kind.WAITING, Kind.WAITING), (Kind.ENDED, Kind.ENDED), (Kind.ENDED, Kind.HOLDING)):
+            if kinds in (
+                (StateKind.WAITING, StateKind.WAITING),
+                (StateKind.ENDED, StateKind.ENDED),
+                (StateKind.ENDED, StateKind.HOLDING),
+            ):
                 raise ValueError(f"{state} is {kinds[0]} and must not be followed by {after}, which is {kinds[1]}")
-            if kinds == (Kind.WAITING, Kind.HOLDING) and after != RunState.SETTING_UP:
+            if kinds == (StateKind.WAITING, StateKind.HOLDING) and after != RunState.SETTING_UP:
                 raise ValueError(f"{state} is followed by {after}: an attempt begins with SETTING_UP")
-            if kinds == (Kind.ENDED, Kind.WAITING) and after != RunState.QUEUED:
+            if kinds == (StateKind.ENDED, StateKind.WAITING) and after != RunState.QUEUED:
                 raise ValueError(f"{state} is followed by {after}: a run that is resumed is QUEUED")
-        if rule.kind != Kind.ENDED and RunState.STOPPED not in rule.followed_by:
+        if rule.kind != StateKind.ENDED and RunState.STOPPED not in rule.followed_by:
             raise ValueError(f"{state} is not followed by STOPPED: a user may stop every run that has not ended")
     entered = {RunState.QUEUED}.union(*(rule.followed_by - {state} for state, rule in life.items()))
     if unreachable := set(life) - entered:
@@ -122,5 +126,5 @@ def check_life(life: Mapping[RunState, StateRule]) -> None:
 check_life(LIFE)
 WAITING, HOLDING, ENDED = (
     frozenset(state for state, rule in LIFE.items() if rule.kind == kind)
-    for kind in (Kind.WAITING, Kind.HOLDING, Kind.ENDED)
+    for kind in (StateKind.WAITING, StateKind.HOLDING, StateKind.ENDED)
 )

@@ -35,7 +35,7 @@ class Cause(StrEnum):
     DRIVER_KILLED = "DRIVER_KILLED"  # the entrypoint was killed by a signal that Rayscribe did not send
     ENVIRONMENT = "ENVIRONMENT"  # the runtime_env could not be set up
     STORAGE = "STORAGE"
-    USER_ERROR = "USER_ERROR"  # config, data, resume, resources, scoring: a retry would fail in the same way
+    USER_ERROR = "USER_ERROR"  # config, data, resume, resources, scoring, packages: a retry would fail in the same way
     ENTRYPOINT = "ENTRYPOINT"  # any other exit code of the entrypoint
     STOPPED = "STOPPED"  # by a user
     FENCED = "FENCED"  # a newer attempt superseded it
@@ -53,7 +53,7 @@ class Gang(Record):
     Attributes:
         num_workers: Training workers; of an elastic run the most, for which it is charged.
         resources_per_worker: What each holds, e.g. {"CPU": 4, "GPU": 1}.
-        extra: What is held beside the workers: CPUs for Ray Data.
+        extra: What is held next to the workers: CPUs for Ray Data.
         min_workers: The fewest workers of an elastic run. None: their number is fixed.
     """
 
@@ -64,14 +64,20 @@ class Gang(Record):
 
     @property
     def total(self) -> dict[str, float]:
-        """Sum over the workers, and what is beside them."""
-        names = sorted({*self.resources_per_worker, *self.extra})
-        each, beside = self.resources_per_worker, self.extra
-        return {name: self.num_workers * each.get(name, 0.0) + beside.get(name, 0.0) for name in names}
+        """Sum over the workers and the extra."""
+        each, extra = self.resources_per_worker, self.extra
+        return {name: self.num_workers * each.get(name, 0.0) + extra.get(name, 0.0) for name in sorted({*each, *extra})}
+
+
+# The longest pause before a retry. Seconds.
+MAX_BACKOFF_S = 600.0
 
 
 class Progress(Record):
-    """How far an attempt has come, as it wrote to its status file."""
+    """How far an attempt has come, as it wrote to its status file; one that has not has an empty phase at most.
+
+    `checkpoint_s` is an earlier attempt's, until it has measured its own.
+    """
 
     phase: str
     step: int | None = None
@@ -158,7 +164,7 @@ class Attempt(Record):
         submission_id: Ray's id.
         state: SUBMITTING, SUBMITTED, ENDED.
         gang: What it holds from `created_s` to `ended_s`.
-        resume_from: Name of the checkpoint that it was expected to start from. None: from scratch.
+        resume_from: The checkpoint that it was expected to start from, or an older one. None: none was known.
         created_s: When it was decided.
         submitted_s: When Ray had accepted it.
         ended_s: When its end was observed.

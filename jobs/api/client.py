@@ -13,12 +13,14 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from jobs.addresses import host_of, is_loopback
 from jobs.api.connection import READ_TIMEOUT_S, RETRY_TIMEOUT_S, Call, Connection
 from jobs.api.protocol import CLUSTERS, HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
 from jobs.errors import NotFoundError
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
-from jobs.paths import home
+from jobs.paths import home, hosts_of_token
 from jobs.submission.run_request import RunRequest
+from trainers.config.storage_location import in_home, without_password
 from trainers.errors import ConfigError
 
 Result = TypeVar("Result")
@@ -63,31 +65,26 @@ class Client:
         Raises:
             ConfigError: the URL is not valid, or the token's file cannot be read.
         """
-        token = token if token is not None else find_token()
+        token = token if token is not None else find_token(url)
         self._service = Connection(
             url, token, retry_timeout_s=retry_timeout_s, read_timeout_s=read_timeout_s, sleep=sleep
         )
 
     def __enter__(self) -> "Client":
-        """See `close`."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """See `close`."""
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
         self._service.close()
 
     def clusters(self) -> list[str]:
-        """Addresses of the clusters that runs may name; the first is the default."""
         return [item["address"] for item in self._get(_ANY, CLUSTERS)["clusters"]]
 
     def has_package(self, sha256: str) -> bool:
-        """Whether the service has this package."""
         return self._service.call(Call("HEAD", _package_path(sha256), allowed=(404,))).status_code == 200
 
     def put_package(self, sha256: str, path: Path) -> None:
@@ -112,40 +109,32 @@ class Client:
         return self._call(_RUN, Call("POST", RUNS, headers=headers, json=_as_json(run_request)))
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """A page of runs, newest first."""
         query = {"queue": wanted.queue, "user": wanted.user, "tag": wanted.tag, "limit": limit, "cursor": cursor}
         return self._get(_PAGE, RUNS, {**query, "state": [state.value for state in wanted.states]})
 
     def run(self, run_id: str) -> Run:
-        """One run; see `Service.run`."""
         return self._get(_RUN, _run_path(run_id))
 
     def attempts(self, run_id: str) -> list[Attempt]:
-        """The run's attempts, oldest first."""
         return self._get(_ATTEMPTS, _run_path(run_id, "attempts"))
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The run's events after the one with this number."""
         return self._get(_EVENTS, _run_path(run_id, "events"), {"after": after, "limit": limit})
 
     def stop(self, run_id: str) -> Run:
-        """Requests a stop; see `Service.stop`."""
         return self._call(_RUN, Call("POST", _run_path(run_id, "stop")))
 
     def resume(self, run_id: str) -> Run:
-        """Queues a failed or stopped run again; see `Service.resume`."""
         # Not retried once it was sent: if the first request had arrived, the second would be rejected.
         return self._call(_RUN, Call("POST", _run_path(run_id, "resume"), repeatable=False))
 
     def logs(
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
     ) -> LogPage:
-        """The log lines of an attempt since the cursor; see `Service.logs`."""
         query = {"attempt": attempt, "source": source, "cursor": cursor}
         return self._get(_LOGS, _run_path(run_id, "logs"), query)
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
-        """GPU-hours and CPU-hours; active attempts count up to now."""
         return self._get(_USAGE, USAGE, {"by": by, "since_s": since_s, "run_id": run_id})
 
     def queues(self) -> dict[str, Any]:
@@ -167,20 +156,47 @@ class Client:
             raise self._service.unexpected_response(f"{error.error_count()} fields are not as expected") from None
 
 
-def find_token() -> str | None:
+def find_token(url: str) -> str | None:
     """The token of this user: RAYSCRIBE_TOKEN, the file that RAYSCRIBE_TOKEN_FILE names, or `token` in `home()`.
+
+    It is sent to no other host than its service's, where that is known: that of RAYSCRIBE_SERVICE, or for the token
+    that a service has left in `home()`, the machine where that runs.
+
+    Args:
+        url: The service that is called.
 
     Returns:
         None if there is none; a service that runs with `--no-auth` needs none.
 
     Raises:
-        ConfigError: the file cannot be read, or holds something else.
+        ConfigError: the file cannot be read, or holds something else; or the token is another service's.
     """
+    token = _found_token()
+    usual, host = os.environ.get("RAYSCRIBE_SERVICE", ""), host_of(url)
+    if token is None or not host:
+        return token
+    if usual and host_of(usual) != host:
+        raise ConfigError(
+            f"--service {without_password(url)}: your token is for RAYSCRIBE_SERVICE, {without_password(usual)}, and "
+            "is sent to no other host: set RAYSCRIBE_SERVICE and RAYSCRIBE_TOKEN to those of one service"
+        )
+    path = home() / "token"
+    named = any(os.environ.get(name) for name in ("RAYSCRIBE_TOKEN", "RAYSCRIBE_TOKEN_FILE"))
+    known = [] if named else hosts_of_token(path)
+    if known and host not in known and not is_loopback(host):
+        raise ConfigError(
+            f"--service {without_password(url)}: the token in {path} is for the service on {known[0]}, and is sent to "
+            "no other host: set RAYSCRIBE_TOKEN, or RAYSCRIBE_TOKEN_FILE, to the token of this one"
+        )
+    return token
+
+
+def _found_token() -> str | None:
     token = os.environ.get("RAYSCRIBE_TOKEN", "").strip()
     if token:
         return _validated(token, "RAYSCRIBE_TOKEN")
     named = os.environ.get("RAYSCRIBE_TOKEN_FILE")
-    path = Path(named).expanduser() if named else home() / "token"
+    path = in_home(named) if named else home() / "token"
     try:
         return _validated(path.read_text(encoding="utf-8").strip(), str(path))
     except FileNotFoundError:

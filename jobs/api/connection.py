@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from jobs.addresses import is_loopback
 from jobs.api.protocol import ErrorBody
 from jobs.errors import AuthError, ServiceError
+from trainers.config.storage_location import without_password
 from trainers.errors import ConfigError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -90,7 +91,6 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Closes the connections."""
         self._http.close()
 
     def call(self, call: Call) -> httpx.Response:
@@ -166,4 +166,6 @@ def _parts_of(url: str) -> SplitResult:
             return parts
     except ValueError:
         pass
-    raise ConfigError(f"the service's URL is {url!r}: write it as http://host:8470 (--service, RAYSCRIBE_SERVICE)")
+    raise ConfigError(
+        f"the service's URL is {without_password(url)!r}: write it as http://host:8470 (--service, RAYSCRIBE_SERVICE)"
+    )

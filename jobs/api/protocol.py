@@ -41,6 +41,15 @@ class TooSlowError(ServiceError):
     """A request body did not arrive in time."""
 
 
+class FullDiskError(ServiceError):
+    """A disk of the service, or of its database, is full."""
+
+    for_clients = (
+        "the disk of the service is full: inform the service's administrator, who can free space or choose another "
+        "folder for packages (RAYSCRIBE_HOME) or database; then repeat the request"
+    )
+
+
 # The first class in the error's MRO decides. 422: the request is not valid, so a retry would fail too. 502: the cluster
 # or the run's storage does not respond. 503: the service, or its database, does not.
 STATUS: dict[type[RayscribeError], int] = {
@@ -56,6 +65,7 @@ STATUS: dict[type[RayscribeError], int] = {
     ClusterError: 502,
     ServiceError: 503,
     TooSlowError: 408,
+    FullDiskError: 507,
     AuthError: 401,
 }
 # Errors of other modules are internal; they are sent as their nearest base class from these modules.

@@ -1,10 +1,9 @@
 """From the text of a database's URL to what SQLAlchemy opens, and to what a message may show of it. Pure."""
 
-from pathlib import Path
-
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from trainers.config.storage_location import in_home
 from trainers.errors import ConfigError
 
 FORMS = "sqlite:////absolute/path/ledger.db or postgresql://user:password@host:5432/database"
@@ -31,7 +30,7 @@ def parse(text: str) -> URL:
         raise ConfigError(f"the ledger's database is {masked(url)}; write {FORMS}")
     if url.host or not url.database or url.database.startswith((":memory:", "file:")):
         raise ConfigError(f"the ledger's database is {masked(url)}, not a file's path; write {FORMS}")
-    path = Path(url.database).expanduser()
+    path = in_home(url.database)
     if not path.is_absolute():
         # It would be another ledger in each folder that a command is called in.
         raise ConfigError(

@@ -79,7 +79,6 @@ class Database:
         return database
 
     def close(self) -> None:
-        """Closes all connections."""
         self._engine.dispose()
 
     @contextmanager

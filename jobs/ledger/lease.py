@@ -9,13 +9,15 @@ nothing.
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import NamedTuple
 
 from sqlalchemy import Connection, CursorResult, select, update
 
-from jobs.errors import LeaseLostError
+from jobs.errors import LeaseLostError, ServiceError
 from jobs.ledger import tables
 from jobs.ledger.database import Database
 
@@ -62,7 +64,7 @@ class Lease:
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock
         self._epoch: int | None = None
         self._seen: LeaseRow | None = None
-        self._seen_s = self._renewed_s = 0.0
+        self._seen_s = self._renewed_s = self._tried_s = 0.0
 
     @property
     def epoch(self) -> int | None:
@@ -82,7 +84,7 @@ class Lease:
         Raises:
             ServiceError: the database does not respond; whether the lease is held is then not known.
         """
-        now_s = self._clock()
+        now_s = self._tried_s = self._clock()
         if self._epoch is not None and self._renew(self._epoch):
             self._renewed_s = now_s
             return True
@@ -96,6 +98,38 @@ class Lease:
             return False
         self._renewed_s = now_s
         return self._take(row)
+
+    @contextmanager
+    def kept(self, longest_s: float) -> Iterator[None]:
+        """Renews the lease in a thread during the block, whatever its holder does between two calls of `try_hold`.
+
+        Args:
+            longest_s: A holder that has not called `try_hold` for this long hangs: it is renewed no more.
+        """
+        done = Event()
+
+        def keep() -> None:
+            while not done.wait(self._ttl_s / 4):
+                with suppress(ServiceError):
+                    self.keep(longest_s)
+
+        thread = Thread(target=keep, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def keep(self, longest_s: float) -> None:
+        """Renews the lease if it is held; see `kept`. Safe during `try_hold`: it changes nothing of another epoch.
+
+        Raises:
+            ServiceError: the database does not respond.
+        """
+        epoch, now_s = self._epoch, self._clock()
+        if epoch is not None and now_s - self._tried_s < longest_s and self._renew(epoch):
+            self._renewed_s = now_s
 
     def release(self) -> None:
         """Releases the lease for the next candidate; does nothing if it is not held."""

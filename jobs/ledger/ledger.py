@@ -57,7 +57,6 @@ class Ledger:
         return cls(Database.open(url))
 
     def close(self) -> None:
-        """Closes all connections."""
         self._database.close()
 
     def run(self, run_id: str) -> Run:
@@ -162,7 +161,6 @@ class Ledger:
             return connection.execute(select(table.c.recipe).where(table.c.sha256 == package)).scalar_one_or_none()
 
     def lease(self, holder: str, *, ttl_s: float, is_dead: Callable[[str], bool] = lambda holder: False) -> Lease:
-        """A candidate for the lease; see `Lease`."""
         return Lease(self._database, holder, ttl_s=ttl_s, is_dead=is_dead)
 
     @contextmanager

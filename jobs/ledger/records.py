@@ -33,7 +33,7 @@ _NOT_REQUESTED = frozenset(
         "version",
     }
 )
-# What a writer may set beside the state; the rest is given at submission, or kept by the ledger itself.
+# What a writer may set together with the state; the rest is given at submission, or kept by the ledger itself.
 CHANGEABLE = _NOT_REQUESTED - {"uid", "state", "submitted_s", "updated_s", "version"}
 # Among how many of the newest runs a near name is looked for.
 _MAX_CANDIDATES = 500

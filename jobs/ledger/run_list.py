@@ -15,9 +15,13 @@ from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_
 from jobs.ledger import records, tables
 from jobs.lifecycle import RunState
 from jobs.model import ALL_RUNS, Page, Run, RunFilter
+from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
 
 MAX_ROWS = 10_000
+# A page ends with the run that goes beyond this, so that large configs do not fill the memory of whoever reads it.
+MAX_CONFIG_CHARACTERS = 4_000_000
+ROWS_AT_ONCE = 20
 
 
 def page_of(connection: Connection, wanted: RunFilter, limit: int, cursor: str | None) -> Page:
@@ -31,9 +35,15 @@ def page_of(connection: Connection, wanted: RunFilter, limit: int, cursor: str |
     found = _newest(wanted, limit + 1, before).subquery()
     statement = records.select_runs().join(found, found.c.id == tables.runs.c.id)
     statement = statement.order_by(found.c.submitted_s.desc(), found.c.id.desc())
-    runs = [records.run_of(row) for row in connection.execute(statement)]
-    more = len(runs) > limit
-    return Page(runs=runs[:limit], next_cursor=_cursor_after(runs[limit - 1]) if more else None)
+    runs: list[Run] = []
+    characters, more = 0, False
+    with connection.execute(statement.execution_options(yield_per=ROWS_AT_ONCE)) as rows:
+        for row in rows:
+            if more := len(runs) == limit or characters > MAX_CONFIG_CHARACTERS:
+                break
+            runs.append(records.run_of(row))
+            characters += len(config_text(runs[-1].config))
+    return Page(runs=runs, next_cursor=_cursor_after(runs[-1]) if more else None)
 
 
 def checked_limit(limit: int) -> int:
@@ -85,6 +95,8 @@ def _cursor_after(run: Run) -> str:
 def _read_cursor(text: str) -> tuple[float, str]:
     try:
         position = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        # No database takes half of a surrogate pair, which JSON can hold.
+        json.dumps(position, ensure_ascii=False).encode()
     except (binascii.Error, ValueError, RecursionError):
         position = None
     match position:

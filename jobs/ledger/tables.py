@@ -39,7 +39,6 @@ class PlainText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """See TypeDecorator."""
         if value is None:
             return None
         return str(value).replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
@@ -52,11 +51,9 @@ class Json(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """See TypeDecorator."""
         return None if value is None else json.dumps(value, separators=(",", ":"))
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """See TypeDecorator."""
         return None if value is None else json.loads(value)
 
 
@@ -66,7 +63,6 @@ class ConfigText(Json):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """See TypeDecorator."""
         return None if value is None else config_text(value)
 
 

@@ -64,7 +64,6 @@ class Tokens:
             return connection.execute(statement).scalar_one_or_none()
 
     def all(self) -> list[TokenInfo]:
-        """All tokens, by name."""
         table = tables.tokens
         statement = select(table.c.name, table.c.created_s).order_by(table.c.name)
         with self._database.reading() as connection:

@@ -124,7 +124,6 @@ class Waits(Mapping[str, Wait]):
         self._counted: tuple[dict[str, int], list[int]] | None = None
 
     def __getitem__(self, run_id: str) -> Wait:
-        """See Mapping."""
         if self._counted is None:
             # Several threads may count at once, and come to the same.
             self._counted = self._count()
@@ -151,15 +150,12 @@ class Waits(Mapping[str, Wait]):
         return self._reason_of(place)
 
     def __iter__(self) -> Iterator[str]:
-        """See Mapping; in the order of rank."""
         return (run.id for run in self._runs)
 
     def __len__(self) -> int:
-        """See Mapping."""
         return len(self._runs)
 
     def __repr__(self) -> str:
-        """As a dict's."""
         return repr(dict(self))
 
     def _count(self) -> tuple[dict[str, int], list[int]]:

@@ -32,7 +32,6 @@ class Amounts(dict[str, float]):
         return resources if isinstance(resources, cls) else cls(resources)
 
     def __hash__(self) -> int:  # type: ignore[override]
-        """See object.__hash__."""
         try:
             return self._hash
         except AttributeError:
@@ -235,7 +234,7 @@ class GangParts:
         if each and left > EPSILON:
             return f"set scaling.resources_per_worker.{name} to at most {number(name, left)}, {other}"
         if name == "GPU":
-            return f"set scaling.use_gpu: false, {other}"
+            return f"set scaling.use_gpu: false and scaling.resources_per_worker.GPU: 0, {other}"
         return f"request less {name}, {other}"
 
     def _for_data(self, name: str) -> float:

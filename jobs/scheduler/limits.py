@@ -1,4 +1,4 @@
-"""The config of queues: limits of what each may hold at once, and the starvation timeout."""
+"""The config of queues: limits of what each may hold at once, the starvation timeout, and storages of users."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -34,6 +34,16 @@ class QueuesConfig(_Part):
         STARVATION_TIMEOUT_S,
         ge=0,
         description="Starvation timeout: a run that has waited longer goes first, whatever the priorities. Seconds.",
+    )
+    storages: list[str] = Field(
+        [],
+        description="Folders and s3:// URLs below which users may have run folders: the service reads and writes there "
+        "with its own rights. The user that it runs as may name any. []: only that user submits runs.",
+    )
+    s3_endpoints: list[str] = Field(
+        [],
+        description="What those users may give as run.s3_endpoint_url: the service sends it its own credentials. []: "
+        "nothing, so that it is the service's own.",
     )
     queues: dict[str, QueuePart] = Field(default_factory=dict, description="Name of each queue → its limits.")
 

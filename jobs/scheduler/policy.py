@@ -35,6 +35,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 
 from jobs.lifecycle import RunState
+from jobs.model import MAX_BACKOFF_S
 from jobs.scheduler.decision import Decision, Holding, Reason, Wait, WaitCause, Waiting, Waits
 from jobs.scheduler.feasibility import EPSILON, Capacity, never_fits
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
@@ -65,6 +66,7 @@ def decide(
     queues: QueuesConfig,
     dependencies: Mapping[str, RunState],
     now_s: float,
+    unreachable: Mapping[str, str] | None = None,
 ) -> Decision:
     """Decides for each waiting run whether it starts now, waits, or can never start.
 
@@ -75,8 +77,9 @@ def decide(
         queues: Limits and starvation timeout.
         dependencies: States of the runs that others depend on.
         now_s: The time. Seconds since 1970.
+        unreachable: What is known of clusters that do not respond, by address.
     """
-    pools = RunDemands(capacity, queues, _needed_by_all(waiting))
+    pools = RunDemands(capacity, queues, _needed_by_all(waiting), unreachable or {})
     for held in holding:
         for pool, demand in pools.demands(held):
             pool.hold(demand)
@@ -93,7 +96,7 @@ def decide(
         if run.depends_on or run.not_before_s is not None:
             reason = _wait_reason(run, dependencies, now_s)
         if reason is None:
-            reason = run if pools.all_shut or (place := pools.place(run)).shut else _start_or_reserve(run, place)
+            reason = run if pools.exhausted or (place := pools.place(run)).blocked else _start_or_reserve(run, place)
         if reason is None:
             start.append(run.id)
         else:
@@ -130,7 +133,8 @@ def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: floa
             return Reason(WaitCause.DEPENDENCY, text)
         if state != RunState.SUCCEEDED:
             return Reason(WaitCause.DEPENDENCY, f"waits for run {name} ({state})")
-    if run.not_before_s is not None and run.not_before_s > now_s:
+    # A retry that is further away than any pause lasts was planned before the clock was set back.
+    if run.not_before_s is not None and 0 < run.not_before_s - now_s <= MAX_BACKOFF_S:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(math.ceil(run.not_before_s)))
         return Reason(WaitCause.RETRY, f"retries at {at} UTC")
     return None
@@ -179,7 +183,7 @@ def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Re
 
 
 def _blocker(demands: Reason | PoolDemands) -> Reason | Blocker:
-    """What blocks a run that cannot start, see `Place.shut`."""
+    """What blocks a run that cannot start, see `Place.blocked`."""
     if isinstance(demands, Reason):
         return demands
     return next(found for pool, demand in demands if (found := pool.blocker(demand)) is not None)

@@ -8,10 +8,10 @@ could run for ever and h would still start as early. When h's turn comes, some o
 of now that have not ended, and runs ranked above h that have started meanwhile. Which ones is not known, but together
 with h they fit into the pool. So j is harmless if whatever fits into the pool together with h still fits with j added:
 
-    room(h) = size − need(h) − what all those take that are ahead of h and fit beside it
+    room(h) = size − need(h) − what all those take that are ahead of h and fit next to it
     j starts only if need(j) ≤ room(h), for each waiting h that ranks above it
 
-What does not fit beside h, like the large run that h waits for, must have ended before h starts, and leaves its place:
+What does not fit next to h, like the large run that h waits for, must have ended before h starts, and leaves its place:
 that is the room for back-filling. Everything else may still be there. What starts is subtracted from the room, so that
 many small runs together do no more harm than one.
 
@@ -90,8 +90,8 @@ class Blocker(NamedTuple):
 class Ahead:
     """What is ahead of a run in a pool: what is held, and what waiting runs demand.
 
-    The sums are kept, and the amounts are sorted: what does not fit beside a demand is found without a look at all that
-    does, of which there may be thousands, no two alike.
+    The sums are kept, and the amounts are sorted: what does not fit next to a demand is found without a look at all
+    that does, of which there may be thousands, no two alike.
     """
 
     __slots__ = ("_counts", "_sorted", "_sums")
@@ -112,7 +112,7 @@ class Ahead:
                     insort(self._sorted.setdefault(name, []), (value, demand), key=itemgetter(0))
             self._counts[demand] += count
 
-    def beside(self, demand: Demand, size: Mapping[str, float]) -> dict[str, float]:
+    def coexisting(self, demand: Demand, size: Mapping[str, float]) -> dict[str, float]:
         """How much is taken, of each resource of the demand, by those that fit into the size together with it."""
         taken = {name: self._sums.get(name, 0.0) for name in demand.amounts}
         for other in dict.fromkeys(self._too_large(demand, size)):
@@ -138,7 +138,7 @@ class Pool:
     Attributes:
         name: As messages name it.
         size: The most of each resource that may be held.
-        admits_none: Whether every demand is refused for the rest of the pass: nothing is left that all of them take.
+        exhausted: Whether every demand is refused for the rest of the pass: nothing is left that all of them take.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class Pool:
         "_spare",
         "_waiting",
         "_within",
-        "admits_none",
+        "exhausted",
         "name",
         "size",
     )
@@ -186,7 +186,7 @@ class Pool:
         self._added: list[Demand] = []
         self._refused: dict[Demand, Blocker] = {}
         self._waiting = 0
-        self._closed = self.admits_none = False
+        self._closed = self.exhausted = False
 
     @property
     def closed(self) -> bool:
@@ -262,22 +262,22 @@ class Pool:
         )
 
     def _rooms(self, demand: Demand) -> list[float]:
-        """What of each resource is left beside this demand and all those ahead that fit beside it."""
+        """What of each resource is left by this demand and all those ahead that fit next to it."""
         if self._ahead is None:
             self._ahead = Ahead()
         self._ahead.add(self._added)
         self._added.clear()
-        size, taken = self.size, self._ahead.beside(demand, self.size)
+        size, taken = self.size, self._ahead.coexisting(demand, self.size)
         return [size[name] - value - taken[name] for name, value in demand.items]
 
     def _update_closed(self) -> None:
         free, spare = self._free, self._spare
         for name in self._always:
             if free[name] <= EPSILON or spare[name] <= EPSILON:
-                self._closed = self.admits_none = True
+                self._closed = self.exhausted = True
 
     def _close(self) -> None:
-        self._closed, self.admits_none = True, bool(self._always)
+        self._closed, self.exhausted = True, bool(self._always)
         for name in self.size:
             self._spare[name] = 0.0
             self._reserved_for[name] = Reservation(None, name, 0.0)

@@ -1,7 +1,7 @@
 """What a run demands of each of its pools. Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from types import MappingProxyType
 
 from jobs.scheduler.decision import Holding, Reason, WaitCause, Waiting
 from jobs.scheduler.feasibility import RUNS, Capacity, GangParts, Resources, caps, infeasible_reason
@@ -12,37 +12,22 @@ from jobs.scheduler.pools import Demand, Pool
 PoolDemands = tuple[tuple[Pool, Demand], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunKind:
-    """What runs of the same queue, cluster and gang have in common.
-
-    Attributes:
-        blocked_reason: Why none could start even if no other run existed; None if they could.
-        own: What each takes of its user's part of the queue. None: users have no limits.
-        shared: What each takes of its queue and its cluster.
-    """
-
-    blocked_reason: Reason | None
-    own: Demand | None
-    shared: PoolDemands
-
-
 class Place:
     """Where runs of one user, queue and cluster stand: their pools, and their demands on each.
 
     Attributes:
-        shut: Whether it is known that no run here can start, and that none changes anything for later ones. A pool
+        blocked: Whether it is known that no run here can start, and that none changes anything for later ones. A pool
             admits none any more, and those narrower than that reserve nothing either. Why a run waits may be found out
             later: what these pools have to say stays the same for the rest of the pass.
     """
 
-    __slots__ = ("_demands", "_make", "_pools", "shut")
+    __slots__ = ("_demands", "_make", "_pools", "blocked")
 
     def __init__(self, pools: Sequence[Pool], make: Callable[[Waiting], Reason | PoolDemands]):
         """Takes the pools, the narrowest first, and what gives the demands of a kind of run."""
         self._pools, self._make = pools, make
         self._demands: dict[tuple[int, int, int], Reason | PoolDemands] = {}
-        self.shut = False
+        self.blocked = False
         self.update()
 
     def demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
@@ -57,8 +42,8 @@ class Place:
     def update(self) -> None:
         """Looks at the pools again, after a run was blocked."""
         for pool in self._pools:
-            if pool.admits_none:
-                self.shut = True
+            if pool.exhausted:
+                self.blocked = True
                 return
             if not pool.closed:
                 return
@@ -67,19 +52,26 @@ class Place:
 class RunDemands:
     """The pools of one decision, and the demands of runs on them.
 
-    The pools are clusters, queues with limits, and users' parts of queues that limit users. What runs of one kind have
-    in common is computed once; there may be thousands of them.
+    The pools are clusters, queues with limits, and users' parts of queues that limit users. What runs of one
+    place and gang demand is computed once; there may be thousands of them.
     """
 
-    def __init__(self, capacity: Mapping[str, Capacity], queues: QueuesConfig, always: Collection[str] = ()):
+    def __init__(
+        self,
+        capacity: Mapping[str, Capacity],
+        queues: QueuesConfig,
+        always: Collection[str] = (),
+        unreachable: Mapping[str, str] = MappingProxyType({}),
+    ):
         """Empty pools.
 
         Args:
             capacity: Clusters that respond, by address.
             queues: What the queues allow.
             always: Resources of which every run needs some.
+            unreachable: What is known of clusters that do not respond, by address.
         """
-        self._capacity, self._queues = capacity, queues
+        self._capacity, self._queues, self._unreachable = capacity, queues, unreachable
         self._counted = {*always} & {"CPU", "GPU"} | {RUNS}
         self._clusters = {address: Pool("the cluster", item.size, always=always) for address, item in capacity.items()}
         # With several clusters, a queue that is blocked on one of them may still start runs on another.
@@ -92,13 +84,14 @@ class RunDemands:
         self._own: dict[tuple[str, str], Pool] = {}
         self._own_sizes = {name: _sizes(part.per_user) for name, part in queues.queues.items()}
         self._places: dict[tuple[str, str, str], Place] = {}
-        self._kinds: dict[object, RunKind] = {}
+        # Of runs of one queue, cluster and gang: why none could start, and demands on the pools that all users share.
+        self._kinds: dict[object, tuple[Reason | None, PoolDemands]] = {}
         self._known: dict[object, Demand] = {}
 
     @property
-    def all_shut(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether it is known that no run can start any more, and that none changes anything for later ones."""
-        return self._only is not None and self._only.admits_none
+        return self._only is not None and self._only.exhausted
 
     def place(self, run: Waiting) -> Place:
         """Where a run stands."""
@@ -113,16 +106,21 @@ class RunDemands:
         key = (run.queue, run.address, run.num_workers, id(run.need), id(run.per_worker))
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = self._kind(run)
-        return kind.blocked_reason or self._with_own(run, kind.own, kind.shared)
+            kind = self._kinds[key] = (self._blocked_reason(run), self._shared_demands(run))
+        reason, shared = kind
+        return reason or (*self._own_demand(run), *shared)
 
     def demands(self, run: Waiting | Holding) -> PoolDemands:
         """A run's demand on each of its pools, the narrowest first; pools without limits are left out."""
-        return self._with_own(run, *self._demands(run))
+        return (*self._own_demand(run), *self._shared_demands(run))
 
-    def _with_own(self, run: Waiting | Holding, own: Demand | None, shared: PoolDemands) -> PoolDemands:
+    def _own_demand(self, run: Waiting | Holding) -> PoolDemands:
         pool = self._own_pool(run)
-        return shared if own is None or pool is None else ((pool, own), *shared)
+        return () if pool is None else ((pool, self._demand(_counted(run), pool.size)),)
+
+    def _shared_demands(self, run: Waiting | Holding) -> PoolDemands:
+        needs = ((self._shared.get(run.queue), _counted(run)), (self._clusters.get(run.address), run.need))
+        return tuple((pool, self._demand(need, pool.size)) for pool, need in needs if pool is not None)
 
     def _own_pool(self, run: Waiting | Holding) -> Pool | None:
         """The user's part of the queue; None where users have no limits."""
@@ -140,26 +138,12 @@ class RunDemands:
             )
         return pool
 
-    def _demands(self, run: Waiting | Holding) -> tuple[Demand | None, PoolDemands]:
-        counted = {"GPU": run.need.get("GPU", 0.0), "CPU": run.need.get("CPU", 0.0), RUNS: 1.0}
-        own, queue = self._own_sizes.get(run.queue), self._shared.get(run.queue)
-        cluster = self._clusters.get(run.address)
-        shared = ((queue, counted), (cluster, run.need))
-        return (
-            self._demand(counted, own) if own else None,
-            tuple((pool, self._demand(need, pool.size)) for pool, need in shared if pool is not None),
-        )
-
     def _demand(self, need: Resources, size: Mapping[str, float]) -> Demand:
         items = tuple([item for item in sorted(need.items()) if item[1] > 0 and item[0] in size])
         demand = self._known.get(items)
         if demand is None:
             demand = self._known[items] = Demand(items)
         return demand
-
-    def _kind(self, run: Waiting) -> RunKind:
-        own, shared = self._demands(run)
-        return RunKind(self._blocked_reason(run), own, shared)
 
     def _blocked_reason(self, run: Waiting) -> Reason | None:
         capacity = self._capacity.get(run.address)
@@ -170,7 +154,11 @@ class RunDemands:
             text = f"queue {run.queue} is paused for every user (per_user.max_running: 0)"
             return Reason(WaitCause.PAUSED, text)
         if capacity is None:
-            return Reason(WaitCause.CLUSTER, f"waits for the cluster at {run.address}, which does not respond")
+            why = self._unreachable.get(run.address)
+            text = f"waits for the cluster at {run.address}"
+            # The error begins with the address, too.
+            text += ", which does not respond" if why is None else f": {why.removeprefix(run.address).lstrip(': ')}"
+            return Reason(WaitCause.CLUSTER, text)
         infeasible = infeasible_reason(
             GangParts(run.need, run.per_worker, run.num_workers, run.min_workers),
             run.queue,
@@ -179,6 +167,11 @@ class RunDemands:
             run.address,
         )
         return None if infeasible is None else Reason(WaitCause.INFEASIBLE, infeasible)
+
+
+def _counted(run: Waiting | Holding) -> Resources:
+    """What a run takes of a queue, and of a user's part of one."""
+    return {"GPU": run.need.get("GPU", 0.0), "CPU": run.need.get("CPU", 0.0), RUNS: 1.0}
 
 
 def _sizes(limits: Limits) -> dict[str, float]:

@@ -5,17 +5,18 @@
 
 Every action is recorded before and after, and may be repeated without harm, so that the next controller continues where
 one was killed: an attempt is in the ledger before Ray is called, its submission id is derived from run and number, a
-second stop changes nothing, and logs are archived as a whole. What each step changes is decided in `run_changes`.
+second stop changes nothing, and pieces of logs are replaced as a whole. What each step changes is decided in
+`run_changes`.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Event as Signal
 
-from jobs.clusters.cluster import JobInfo
+from jobs.clusters.cluster import PENDING, JobInfo
 from jobs.clusters.registry import Clusters
 from jobs.errors import (
     ClusterError,
@@ -29,11 +30,11 @@ from jobs.errors import (
     ServiceError,
 )
 from jobs.ledger import Changed, Lease, Ledger
-from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Run
+from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Progress, Run
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service import run_changes
 from jobs.service.admission import admission_of, forecast
-from jobs.service.failure_causes import cause_of, line_of
+from jobs.service.failure_causes import cause_of, line_of, line_of_setup
 from jobs.service.log_archive import DriverLogArchive
 from jobs.service.package_store import PackageStore
 from jobs.service.run_changes import AttemptEnd, RunChange
@@ -41,14 +42,19 @@ from jobs.service.run_folders import RunFolders
 from jobs.service.run_status import status_of
 from jobs.submission.ray_request import build_request
 from jobs.submission.stop_grace import stop_grace_s
-from trainers.errors import ConfigError, RayscribeError
+from trainers.errors import ConfigError, RayscribeError, StorageError
 
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 LEASE_S = 10.0
+# A step may upload or read much of a user's meanwhile; a controller that takes longer for one is followed by another.
+LONGEST_STEP_S = 120.0
 # While its cluster does not respond, a stop is retried this long beyond the job's own grace period.
 ABANDON_AFTER_S = 600.0
+# Of the log of installing packages: Ray repeats the last 50 lines of a try that failed, and logs the next one's start.
+SETUP_LINES = 200
+SETUP_BYTES = 100_000
 
 
 class Controller:
@@ -78,21 +84,23 @@ class Controller:
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._lease, self._clock, self._hook = lease, clock, hook
-        self._folders = RunFolders()
-        self._driver_logs = DriverLogArchive(clusters, self._folders, clock, hook)
+        self._folders, self._rounds = RunFolders(), 0
+        # Reads and writes of its own: a slow log must not look like a storage that does not respond.
+        self._driver_logs = DriverLogArchive(clusters, RunFolders(), clock, hook)
 
     def run(self, stop: Signal, *, poll_s: float = POLL_S) -> None:
         """Runs rounds until `stop` is set; errors of a round are logged, and the next one continues."""
-        while not stop.is_set():
-            try:
-                self.round()
-            except LeaseLostError:
-                log.warning("another service has taken over; this one is on standby")
-            except JobsError as error:
-                log.warning("%s", error)
-            except Exception:
-                log.exception("a round failed; the next one continues")
-            stop.wait(poll_s)
+        with self._lease.kept(LONGEST_STEP_S):
+            while not stop.is_set():
+                try:
+                    self.round()
+                except LeaseLostError:
+                    log.warning("another service has taken over; this one is on standby")
+                except JobsError as error:
+                    log.warning("%s", error)
+                except Exception:
+                    log.exception("a round failed; the next one continues")
+                stop.wait(poll_s)
         self._lease.release()
 
     def round(self, *, submit: bool = True) -> bool:
@@ -107,8 +115,13 @@ class Controller:
         if not self._lease.try_hold():
             return False
         self._clusters.begin_round()
-        self._driver_logs.retry_failed()
-        for run in self._ledger.active_runs():
+        self._driver_logs.begin_round()
+        self._folders.begin_round()
+        active = self._ledger.active_runs()
+        # Each is first in turn: a slow storage has time for some of its runs only.
+        self._rounds += 1
+        first = self._rounds % max(1, len(active))
+        for run in (*active[first:], *active[:first]):
             self._isolate_errors(run.id, partial(self._advance, run, submit=submit))
             if not self._lease.try_hold():
                 return False
@@ -144,11 +157,12 @@ class Controller:
 
     def _start(self, run_id: str, now_s: float) -> None:
         self._hook("ledger.admit:before")
-        change = admission_of(self._ledger.run(run_id), self._folders, now_s=now_s)
-        run = self._write(change) if change is not None else None
+        run = self._ledger.run(run_id)
+        change = admission_of(run, self._ledger.attempts(run_id), self._folders, now_s=now_s)
+        admitted = self._write(change) if change is not None else None
         self._hook("ledger.admit:after")
-        if run is not None:
-            self._advance(run)
+        if admitted is not None:
+            self._advance(admitted)
 
     def _refuse(self, run_id: str, reason: str, now_s: float) -> None:
         change = run_changes.refused(self._ledger.run(run_id), reason=reason, now_s=now_s)
@@ -169,7 +183,8 @@ class Controller:
             self._hook("ray.stop:before")
             self._clusters.stop(run.address, attempt.submission_id)
             self._hook("ray.stop:after")
-        self._observe(run, attempt, job)
+        if self._folders.has_time(run):
+            self._observe(run, attempt, job)
 
     def _submit(self, run: Run, attempt: Attempt) -> None:
         """Also for a run that is to be stopped: a submission that was interrupted may still reach Ray."""
@@ -180,6 +195,7 @@ class Controller:
                 attempt.number,
                 package=str(package),
                 resume=self._folders.resume_text(run),
+                checkpoint=attempt.resume_from,
                 legacy_recipe=self._ledger.legacy_recipe(run.package),
             )
             self._hook("ray.submit:before")
@@ -195,18 +211,23 @@ class Controller:
         self._hook("ledger.submitted:after")
 
     def _observe(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
-        progress = self._folders.progress(run, attempt.number)
+        progress = None
+        with suppress(StorageError):
+            progress = self._folders.progress(run, attempt.number)
+        # An attempt that has written a status has one: a folder without it is a storage that is not there now.
+        unread = progress is None and run.progress is not None and run.progress.phase != ""
+        progress = run.progress if unread else progress
         pending = [] if progress is not None and progress.step else self._pending(run, job)
         now_s = self._clock()
         state, reason = status_of(
             job,
             progress,
             pending,
-            before=run.state,
+            run=run,
             submitted_s=attempt.submitted_s or attempt.created_s,
-            run_folder=run.run_folder,
-            stopping=run.stop_requested_s is not None,
+            unread=unread,
             now_s=now_s,
+            setup_failure=self._setup_failure(run, attempt, job),
         )
         change = run_changes.observed(run, state=state, reason=reason, progress=progress, now_s=now_s)
         if change is not None:
@@ -220,8 +241,20 @@ class Controller:
             log.debug("%s: the resources it waits for are not known: %s", run.id, error)
             return []
 
+    def _setup_failure(self, run: Run, attempt: Attempt, job: JobInfo) -> str:
+        """Why Ray's last try to make the environment of a pending job failed; Ray tells only once it gives up."""
+        if job.status != PENDING:
+            return ""
+        try:
+            log_end = self._clusters.setup_log_end(run.address, attempt.submission_id, SETUP_LINES, SETUP_BYTES)
+        except ClusterError as error:
+            log.debug("%s: how its environment is set up is not known: %s", run.id, error)
+            return ""
+        return line_of_setup(log_end.decode(errors="replace"))
+
     def _end(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
-        self._driver_logs.archive_last(run, attempt)
+        if not self._driver_logs.archive_last(run, attempt):
+            return
         cause = cause_of(job, stop_requested=run.stop_requested_s is not None)
         exit_code = STOPPED_EXIT_CODE if cause == Cause.STOPPED else job.exit_code
         self._close(run, attempt, cause, exit_code, line_of(job))
@@ -239,25 +272,24 @@ class Controller:
             message: One line of Ray's message or of the log.
             note: What a user who stopped it must know, besides what it left.
         """
-        end = self._end_of(run, attempt, cause, exit_code, message, note)
         earlier = [item for item in self._ledger.attempts_that_count(run.id) if item.number < attempt.number]
+        last_step, progress = self._last_known(run, attempt, earlier)
+        left = self._folders.left_text(run) + note if run.stop_requested_s is not None else ""
+        end = AttemptEnd(cause, exit_code, message, last_step=last_step, progress=progress, left=left)
         change = run_changes.ended(run, attempt, end, earlier, now_s=self._clock())
         self._hook("ledger.end:before")
         self._write(change)
         self._hook("ledger.end:after")
 
-    def _end_of(
-        self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, note: str
-    ) -> AttemptEnd:
-        newest = self._folders.last_checkpoint(run)
-        return AttemptEnd(
-            cause,
-            exit_code,
-            message,
-            last_step=newest[1] if newest is not None else None,
-            progress=self._folders.progress(run, attempt.number) or run.progress,
-            left=self._folders.left_text(run) + note if run.stop_requested_s is not None else "",
-        )
+    def _last_known(self, run: Run, attempt: Attempt, earlier: Sequence[Attempt]) -> tuple[int | None, Progress | None]:
+        """Step of the newest checkpoint, and the last status; where they cannot be read, as known before."""
+        progress = run.progress
+        try:
+            progress = self._folders.progress(run, attempt.number) or progress
+            newest = self._folders.last_checkpoint(run)
+        except StorageError:
+            return (earlier[-1].last_step if earlier else None), progress
+        return (newest[1] if newest is not None else None), progress
 
     def _cluster_unreachable(self, run_id: str, error: ClusterError) -> None:
         """Records the error; a run whose stop is overdue is given up, so that it does not wait for a lost cluster.
@@ -275,8 +307,10 @@ class Controller:
         if isinstance(error, JobLostError):
             self._give_up(run, f"no job of it is running: {error}")
             return
-        until_s = run.stop_requested_s + stop_grace_s(run.config, run.progress) + ABANDON_AFTER_S
-        if self._clock() < until_s:
+        retried_s = stop_grace_s(run.config, run.progress) + ABANDON_AFTER_S
+        # A clock that was set back by more than that must not delay the end.
+        if abs(self._clock() - run.stop_requested_s) < retried_s:
+            until_s = run.stop_requested_s + retried_s
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(until_s))
             reason = f"stopping; {error}; retrying until {at} UTC"
             self._blocked(run_id, reason, event="cluster_unreachable")

@@ -6,6 +6,8 @@ Texts and types are those of ray 2.60: dashboard/modules/job/job_manager.py and 
 
 import re
 import signal
+from collections.abc import Sequence
+from itertools import takewhile
 
 from jobs.clusters.cluster import JobInfo
 from jobs.model import Cause
@@ -14,10 +16,12 @@ from runtime_env.install_script import EXIT_CODE as SCRIPT_COULD_NOT_INSTALL
 from trainers.errors import (
     ConfigError,
     DataError,
+    DivergedError,
     FencedError,
     LostNodeError,
     LostWorkerError,
     MemoryExhaustedError,
+    PackageError,
     ResourceError,
     ResumeError,
     ScoringError,
@@ -32,6 +36,8 @@ EXIT_CODES = {
     ResumeError.exit_code: Cause.USER_ERROR,
     ResourceError.exit_code: Cause.USER_ERROR,
     ScoringError.exit_code: Cause.USER_ERROR,
+    DivergedError.exit_code: Cause.USER_ERROR,
+    PackageError.exit_code: Cause.USER_ERROR,
     LostWorkerError.exit_code: Cause.WORKER_LOST,
     MemoryExhaustedError.exit_code: Cause.OUT_OF_MEMORY,
     FencedError.exit_code: Cause.FENCED,
@@ -50,6 +56,7 @@ LOG_WORDS = (
     ("its node has died", Cause.NODE_LOST),
     ("NodeDiedError", Cause.NODE_LOST),
     ("ModuleNotFoundError: No module named", Cause.ENVIRONMENT),
+    ("\nImportError: ", Cause.ENVIRONMENT),
 )
 
 # Ray's JobErrorType and words of its message, for jobs whose entrypoint gave nothing back. The first that fits is it.
@@ -81,6 +88,11 @@ WHY_AN_ACTOR_DIED = ("The actor died because", "The actor is dead because")
 LOW_ON_MEMORY = "killed due to the node running low on memory"
 MAX_CHARACTERS = 500
 _LAST_LOGS = "last available logs"
+# In the log of a runtime environment: what follows are lines of pip or uv, indented.
+_FAILED_COMMAND = "lines of stdout:\n"
+_INDENT = "    "
+# uv's last lines, after the error that they are the cause of.
+_CAUSE = "cause: "
 
 
 def cause_of(job: JobInfo, *, stop_requested: bool) -> Cause:
@@ -113,11 +125,28 @@ def line_of(job: JobInfo) -> str:
     lines = [line.strip() for line in job.message.splitlines() if line.strip()]
     if not lines or _LAST_LOGS in lines[-1]:  # and then no logs
         return ""
-    line = next((text for text in lines if text.startswith(WHY_AN_ACTOR_DIED) or LOW_ON_MEMORY in text), lines[-1])
-    installing = job.error_type == "RUNTIME_ENV_SETUP_FAILURE" or job.exit_code == SCRIPT_COULD_NOT_INSTALL
-    if installing and not is_transient(line):
-        earlier = next((text for text in lines if is_transient(text)), None)
-        line += f" (before that: {earlier})" if earlier is not None else ""
+    if job.error_type == "RUNTIME_ENV_SETUP_FAILURE" or job.exit_code == SCRIPT_COULD_NOT_INSTALL:
+        return _shown(_installing_error(lines))
+    return _shown(
+        next((text for text in lines if text.startswith(WHY_AN_ACTOR_DIED) or LOW_ON_MEMORY in text), lines[-1])
+    )
+
+
+def line_of_setup(log_end: str) -> str:
+    """The same of the last try to make a runtime environment that failed, from the log of it; "" where none has."""
+    _, failed, rest = log_end.rpartition(_FAILED_COMMAND)
+    lines = [line.strip() for line in takewhile(lambda line: line.startswith(_INDENT), rest.splitlines())]
+    return _shown(_installing_error(lines)) if failed and lines else ""
+
+
+def _installing_error(lines: Sequence[str]) -> str:
+    causes = sum(1 for _ in takewhile(lambda line: line.startswith(_CAUSE), reversed(lines)))
+    line = ", ".join(lines[-1 - causes :])
+    earlier = None if is_transient(line) else next((text for text in lines if is_transient(text)), None)
+    return line if earlier is None else f"{line} (before that: {earlier})"
+
+
+def _shown(line: str) -> str:
     return masked(line.partition(" Some common causes")[0])[:MAX_CHARACTERS]
 
 

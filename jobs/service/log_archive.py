@@ -1,10 +1,13 @@
 """Archives the logs of drivers in the run folders, where they can be read after the cluster is gone."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from jobs.clusters.registry import Clusters
+from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import JobLostError
 from jobs.model import Attempt, Run
 from jobs.service.run_folders import RunFolders
@@ -16,18 +19,31 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 30.0
 # How long archiving the log of an ended driver is retried, while Ray keeps it.
 RETRY_FOR_S = 3600.0
+# Files of the archive; only the last one of a log that grows is written again.
+PIECE_BYTES = 4_000_000
+# The start of a log that is archived; of a longer one, its last lines are, too.
+MAX_DRIVER_BYTES = 8 * PIECE_BYTES
+LAST_LINES = 1000
+# What a round waits for all logs together, and the end of an attempt for its log; that goes on in its thread.
+ROUND_WAIT_S = 2.0
+END_WAIT_S = 30.0
+# Logs that may take long at the same time.
+MAX_WORKERS = 4
 
 
 @dataclass
 class _Progress:
-    """How many bytes of a log are archived, and when that was last tried."""
+    """How many bytes of a log are archived, when that was last tried, and how its last part went."""
 
     tried_s: float = float("-inf")
     length: int = 0
+    busy: bool = False
+    ended_s: float | None = None
+    outcome: bool | None = None
 
 
 class DriverLogArchive:
-    """Archives complete logs, again when they have grown. An error never stops a run."""
+    """Archives logs in pieces, the last one again when it has grown. An error or a slow log never stops a run."""
 
     def __init__(
         self, clusters: Clusters, folders: RunFolders, clock: Callable[[], float], hook: Callable[[str], None]
@@ -37,48 +53,106 @@ class DriverLogArchive:
         Args:
             clusters: Source of the logs.
             folders: Destination of the logs.
-            clock: Seconds from any origin.
+            clock: Seconds from any origin; may be set back.
             hook: Called before and after each write, with its name.
         """
         self._clusters, self._folders, self._clock, self._hook = clusters, folders, clock, hook
         self._progress: dict[str, _Progress] = {}
         self._failed: dict[str, tuple[Run, Attempt, float]] = {}
+        self._wait_s = ROUND_WAIT_S
+
+    def begin_round(self) -> None:
+        """Retries logs that could not be archived at the end of their attempts."""
+        self._wait_s = ROUND_WAIT_S
+        for submission_id, (run, attempt, failed_s) in list(self._failed.items()):
+            progress = self._progress[submission_id]
+            if not progress.outcome:
+                self._run_if_due(run, attempt, progress)
+            if progress.outcome or self._clock() - failed_s > RETRY_FOR_S:
+                del self._failed[submission_id], self._progress[submission_id]
 
     def archive(self, run: Run, attempt: Attempt) -> None:
         """Archives the log of an active driver, if the last time was long enough ago."""
-        progress = self._progress.setdefault(attempt.submission_id, _Progress())
-        if self._clock() - progress.tried_s >= INTERVAL_S:
-            self._archive(run, attempt, progress)
+        self._run_if_due(run, attempt, self._progress.setdefault(attempt.submission_id, _Progress()))
 
-    def archive_last(self, run: Run, attempt: Attempt) -> None:
-        """Archives the log of a driver that has ended; retried later if it fails."""
-        if self._archive(run, attempt, self._progress.setdefault(attempt.submission_id, _Progress())):
+    def archive_last(self, run: Run, attempt: Attempt) -> bool:
+        """Archives the log of a driver that has ended; retried later if it fails.
+
+        Returns:
+            False while that goes on, for at most END_WAIT_S: who follows the log would not see its end.
+        """
+        progress = self._progress.setdefault(attempt.submission_id, _Progress())
+        if progress.ended_s is None:
+            progress.ended_s = self._clock()
+        if progress.outcome is None:
+            self._run(run, attempt, progress)
+        if progress.outcome is None and not self._passed(progress.ended_s, END_WAIT_S):
+            return False
+        if progress.outcome:
             del self._progress[attempt.submission_id]
         else:
-            self._failed[attempt.submission_id] = (run, attempt, self._clock() + RETRY_FOR_S)
+            self._failed[attempt.submission_id] = (run, attempt, self._clock())
+        return True
 
-    def retry_failed(self) -> None:
-        """Retries logs that could not be archived at the end of their attempts."""
-        for submission_id, (run, attempt, until_s) in list(self._failed.items()):
-            progress = self._progress[submission_id]
-            if self._clock() - progress.tried_s < INTERVAL_S:
-                continue
-            if self._archive(run, attempt, progress) or self._clock() > until_s:
-                del self._failed[submission_id], self._progress[submission_id]
+    def _passed(self, since_s: float, interval_s: float) -> bool:
+        return not 0 <= self._clock() - since_s < interval_s
 
-    def _archive(self, run: Run, attempt: Attempt, progress: _Progress) -> bool:
-        """Archives the log if it has grown; False if that failed and may work later."""
-        progress.tried_s = self._clock()
+    def _run_if_due(self, run: Run, attempt: Attempt, progress: _Progress) -> None:
+        if self._passed(progress.tried_s, INTERVAL_S):
+            self._run(run, attempt, progress)
+
+    def _run(self, run: Run, attempt: Attempt, progress: _Progress) -> None:
+        """Archives in a thread, and waits for it as long as this round may."""
+        if progress.busy or sum(item.busy for item in self._progress.values()) >= MAX_WORKERS:
+            return
+        progress.busy, progress.tried_s = True, self._clock()
+        start_s = time.monotonic()
         try:
-            text = self._clusters.log(run.address, attempt.submission_id)
-            if len(text) > progress.length:
-                self._hook("logs.archive:before")
-                self._folders.write_driver_log(run, attempt.number, text)
-                self._hook("logs.archive:after")
-                progress.length = len(text)
+            call_with_timeout(partial(self._work, run, attempt, progress), max(0.0, self._wait_s))
+        except CallTimeoutError:
+            log.info("%s: the driver's log takes long to archive", attempt.submission_id)
+        self._wait_s -= time.monotonic() - start_s
+
+    def _work(self, run: Run, attempt: Attempt, progress: _Progress) -> None:
+        last = progress.ended_s is not None
+        outcome: bool | None = None
+        try:
+            self._copy(run, attempt, progress, last)
+            outcome = True
         except JobLostError as error:
             log.warning("%s: the rest of the driver's log is lost: %s", attempt.submission_id, error)
+            outcome = True
         except RayscribeError as error:
             log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
-            return False
-        return True
+            outcome = False
+        except Exception:
+            # Whatever it is, other runs must not wait for it.
+            log.exception("%s: the driver's log is not archived", attempt.submission_id)
+            outcome = False
+        finally:
+            if last:
+                progress.outcome = outcome
+            progress.busy = False
+
+    def _copy(self, run: Run, attempt: Attempt, progress: _Progress, last: bool) -> None:
+        """Archives what the log has grown by."""
+        address, submission_id = run.address, attempt.submission_id
+        while progress.length < MAX_DRIVER_BYTES:
+            number = progress.length // PIECE_BYTES
+            text = self._clusters.log(address, submission_id, number * PIECE_BYTES, PIECE_BYTES)
+            if number * PIECE_BYTES + len(text) > progress.length:
+                self._write(run, attempt, number, text)
+                progress.length = number * PIECE_BYTES + len(text)
+            if len(text) < PIECE_BYTES:
+                return
+        if last:
+            notice = (
+                f"\n--- only the first {MAX_DRIVER_BYTES // 1_000_000} MB of this log are archived; its last lines:\n"
+            )
+            rest = self._clusters.log_end(address, submission_id, LAST_LINES, PIECE_BYTES - len(notice))
+            self._write(run, attempt, MAX_DRIVER_BYTES // PIECE_BYTES, notice.encode() + rest)
+
+    def _write(self, run: Run, attempt: Attempt, number: int, text: bytes) -> None:
+        self._hook("logs.archive:before")
+        self._folders.write_driver_log(run, attempt.number, number, text)
+        self._hook("logs.archive:after")

@@ -13,13 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from jobs.model import Attempt, AttemptState, LogLine, LogPage, Run
+from jobs.service.log_archive import MAX_DRIVER_BYTES, PIECE_BYTES
 from jobs.service.run_folders import RunFolders
 from trainers.errors import ConfigError, RayscribeError
 from trainers.run_folder.attempt_status import driver_log_key, worker_logs
 from trainers.run_folder.layout import RunFolder
 
 DRIVER = "driver"
-MAX_BYTES = 1_000_000
+# Of one source in a page; of all in a page; and lines of a page, each of which costs more than its text.
+MAX_BYTES, MAX_PAGE_BYTES, MAX_LINES = 1_000_000, 8_000_000, 20_000
+# No log is longer; a larger offset is beyond what files and stores take.
+MAX_OFFSET = 2**53
+# Reads from an offset, at most a number of bytes.
+ReadPart = Callable[[int, int], bytes]
 _SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
 
 
@@ -35,7 +41,7 @@ class Source:
 
     name: str
     key: str
-    read: Callable[[int, int], bytes]
+    read: ReadPart
 
 
 def read_logs(
@@ -45,7 +51,7 @@ def read_logs(
     *,
     source: str | None,
     cursor: str | None,
-    driver_log: Callable[[], bytes],
+    driver_log: ReadPart,
 ) -> LogPage:
     """Reads the lines after a cursor.
 
@@ -55,7 +61,7 @@ def read_logs(
         attempt: The attempt.
         source: `driver`, `rank-<n>`, or None for all.
         cursor: That of the previous page. None: start at the first line.
-        driver_log: Gets the driver's output from the cluster; may raise ClusterError.
+        driver_log: Reads the driver's output from the cluster; may raise ClusterError.
 
     Raises:
         ConfigError: the cursor or the source is not valid.
@@ -68,8 +74,11 @@ def read_logs(
     # Read before the logs: what is written in between is on the next page.
     attempt_ended = attempt.state == AttemptState.ENDED
     lines: list[LogLine] = []
-    complete = True
+    complete, read_bytes = True, 0
     for stream in _sources(folders, run, attempt, source, driver_log):
+        if read_bytes >= MAX_PAGE_BYTES or len(lines) >= MAX_LINES:
+            complete = False  # the next page has the others
+            break
         start = offsets.get(stream.key, 0)
         new = stream.read(start, MAX_BYTES)
         if len(new) == MAX_BYTES:
@@ -78,13 +87,17 @@ def read_logs(
         elif not attempt_ended:
             new = new[: new.rfind(b"\n") + 1]
             complete = complete and not new
+        if len(rest := new.split(b"\n", MAX_LINES - len(lines))) > MAX_LINES - len(lines) and rest[-1]:
+            new = new[: -len(rest[-1])]
+            complete = False
         lines += [LogLine(source=stream.name, text=text) for text in _lines_of(new)]
         offsets[stream.key] = start + len(new)
+        read_bytes += len(new)
     return LogPage(attempt=attempt.number, lines=lines, cursor=_cursor_of(offsets), ended=attempt_ended and complete)
 
 
 def _sources(
-    folders: RunFolders, run: Run, attempt: Attempt, wanted: str | None, driver_log: Callable[[], bytes]
+    folders: RunFolders, run: Run, attempt: Attempt, wanted: str | None, driver_log: ReadPart
 ) -> Sequence[Source]:
     streams = []
     if wanted in (None, DRIVER):
@@ -94,14 +107,14 @@ def _sources(
     return streams
 
 
-def _driver(
-    folders: RunFolders, run: Run, attempt: Attempt, driver_log: Callable[[], bytes], start: int, size: int
-) -> bytes:
+def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: ReadPart, start: int, size: int) -> bytes:
     """Reads the log of an active driver from Ray, of an ended one from the archive; otherwise from the other."""
-    archive = partial(_bytes, folders, run, driver_log_key(attempt.number), start, size)
+    archive = partial(_archived, folders, run, attempt, start, size)
 
     def live() -> bytes:
-        return driver_log()[start : start + size]
+        # As far as it is archived; the archive of an ended driver has the last lines after that.
+        most = min(size, MAX_DRIVER_BYTES - start)
+        return driver_log(start, most) if most > 0 else b""
 
     first, second = (archive, live) if attempt.state == AttemptState.ENDED else (live, archive)
     try:
@@ -112,10 +125,23 @@ def _driver(
         except RayscribeError:
             raise error from None
     # A reader that is past the end of the archive has read from Ray before.
-    if found or (start > 0 and _bytes(folders, run, driver_log_key(attempt.number), start - 1, 1)):
+    if found or (start > 0 and _archived(folders, run, attempt, start - 1, 1)):
         return found
     with suppress(RayscribeError):
         return second()
+    return found
+
+
+def _archived(folders: RunFolders, run: Run, attempt: Attempt, start: int, size: int) -> bytes:
+    # A log that an earlier version archived is one file, whatever its length.
+    found = _bytes(folders, run, driver_log_key(attempt.number), start, size)
+    while len(found) < size and (at := start + len(found)) >= PIECE_BYTES:
+        piece, offset = divmod(at, PIECE_BYTES)
+        key = driver_log_key(attempt.number, piece)
+        more = _bytes(folders, run, key, offset, min(size - len(found), PIECE_BYTES - offset))
+        if not more:
+            break
+        found += more
     return found
 
 
@@ -145,8 +171,9 @@ def _last_character(raw: bytes) -> int:
 
 
 def _lines_of(raw: bytes) -> list[str]:
-    text = raw.decode(errors="replace")
-    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    text = raw.decode(errors="replace").replace("\r\n", "\n")
+    # A progress bar ends its lines with a carriage return.
+    return text.replace("\r", "\n").removesuffix("\n").split("\n") if text else []
 
 
 def _cursor_of(offsets: Mapping[str, int]) -> str:
@@ -158,7 +185,9 @@ def _offsets_of(cursor: str | None) -> dict[str, int]:
         return {}
     try:
         offsets = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        if not isinstance(offsets, dict) or not all(type(value) is int and value >= 0 for value in offsets.values()):
+        if not isinstance(offsets, dict) or not all(
+            type(value) is int and 0 <= value <= MAX_OFFSET for value in offsets.values()
+        ):
             raise ValueError
     except (ValueError, RecursionError):
         raise ConfigError(f"cursor {cursor[:80]!r} was not returned by a page of logs: leave it out") from None

@@ -27,7 +27,6 @@ class PackageStore:
         return self.folder / f"{sha256}.zip"
 
     def has(self, sha256: str) -> bool:
-        """Whether the store has a package."""
         return self.path(sha256).is_file()
 
     def verified_path(self, sha256: str) -> Path:

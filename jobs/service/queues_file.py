@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from jobs.paths import home
 from jobs.scheduler.limits import QueuesConfig
+from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
@@ -46,10 +45,10 @@ def read_queues(path: Path) -> QueuesConfig:
         ConfigError: the file is missing or is not YAML, or one message with every error in it.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml_file(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; write one, e.g. queues: {{default: {{max_gpus: 8}}}}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, YamlError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
     return build_queues({} if content is None else content, origin=str(path))
 

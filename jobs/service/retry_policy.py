@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from jobs.lifecycle import RunState
-from jobs.model import Attempt, Cause
+from jobs.model import MAX_BACKOFF_S, Attempt, Cause
 from jobs.service.failure_causes import is_transient
 from trainers.config.durations import format_duration
 
@@ -34,7 +34,7 @@ class Rule:
     retried: bool = True
     counts: bool = True
     first_backoff_s: float = 10.0
-    max_backoff_s: float = 600.0
+    max_backoff_s: float = MAX_BACKOFF_S
     max_in_a_row: int | None = None
     advice: str = ""
 

@@ -1,7 +1,7 @@
 """Every change that the controller makes to a run: decided by pure functions, written by one.
 
     admitted → submitted → observed … → ended     the life of an attempt
-    refused, blocked                              what happens to a run beside that
+    refused, blocked                              what else happens to a run
 
 Each takes the records as they were read and returns the whole change: state, reason, event, time of a retry, and what
 changes of the newest attempt. `write` is the only place that writes one.
@@ -91,13 +91,14 @@ def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
         )
 
 
-def admitted(run: Run, *, number: int, checkpoint: str | None, now_s: float) -> RunChange:
+def admitted(run: Run, *, number: int, checkpoint: str | None, start: str, now_s: float) -> RunChange:
     """The run holds its gang; Ray has not been called yet.
 
     Args:
         run: A run that waits.
         number: The new attempt's.
-        checkpoint: Name of the checkpoint that it is expected to start from. None: from scratch.
+        checkpoint: The checkpoint that it is expected to start from, or an older one. None: from scratch, or not known.
+        start: What it starts from, as text.
         now_s: The time.
     """
     attempt = Attempt(
@@ -112,11 +113,11 @@ def admitted(run: Run, *, number: int, checkpoint: str | None, now_s: float) -> 
     return RunChange(
         run=run,
         event="admitted",
-        text=f"attempt {number} starts from {checkpoint or 'scratch'}",
+        text=f"attempt {number} starts from {start}",
         state=RunState.SETTING_UP,
         reason="being submitted to Ray",
         at_s=now_s,
-        fields={"attempt": number, "not_before_s": None, "progress": None},
+        fields={"attempt": number, "not_before_s": None, "progress": _carried(run, None)},
         attempt=attempt,
     )
 
@@ -137,6 +138,7 @@ def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> Run
 def observed(run: Run, *, state: RunState, reason: str, progress: Progress | None, now_s: float) -> RunChange | None:
     """The state of an active attempt; None if nothing has changed. Only a new state makes an event."""
     moved = state != run.state
+    progress = _carried(run, progress)
     if not moved and reason == run.reason and progress == run.progress:
         return None
     return RunChange(
@@ -180,12 +182,20 @@ def ended(run: Run, attempt: Attempt, end: AttemptEnd, earlier: Sequence[Attempt
         "exit_code": exit_code if state.ended else None,
         "ended_s": now_s if state.ended else None,
         "not_before_s": None if state.ended else now_s + decision.backoff_s,
-        "progress": end.progress,
+        "progress": _carried(run, end.progress),
     }
     text = f"attempt {attempt.number} ended: {end.cause} · {reason}"
     return RunChange(
         run=run, event="ended", text=text, state=state, reason=reason, at_s=now_s, fields=fields, attempt=closed
     )
+
+
+def _carried(run: Run, progress: Progress | None) -> Progress | None:
+    """An attempt's progress with how long a checkpoint takes, as an earlier one measured it where it has not yet."""
+    measured = run.progress.checkpoint_s if run.progress is not None else None
+    if measured is None or (progress is not None and progress.checkpoint_s is not None):
+        return progress
+    return (progress or Progress(phase="")).model_copy(update={"checkpoint_s": measured})
 
 
 def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:

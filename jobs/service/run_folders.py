@@ -1,4 +1,4 @@
-"""Reads run folders. What cannot be read counts as missing, not as an error."""
+"""Reads run folders. What cannot be read counts as missing, except where that would change what is known of a run."""
 
 import logging
 import math
@@ -12,7 +12,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.errors import RayscribeError, StorageError
 from trainers.run_folder.attempt_status import driver_log_key, read_status
 from trainers.run_folder.checkpoints import list_checkpoints
-from trainers.run_folder.journal import Journal
+from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 from trainers.storage.json_files import finite
@@ -27,13 +27,22 @@ UNREADABLE = (RayscribeError, ValueError, TypeError, LookupError, AttributeError
 # One storage that hangs must not keep the controller from all other runs.
 TIMEOUT_S = 10.0
 PAUSE_S = 60.0
-# What a large log may take beyond that.
+# What a round of the controller waits for one storage; the other runs in it have their turn in a later round.
+ROUND_BUDGET_S = 5.0
+# What a large piece of a log may take beyond that.
 SLOWEST_BYTES_PER_S = 1e6
+# A year's checkpoints of an ordinary run have a tenth of this; parsed, it is several times as large.
+MAX_JOURNAL_BYTES = 64 << 20
 
 
 def folder_of(run: Run) -> RunFolder:
     """The run folder, as the run's config says it is reached. Others write there: no link leads out of it."""
     return RunFolder(open_storage(run.run_folder, StorageOptions.of(run.config["run"]), confined=True))
+
+
+def _location_of(run: Run) -> str:
+    """Which storage, and folder in it, a run's folder is in: slow or not there with all of its runs."""
+    return f"{StorageOptions.of(run.config['run'])} {run.run_folder.rpartition('/')[0]}"
 
 
 class RunFolders:
@@ -48,42 +57,65 @@ class RunFolders:
         """
         self._timeout_s, self._clock = timeout_s, clock
         self._unresponsive: dict[str, float] = {}
+        self._waited_s: dict[str, float] = {}
+
+    def begin_round(self) -> None:
+        """Begins a round of the controller, with time for each storage."""
+        self._waited_s.clear()
+
+    def has_time(self, run: Run) -> bool:
+        """Whether the run's storage has taken less than its share of this round."""
+        return self._waited_s.get(_location_of(run), 0.0) < ROUND_BUDGET_S
 
     def progress(self, run: Run, attempt: int) -> Progress | None:
-        """An attempt's latest status; None where it wrote none, or the folder cannot be read."""
+        """An attempt's latest status; None where it wrote none.
 
-        def read() -> Progress | None:
+        Raises:
+            StorageError: the folder cannot be read.
+        """
+        try:
             raw: dict[str, Any] | None = self.read(run, lambda folder: read_status(folder, attempt))
             # Training of a later version may say more.
             known = {name: finite(value) for name, value in (raw or {}).items() if name in Progress.model_fields}
             return Progress.model_validate(known) if raw else None
-
-        return self._or_default(run, read, None)
+        except UNREADABLE as error:
+            raise self._unreadable(run, error) from None
 
     def last_checkpoint(self, run: Run) -> tuple[str, int] | None:
-        """Name and step of the newest complete checkpoint; None where there is none, or the folder cannot be read."""
-        return self._or_default(run, lambda: self._newest(run), None)
+        """Name and step of the newest complete checkpoint; None where there is none.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
+        try:
+            return self._newest(run)
+        except UNREADABLE as error:
+            raise self._unreadable(run, error) from None
 
     def checkpoints(self, run: Run) -> list[str]:
         """Names of all complete checkpoints, by step; none where the folder cannot be read."""
 
         def names() -> list[str]:
-            return [item.name for item in sorted(self.read(run, list_checkpoints), key=lambda item: item.step)]
+            return [item.name for item in self._checkpoints(run)]
 
         return self._or_default(run, names, [])
 
     def last_attempt(self, run: Run) -> int:
         """Number of the newest attempt in the folder, whoever started it; 0 for none, or where it cannot be read."""
-        return self._or_default(run, lambda: self.read(run, lambda folder: Journal(folder).read().attempt), 0)
 
-    def write_driver_log(self, run: Run, attempt: int, text: bytes) -> None:
-        """Writes the driver's output into the run folder.
+        def number(folder: RunFolder) -> int:
+            return Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read().attempt
+
+        return self._or_default(run, lambda: self.read(run, number), 0)
+
+    def write_driver_log(self, run: Run, attempt: int, piece: int, text: bytes) -> None:
+        """Writes a piece of the driver's output into the run folder.
 
         Raises:
             StorageError: it cannot be written.
         """
         timeout_s = self._timeout_s + len(text) / SLOWEST_BYTES_PER_S
-        self.read(run, lambda folder: folder.storage.write_bytes(driver_log_key(attempt), text), timeout_s)
+        self.read(run, lambda folder: folder.storage.write_bytes(driver_log_key(attempt, piece), text), timeout_s)
 
     def resume_text(self, run: Run) -> str:
         """What the next attempt starts from, as text."""
@@ -110,13 +142,20 @@ class RunFolders:
         try:
             return call()
         except UNREADABLE as error:
-            log.debug("%s: its run folder cannot be read: %s", run.id, error)
+            self._unreadable(run, error)
             return otherwise
 
+    def _unreadable(self, run: Run, error: Exception) -> StorageError:
+        log.debug("%s: its run folder cannot be read: %s", run.id, error)
+        return StorageError(f"{run.run_folder} cannot be read: {error}")
+
     def _newest(self, run: Run) -> tuple[str, int] | None:
-        found = self.read(run, list_checkpoints)
+        found = self._checkpoints(run)
         newest = max(found, key=lambda item: (item.step, item.created), default=None)
         return (newest.name, newest.step) if newest is not None else None
+
+    def _checkpoints(self, run: Run) -> list[Checkpoint]:
+        return self.read(run, lambda folder: list_checkpoints(folder, most_bytes=MAX_JOURNAL_BYTES))
 
     def read(self, run: Run, call: Callable[[RunFolder], Result], timeout_s: float | None = None) -> Result:
         """Calls a function with a run folder, unless its storage has hung recently.
@@ -129,8 +168,8 @@ class RunFolders:
         Raises:
             StorageError: it does not respond.
         """
-        location = f"{StorageOptions.of(run.config['run'])} {run.run_folder.rpartition('/')[0]}"
-        if self._clock() < self._unresponsive.get(location, -math.inf):
+        location, began_s = _location_of(run), self._clock()
+        if began_s < self._unresponsive.get(location, -math.inf):
             raise StorageError(f"{run.run_folder}: its storage did not respond recently; retrying in a minute")
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
@@ -140,5 +179,7 @@ class RunFolders:
             text = f"{run.run_folder}: no response in {timeout_s:.0f} s; does the service reach the storage?"
             log.warning("%s", text)
             raise StorageError(text) from None
+        finally:
+            self._waited_s[location] = self._waited_s.get(location, 0.0) + self._clock() - began_s
         self._unresponsive.pop(location, None)
         return result

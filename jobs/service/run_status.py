@@ -1,11 +1,12 @@
 """The state of an active attempt, from Ray's job, pending resources and its status file. Pure."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jobs.clusters.cluster import PENDING, JobInfo
 from jobs.lifecycle import RunState
-from jobs.model import Progress
+from jobs.model import Progress, Run
 from trainers.config.durations import format_duration
 
 # Phases that an attempt writes into its status file, see trainers.run_folder.attempt_status.
@@ -26,29 +27,34 @@ def status_of(
     progress: Progress | None,
     pending: Sequence[Mapping[str, float]],
     *,
-    before: RunState,
+    run: Run,
     submitted_s: float,
-    run_folder: str,
-    stopping: bool,
+    unread: bool,
     now_s: float,
+    setup_failure: str = "",
 ) -> tuple[RunState, str]:
     """The state of an attempt that has not ended, and the reason for it.
 
     Args:
         job: The Ray job.
-        progress: The attempt's last status; None if it has written none, or it cannot be read.
+        progress: The attempt's last status that was read; None if there is none.
         pending: Bundles of resources that the job has requested and does not hold.
-        before: Its last known state.
+        run: The run, with its last known state.
         submitted_s: When Ray accepted it.
-        run_folder: Its run folder.
-        stopping: Whether a user has requested a stop.
+        unread: Whether the run folder cannot be read now; what was read before is kept.
         now_s: The time.
+        setup_failure: Why Ray's last try to make the job's environment failed; "" where none has.
     """
-    state, reason = _state_of(job, progress, pending, before)
+    state, reason = _state_of(job, progress, pending, run.state)
+    if setup_failure and state == RunState.SETTING_UP:
+        reason += f", again after: {setup_failure}"
     stale_s = now_s - (progress.at_s if progress is not None else submitted_s)
-    if stale_s > STALE_S and job.status != PENDING and not pending:
-        reason += f" · {_staleness(progress, stale_s, run_folder)}"
-    if stopping:
+    if unread and progress is not None and job.status != PENDING:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(progress.at_s))
+        reason += f" · as of {at} UTC; since then the service cannot read {run.run_folder}"
+    elif stale_s > STALE_S and job.status != PENDING and not pending:
+        reason += f" · {_staleness(progress, stale_s, run.run_folder)}"
+    if run.stop_requested_s is not None:
         trains = progress is not None and progress.step
         saved = "it saves a last checkpoint" if trains else "it has trained no step yet"
         return state, f"stopping, {'its entrypoint has not started' if job.status == PENDING else saved} · {reason}"
@@ -86,8 +92,8 @@ def describe(progress: Progress) -> str:
         parts.append(f"loss {progress.loss:.4f}")
     if progress.wer is not None:
         full = progress.full_context_wer
-        beside = f" ({full:.2f}% at the full context)" if full is not None else ""
-        parts.append(f"WER {progress.wer:.2f}%{beside}")
+        at_full = f" ({full:.2f}% at the full context)" if full is not None else ""
+        parts.append(f"WER {progress.wer:.2f}%{at_full}")
     if progress.eta_s is not None:
         parts.append(f"ETA {format_duration(progress.eta_s)}")
     if progress.detail:

@@ -4,11 +4,12 @@ import copy
 import time
 import uuid
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
+from jobs.clusters.managed.cluster_record import default_address
 from jobs.clusters.registry import Clusters
-from jobs.clusters.remembered.cluster_record import default_address
 from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
@@ -23,6 +24,8 @@ from jobs.service.package_store import PackageStore
 from jobs.service.run_folders import RunFolders
 from jobs.submission.job_spec import NO_CLUSTER, JobPart
 from jobs.submission.run_request import RunRequest, run_of
+from trainers.config.storage_location import StorageOptions
+from trainers.config.validation import refuse
 from trainers.errors import ConfigError, ResourceError
 
 # A forecast is cached for this long, so that a page of a hundred waiting runs computes it once.
@@ -50,11 +53,12 @@ class Service:
             clusters: Calls Ray clusters.
             packages: The package store.
             queues: Limits of the queues.
-            user: User of the requests.
+            user: User of the requests; the one that the service runs as, who may name any storage.
             addresses: Clusters that runs may name; the first is the default. None: any may be named.
             clock: Seconds since 1970.
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
+        self._owner = user
         self._user, self._addresses, self._clock = user, list(addresses) if addresses is not None else None, clock
         self._folders = RunFolders()
         self._forecast = _Forecast(lambda: forecast(ledger, clusters, queues, now_s=clock()), clock)
@@ -73,11 +77,9 @@ class Service:
         return [default] if default else []
 
     def has_package(self, sha256: str) -> bool:
-        """Whether the store has a package."""
         return self._packages.has(sha256)
 
     def put_package(self, sha256: str, path: Path) -> None:
-        """Stores a package; see `PackageStore.put`."""
         self._packages.put(sha256, path)
 
     def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
@@ -92,6 +94,7 @@ class Service:
         run = run_of(
             run_request, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock()
         )
+        self._check_storage(run)
         # A request that was accepted before is not checked again, since the cluster may have changed.
         if (
             idempotency_key is not None
@@ -159,7 +162,7 @@ class Service:
             found,
             source=source,
             cursor=cursor,
-            driver_log=lambda: self._clusters.log(run.address, found.submission_id),
+            driver_log=partial(self._clusters.log, run.address, found.submission_id),
         )
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
@@ -177,6 +180,29 @@ class Service:
             known = self._addresses
             raise ConfigError(f"job.address: {address} is not a cluster of this service, which has {', '.join(known)}")
         return address
+
+    def _check_storage(self, run: Run) -> None:
+        """Refuses a folder or server that the administrator has not listed, since the service uses it as its own user.
+
+        Raises:
+            ConfigError: names the field and who can list it.
+        """
+        if self._user == self._owner:
+            return
+        endpoint = StorageOptions.of(run.config["run"]).s3_endpoint_url
+        problems = []
+        if not any(_is_below(run.run_folder, root) for root in self._queues.storages):
+            listed = ", ".join(self._queues.storages) or "none"
+            problems.append(
+                f"run.storage_path: {run.run_folder} is below no storage of this service ({listed}): choose one of "
+                "them, or ask the service's administrator to list it under storages in its queues.yaml"
+            )
+        if endpoint is not None and endpoint.rstrip("/") not in {url.rstrip("/") for url in self._queues.s3_endpoints}:
+            problems.append(
+                f"run.s3_endpoint_url: {endpoint} is no server of this service: leave it out, or ask the service's "
+                "administrator to list it under s3_endpoints in its queues.yaml"
+            )
+        refuse(problems, "submission")
 
     def _check_feasible(self, run: Run) -> None:
         try:
@@ -197,6 +223,12 @@ class Service:
         position = f"position {wait.position} in queue {run.queue}"
         prefix = f"{run.reason} · " if run.state != RunState.QUEUED else ""
         return run.model_copy(update={"reason": f"{prefix}{position} · {wait.reason}"})
+
+
+def _is_below(location: str, root: str) -> bool:
+    """Whether a folder or URL is below another, by their names."""
+    parts = location.split("/")
+    return ".." not in parts and location.startswith(f"{root.rstrip('/')}/")
 
 
 class _Forecast:

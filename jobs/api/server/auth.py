@@ -45,7 +45,6 @@ class TokenMiddleware:
         self._app, self._user_of = app, user_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] == "http" and scope["path"] not in PUBLIC:
             scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
             token = token.strip()
@@ -68,7 +67,6 @@ class LoopbackMiddleware:
         self._app, self._user = app, user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] == "http":
             rejection = rejection_reason(scope["method"], Headers(scope=scope))
             if rejection is not None:

@@ -1,15 +1,34 @@
 """The backend, and the dependencies by which endpoints get it and the service."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 
 from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Service
+
+Result = TypeVar("Result")
+# Of the health check, which waits for no other request; of readers of logs, for whom a dashboard may hang; and of lists
+# of runs, each of which takes several times the memory of its page.
+HEALTH_THREADS, LOG_THREADS, LIST_THREADS = 2, 20, 4
+
+
+class Threads:
+    """Threads that requests of one kind share, so that those that hang keep no other kind from being answered."""
+
+    def __init__(self, number: int):
+        """Starts none yet."""
+        self._limiter = CapacityLimiter(number)
+
+    async def run(self, call: Callable[[], Result]) -> Result:
+        """Calls in one of the threads, when one is free."""
+        return await run_sync(call, limiter=self._limiter)
 
 
 @dataclass(frozen=True)
@@ -22,6 +41,9 @@ class Backend:
         queues: The queues' limits.
         uploads: Folder for incomplete uploads of packages; on the same disk as the package store.
         holds_lease: Whether this service holds the ledger's lease now.
+        health_threads: Threads of the health check.
+        log_threads: Threads of readers of logs.
+        list_threads: Threads of lists of runs.
     """
 
     service: Service
@@ -29,14 +51,18 @@ class Backend:
     queues: QueuesConfig
     uploads: Path
     holds_lease: Callable[[], bool]
+    health_threads: Threads = field(default_factory=lambda: Threads(HEALTH_THREADS))
+    log_threads: Threads = field(default_factory=lambda: Threads(LOG_THREADS))
+    list_threads: Threads = field(default_factory=lambda: Threads(LIST_THREADS))
 
 
-def backend_of(request: Request) -> Backend:
+# Functions that are not async would wait for one of the threads that requests share.
+async def backend_of(request: Request) -> Backend:
     """The app's backend."""
     return cast(Backend, request.app.state.backend)
 
 
-def service_of(request: Request, backend: Annotated[Backend, Depends(backend_of)]) -> Service:
+async def service_of(request: Request, backend: Annotated[Backend, Depends(backend_of)]) -> Service:
     """The service, as the user of the request."""
     return backend.service.as_user(request.state.user)
 

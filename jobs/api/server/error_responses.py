@@ -11,14 +11,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
-from jobs.api.protocol import ErrorBody, status_of
+from jobs.api.protocol import ErrorBody, FullDiskError, status_of
 from jobs.errors import LedgerError, NotFoundError, ServiceError
 from trainers.errors import ConfigError, RayscribeError
+from trainers.storage.full_disk import NUMBERS as FULL_DISK_NUMBERS
+from trainers.storage.full_disk import is_full_disk
 
 log = logging.getLogger(__name__)
 
 # The connection is still waiting for the rest of a body that did not arrive.
 HEADERS: dict[int, dict[str, str]] = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
+# Of SQLite.
+SQLITE_FULL = "database or disk is full"
 # Pydantic's type of the error for an unknown key; its message is not sent, since it quotes the key.
 _UNKNOWN_KEY = "extra_forbidden"
 
@@ -34,14 +38,18 @@ def error_response(
         headers: Additional headers of the response.
     """
     if isinstance(error, LedgerError):
-        error = ServiceError(LedgerError.for_clients)
+        full = is_full_disk(error, None) or SQLITE_FULL in str(error)
+        error = FullDiskError(FullDiskError.for_clients) if full else ServiceError(LedgerError.for_clients)
     status = status if status is not None else status_of(error)
     defaults = HEADERS.get(status, {})
     return JSONResponse(ErrorBody.from_error(error).model_dump(mode="json"), status, {**defaults, **(headers or {})})
 
 
 def internal_error_response(error: BaseException, request_id: str) -> JSONResponse:
-    """Builds the response to an unexpected exception; logs its traceback without its text, which may quote input."""
+    """Builds the response to an unexpected exception; logs its traceback without its text, which may quote input.
+
+    A full disk is named: any request that writes a file or a package may find it.
+    """
     chain: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(chain) < 10:
@@ -49,6 +57,8 @@ def internal_error_response(error: BaseException, request_id: str) -> JSONRespon
         chain.append(f"{type(cause).__module__}.{type(cause).__qualname__}\n{frames}")
         cause = cause.__cause__ or cause.__context__
     log.error("request %s failed: %s", request_id, "raised from ".join(chain))
+    if isinstance(error, OSError) and error.errno in FULL_DISK_NUMBERS:
+        return error_response(FullDiskError(FullDiskError.for_clients))
     return error_response(ServiceError(f"internal error; the service's log has the traceback under {request_id}"), 500)
 
 

@@ -2,14 +2,16 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.errors import ConflictError
 from jobs.ledger import Ledger
+from jobs.paths import make_private_folder, token_hosts_file
 from trainers.errors import ConfigError
 
 
-def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float) -> str | None:
+def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float, hosts: Sequence[str] = ()) -> str | None:
     """Creates a token if the ledger has none, and writes it to a file that only its owner can read.
 
     Args:
@@ -17,6 +19,7 @@ def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float) -> s
         path: The file. An existing one is renamed, since it may be for another service.
         user: User of the token.
         now_s: Time of its creation.
+        hosts: Names and addresses of the host where the service runs: clients send the token to no other.
 
     Returns:
         A message, without the token: where it is, or how to create one if the ledger only has other users' tokens.
@@ -32,7 +35,7 @@ def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float) -> s
         return f"there are tokens for {', '.join(names[:10])}; {fix}" if others_only else None
     backup = path.with_name(f"{path.name}.before")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(path.parent)
         # Created first: a token whose file cannot be written would be lost. Only its owner can read it.
         descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:
@@ -41,6 +44,8 @@ def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float) -> s
             renamed = path.exists()
             if renamed:
                 path.replace(backup)
+            # Before the token: until then, what it names are the hosts of no token.
+            token_hosts_file(path).write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
             Path(new).replace(path)
         finally:
             Path(new).unlink(missing_ok=True)

@@ -106,6 +106,7 @@ ERRORS: dict[int, tuple[str, str, str, int]] = {
     ),
     502: ("A Ray cluster, or the storage of a run, does not respond.", "ClusterError", "http://ray-head:8265: …", 23),
     503: ("The ledger's database does not respond.", "ServiceError", "the ledger … does not respond", 24),
+    507: ("A disk of the service is full.", "ServiceError", "the disk of the service is full: …", 24),
 }
 ALWAYS = (401, 403, 500, 503)
 

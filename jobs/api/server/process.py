@@ -6,21 +6,22 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
 
-from jobs.addresses import is_loopback
+from jobs.addresses import is_cluster_address, is_loopback
 from jobs.api.server.app import make_app
 from jobs.api.server.auth import check_loopback
+from jobs.api.server.connection_limits import BACKLOG, LimitedProtocol
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.first_token import create_first_token
 from jobs.api.server.uploads import remove_stale_uploads
 from jobs.clusters.capacity_cache import CachingClusters
+from jobs.clusters.managed.cluster_record import default_address
 from jobs.clusters.registry import Clusters
-from jobs.clusters.remembered.cluster_record import default_address
 from jobs.ledger import Lease, Ledger
 from jobs.ledger.lease import process_has_ended, process_name
 from jobs.paths import current_user, default_database, home
@@ -28,6 +29,7 @@ from jobs.service.controller import LEASE_S, POLL_S, Controller
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
 from jobs.service.service import Service
+from trainers.config.storage_location import without_password
 from trainers.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -40,15 +42,26 @@ SHUTDOWN_TIMEOUT_S = 5
 # The same for the controller's current round; together they stay below the ten seconds that a container is given. A
 # longer round, such as a large upload to Ray, is continued by the next service when the lease has expired.
 ROUND_TIMEOUT_S = 4.0
-# Connections that wait to be accepted.
-BACKLOG = 1024
+# What a service listens on that listens everywhere; no client calls it so.
+ALL_ADDRESSES = ("", "0.0.0.0", "::")
 # Idle threads end soon.
 IDLE_S = 0.5
 
 
 def served_addresses(named: Sequence[str]) -> list[str]:
-    """The clusters of a service: those that are named, or this machine's default."""
-    return [address.rstrip("/") for address in named or (default_address() or DEFAULT_ADDRESS,)]
+    """The clusters of a service: those that are named, or this machine's default.
+
+    Raises:
+        ConfigError: one is no address of a cluster.
+    """
+    addresses = [address.rstrip("/") for address in named or (default_address() or DEFAULT_ADDRESS,)]
+    for address in addresses:
+        if not is_cluster_address(address):
+            raise ConfigError(
+                f"--address {without_password(address)}: write the URL of a cluster's dashboard, without credentials, "
+                "as http://host:8265, or cluster://NAME"
+            )
+    return addresses
 
 
 @dataclass(frozen=True)
@@ -110,7 +123,7 @@ def serve(settings: ServeSettings) -> None:
         server, stop = _server(backend, anonymous_user=current_user() if settings.no_auth else None), threading.Event()
         _listen_to_signals(server, stop)
         if not settings.no_auth:
-            _print(create_first_token(ledger, home() / "token", current_user(), time.time()))
+            _print(create_first_token(ledger, home() / "token", current_user(), time.time(), _own_hosts(settings.host)))
         lease.try_hold()
         _print(_summary(settings, listener, ledger, lease))
         clusters = Clusters(grows_to)
@@ -130,6 +143,8 @@ class _Server(uvicorn.Server):
 def _server(backend: Backend, *, anonymous_user: str | None) -> _Server:
     config = uvicorn.Config(
         make_app(backend, anonymous_user=anonymous_user),
+        http=LimitedProtocol,
+        backlog=BACKLOG,
         access_log=False,  # it has query strings; see access_log
         log_config=None,
         server_header=False,
@@ -205,6 +220,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _own_hosts(host: str) -> list[str]:
+    """Names and addresses by which clients may call a service of this machine."""
+    names = [host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()]
+    with suppress(OSError):
+        names += [str(found[4][0]) for found in socket.getaddrinfo(names[1], None, type=socket.SOCK_STREAM)]
+    return list(dict.fromkeys(name for name in names if name not in ALL_ADDRESSES))
+
+
 def _addresses(settings: ServeSettings) -> list[str]:
     return served_addresses(settings.addresses)
 
@@ -225,6 +248,16 @@ def _print(line: str | None) -> None:
         print(line, flush=True)
 
 
+class LogFormatter(logging.Formatter):
+    """Shows control characters, which texts of users may hold, and indents all but a record's first line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record).replace("\n", "\n    ")
+        return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
 def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("jobs").setLevel(logging.INFO)

@@ -68,7 +68,8 @@ class LedgerCollector(Collector):
         """All metrics as of now."""
         with self._lock:
             now_s = self._clock()
-            if self._cached is None or now_s - self._cached[0] > CACHE_TTL_S:
+            # The clock may be set back.
+            if self._cached is None or not 0 <= now_s - self._cached[0] <= CACHE_TTL_S:
                 self._cached = (now_s, self._read())
             figures = self._cached[1]
         names = sorted({*self._queues.queues, *(queue for queue, _ in figures.runs)})

@@ -12,10 +12,13 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from jobs.api.protocol import TooLargeError, TooSlowError
+from jobs.paths import make_private_folder
 
 PREFIX = ".upload-"
 # A client that sends nothing for this long is taken for disconnected.
 IDLE_TIMEOUT_S = 60.0
+# A client that sends a byte a minute would never end.
+UPLOAD_TIMEOUT_S = 3600.0
 # Left by a service that was killed; no upload takes a day.
 STALE_S = 24 * 3600.0
 
@@ -43,7 +46,11 @@ async def receive_upload(
     file = await run_in_threadpool(_open, folder)
     try:
         with file:
-            await _copy(request, file, max_bytes, idle_timeout_s)
+            try:
+                async with asyncio.timeout(UPLOAD_TIMEOUT_S):
+                    await _copy(request, file, max_bytes, idle_timeout_s)
+            except TimeoutError:
+                raise TooSlowError(f"the upload was aborted after {UPLOAD_TIMEOUT_S:.0f} s; upload it again") from None
         yield Path(file.name)
     finally:
         await run_in_threadpool(Path(file.name).unlink, missing_ok=True)
@@ -80,5 +87,5 @@ def _too_large(max_bytes: int) -> TooLargeError:
 
 
 def _open(folder: Path) -> IO[bytes]:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(folder)
     return tempfile.NamedTemporaryFile(dir=folder, prefix=PREFIX, delete=False)

@@ -14,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from jobs.api.server.app import make_app
+from jobs.api.server.connection_limits import LimitedProtocol
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.process import listen
 from jobs.clusters.capacity_cache import CachingClusters
@@ -30,7 +31,9 @@ from tests.jobs.sample import CONTENT, sample_run
 from trainers.config.schema import TrainConfig
 
 ADDRESS = "http://127.0.0.1:8265"
-QUEUES = QueuesConfig(queues={"small": QueuePart(max_gpus=4, per_user=Limits(max_running=1))})
+QUEUES = QueuesConfig(
+    storages=["/mnt/runs", "s3://bucket/runs"], queues={"small": QueuePart(max_gpus=4, per_user=Limits(max_running=1))}
+)
 
 
 def no_cluster(address: str) -> RayJobs:
@@ -103,7 +106,9 @@ def open_harness(folder: Path, database: str | None = None) -> Iterator[BackendH
 @contextmanager
 def served(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """Serves an app on loopback for the duration of the block; yields its URL."""
-    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, http=LimitedProtocol, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5
+    )
     server = uvicorn.Server(config)
     with listen("127.0.0.1", port) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

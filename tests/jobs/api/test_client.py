@@ -14,6 +14,7 @@ from jobs.api.server.app import make_app
 from jobs.errors import AuthError, ConflictError, NotFoundError, ServiceError
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter
+from jobs.paths import token_hosts_file
 from jobs.service.operations import Operations
 from jobs.service.service import Service
 from jobs.submission.run_request import RunRequest
@@ -22,6 +23,7 @@ from tests.jobs.ledger.builders import TIMEOUT_S
 from trainers.errors import ConfigError, RayscribeError, ResourceError
 from trainers.run_folder.attempt_status import driver_log_key
 
+SERVICE = "http://127.0.0.1:8470"
 ENDS = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello"
 
 
@@ -209,8 +211,9 @@ def test_a_service_that_does_not_answer_in_time_is_an_error() -> None:
     "url", ["", "localhost:8470", "ftp://x", "http://", "http://x:99999", "http://x:0", "http://a:b@x", "http://[::1"]
 )
 def test_a_url_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="http://host:8470"):
+    with pytest.raises(ConfigError, match="http://host:8470") as raised:
         Client(url, "rsk_x")
+    assert "a:b" not in str(raised.value)
 
 
 # The service becomes available again.
@@ -303,38 +306,54 @@ def test_an_answer_that_a_cluster_is_down_is_an_answer() -> None:
 @pytest.fixture
 def token_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home without a token, and no variables."""
-    for name in ("RAYSCRIBE_TOKEN", "RAYSCRIBE_TOKEN_FILE"):
+    for name in ("RAYSCRIBE_TOKEN", "RAYSCRIBE_TOKEN_FILE", "RAYSCRIBE_SERVICE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
     return tmp_path
 
 
 def test_the_token_is_found_where_it_is_nearest(token_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_token() is None
+    assert find_token(SERVICE) is None
     (token_home / "token").write_text("rsk_home\n")
-    assert find_token() == "rsk_home"
+    assert find_token(SERVICE) == "rsk_home"
     (token_home / "named").write_text("rsk_named")
     monkeypatch.setenv("RAYSCRIBE_TOKEN_FILE", str(token_home / "named"))
-    assert find_token() == "rsk_named"
+    assert find_token(SERVICE) == "rsk_named"
     monkeypatch.setenv("RAYSCRIBE_TOKEN", "rsk_env")
-    assert find_token() == "rsk_env"
+    assert find_token(SERVICE) == "rsk_env"
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", "rsk_ü".encode(), b"\xff\xfe", b"a\nb"])
 def test_a_file_that_holds_no_token_is_refused_without_showing_it(token_home: Path, content: bytes) -> None:
     (token_home / "token").write_bytes(content)
     with pytest.raises(ConfigError, match=r"token holds no token") as raised:
-        find_token()
+        find_token(SERVICE)
     assert "words" not in str(raised.value)
 
 
 def test_a_token_file_that_is_not_there_is_named(token_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYSCRIBE_TOKEN_FILE", str(token_home / "missing"))
     with pytest.raises(ConfigError, match="missing"):
-        find_token()
+        find_token(SERVICE)
     monkeypatch.setenv("RAYSCRIBE_TOKEN_FILE", str(token_home))
     with pytest.raises(ConfigError, match="cannot be read"):
-        find_token()
+        find_token(SERVICE)
+
+
+def test_a_token_is_sent_to_the_host_of_its_service_only(token_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (token_home / "token").write_text("rsk_home")
+    assert find_token("http://elsewhere:8470") == "rsk_home", "nobody has said whose it is"
+    token_hosts_file(token_home / "token").write_text("node-1\n10.0.0.1\n")
+    for url in ("http://127.0.0.1:1", "http://Node-1:8470", "https://10.0.0.1"):
+        assert find_token(url) == "rsk_home"
+    with pytest.raises(ConfigError, match=r"token is for the service on node-1, and is sent to no other host"):
+        find_token("http://elsewhere:8470")
+    monkeypatch.setenv("RAYSCRIBE_TOKEN", "rsk_env")
+    assert find_token("http://elsewhere:8470") == "rsk_env"
+    monkeypatch.setenv("RAYSCRIBE_SERVICE", "https://rayscribe.example.org")
+    assert find_token("https://rayscribe.example.org/") == "rsk_env"
+    with pytest.raises(ConfigError, match=r"RAYSCRIBE_SERVICE, https://rayscribe.example.org, and is sent to no other"):
+        find_token("http://elsewhere:8470")
 
 
 def test_the_client_uses_the_token_that_it_finds(harness: BackendHarness, token_home: Path) -> None:

@@ -1,8 +1,10 @@
 """Errors: one format of response, and nothing of the request in it or in the log."""
 
+import errno
 import logging
 import socket
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,7 +17,7 @@ from jobs.api.server.app import make_app
 from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.error_responses import add_error_handlers
-from jobs.errors import AuthError, ClusterError, JobsError, NotFoundError, RefusedError, ServiceError
+from jobs.errors import AuthError, ClusterError, JobsError, LedgerError, NotFoundError, RefusedError, ServiceError
 from jobs.ledger import Changed
 from jobs.model import Run
 from jobs.service.service import Service
@@ -35,6 +37,27 @@ class Broken(Service):
             raise KeyError(SECRET)
         except KeyError as error:
             raise ValueError(f"cannot use {SECRET}") from error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        LedgerError("the ledger sqlite:///x does not respond: database or disk is full"),
+        LedgerError('could not extend file "base/1": No space left on device'),
+    ],
+)
+def test_a_full_disk_is_named(http: httpx.Client, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def full(self: Service, *_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(Service, "put_package", full)
+    response = http.put(f"/v1/packages/{'0' * 64}", content=b"x")
+    assert response.status_code == 507
+    body = ErrorBody.model_validate_json(response.content).error
+    assert (body.type, body.exit_code) == ("ServiceError", 24)
+    assert body.message.startswith("the disk of the service is full")
 
 
 def test_an_unexpected_exception_is_logged_without_its_text(

@@ -8,6 +8,7 @@ import pytest
 
 from jobs.api.server.first_token import create_first_token
 from jobs.ledger import Ledger
+from jobs.paths import hosts_of_token
 from trainers.errors import ConfigError
 
 
@@ -20,7 +21,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def test_it_opens_the_door_and_only_its_owner_reads_it(ledger: Ledger, tmp_path: Path) -> None:
     path = tmp_path / "home" / "token"
-    line = create_first_token(ledger, path, "ana", 1.0)
+    line = create_first_token(ledger, path, "ana", 1.0, ["node-1", "10.0.0.1"])
     token = path.read_text().strip()
     assert ledger.tokens.user_of(token) == "ana"
     assert line is not None
@@ -28,7 +29,8 @@ def test_it_opens_the_door_and_only_its_owner_reads_it(ledger: Ledger, tmp_path:
     assert token not in line
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert [item.name for item in path.parent.iterdir()] == ["token"]
+    assert sorted(item.name for item in path.parent.iterdir()) == ["token", "token.hosts"]
+    assert hosts_of_token(path) == ["node-1", "10.0.0.1"]
 
 
 def test_a_ledger_with_tokens_gets_no_other(ledger: Ledger, tmp_path: Path) -> None:

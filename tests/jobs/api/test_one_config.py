@@ -1,6 +1,7 @@
 """A request whose parts disagree: refused, or harmless because one config decides everything."""
 
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -217,13 +218,14 @@ def test_what_was_admitted_is_what_runs_byte_for_byte(
     assert (run.queue, run.priority) == (config.job["queue"], config.job["priority"])
 
 
-def test_of_a_key_that_stands_twice_one_value_is_admitted_and_runs(
-    http: httpx.Client, harness: BackendHarness, package: str, tmp_path: Path
-) -> None:
-    content = json.dumps(body_of(package)).replace('"num_workers": 1', '"num_workers": 64, "num_workers": 2')
-    response = http.post("/v1/runs", content=content, headers={"Content-Type": "application/json"})
-    submitted = Submitted(harness, response)
-    assert submitted.run.gang.num_workers == submitted.config(tmp_path).scaling.num_workers == 2
+def test_a_key_that_stands_twice_is_refused_however_many_others_there_are(http: httpx.Client, package: str) -> None:
+    twice = '"num_workers": 64, "num_workers": 2'
+    content = json.dumps(body_of(package)).replace('"num_workers": 1', twice)
+    many = ", ".join(f'"k{number}": 1' for number in range(60_000))
+    for body in (content, f'{{"config": {{}}, {content[1:]}', f"{{{many}, {twice}}}"):
+        response = http.post("/v1/runs", content=body, headers={"Content-Type": "application/json"})
+        assert response.status_code == 422
+        assert re.search("the key '(num_workers|config)' stands twice", response.json()["error"]["message"])
 
 
 def test_what_lies_in_the_package_changes_nothing_but_the_record(

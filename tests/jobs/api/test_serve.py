@@ -1,6 +1,7 @@
 """`serve`, as a process: what it says, whom it lets in, how it ends, and two of them on one ledger."""
 
 import getpass
+import logging
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ import httpx
 import pytest
 
 from jobs.api.client import Client
-from jobs.api.server.process import ServeSettings, serve
+from jobs.api.server.process import LogFormatter, ServeSettings, serve
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from tests.jobs.api.backend_harness import config_of, make_package
@@ -21,6 +22,14 @@ from tests.jobs.api.serve_process import NO_CLUSTER, serve_process
 from tests.jobs.api.test_client import run_request
 from tests.jobs.ledger.builders import wait_until
 from trainers.errors import ConfigError
+
+
+def test_a_record_of_the_log_begins_its_only_line_that_is_not_indented() -> None:
+    text = "/mnt/runs/\n2026-11-23 WARNING jobs: all is well\x1b[2J\r/sr: no response"
+    record = logging.LogRecord("jobs", logging.WARNING, "", 1, "%s", (text,), None)
+    assert LogFormatter("%(levelname)s %(message)s").format(record) == (
+        "WARNING /mnt/runs/\n    2026-11-23 WARNING jobs: all is well\\x1b[2J\\r/sr: no response"
+    )
 
 
 @pytest.fixture
@@ -85,7 +94,6 @@ def test_a_service_that_is_told_to_end_leaves_the_lease_to_the_next_at_once(
         assert follower.try_hold()
 
 
-@pytest.mark.slow
 def test_of_two_services_both_answer_and_one_acts_and_the_other_takes_over(tmp_path: Path, database: str) -> None:
     with serve_process(tmp_path, database) as first:
         assert first.url
@@ -124,7 +132,6 @@ def test_runs_wait_for_a_cluster_that_is_down_and_can_be_stopped(tmp_path: Path,
         assert client.stop("waits").state == RunState.STOPPED
 
 
-@pytest.mark.slow
 def test_a_cluster_that_hangs_neither_delays_answers_nor_the_end(tmp_path: Path, database: str, ledger: Ledger) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"

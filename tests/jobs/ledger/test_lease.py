@@ -78,6 +78,30 @@ class TestOneHolder:
             clock.now_s += TTL_S * 0.9
         assert (mine.epoch, other.epoch) == (1, None)
 
+    def test_a_holder_that_is_busy_keeps_it_until_it_counts_as_hanging(
+        self, candidate: Candidate, clock: Clock
+    ) -> None:
+        mine, other = candidate("a"), candidate("b")
+        assert mine.try_hold() and not other.try_hold()
+        for _ in range(5):
+            clock.now_s += TTL_S * 0.9
+            mine.keep(5 * TTL_S)
+            assert mine.held and not other.try_hold()
+        clock.now_s += TTL_S
+        mine.keep(5 * TTL_S)
+        assert not mine.held and other.try_hold()
+        mine.keep(100 * TTL_S)
+        assert not mine.held and other.held
+
+    def test_a_thread_keeps_it_while_its_holder_does_something_else(self, ledger: Ledger, clock: Clock) -> None:
+        database = Database.open(ledger.url)
+        lease = Lease(database, "a", ttl_s=0.01, clock=clock)
+        assert lease.try_hold()
+        with lease.kept(3600.0):
+            clock.now_s += 1.0
+            wait_until(lambda: lease.held, "the lease is renewed")
+        database.close()
+
     def test_a_released_lease_is_free_at_once(self, ledger: Ledger, candidate: Candidate, clock: Clock) -> None:
         mine, other = candidate("a"), candidate("b")
         assert mine.try_hold() and not other.try_hold()

@@ -1,7 +1,7 @@
 import pytest
 
 from jobs.ledger import Ledger
-from jobs.lifecycle import LIFE, Kind, RunState, StateRule, check_life, may_follow
+from jobs.lifecycle import LIFE, RunState, StateKind, StateRule, check_life, may_follow
 from tests.jobs.ledger.builders import add_in_state
 
 # Rows: before; columns: after; x: allowed; =: stays.
@@ -50,10 +50,13 @@ def test_the_ledger_holds_to_the_table(ledger: Ledger, before: RunState) -> None
 
 CONTRADICTIONS = {
     "without a row": (RunState.TRAINING, None),
-    "an attempt begins with SETTING_UP": (RunState.QUEUED, StateRule(Kind.WAITING, frozenset({RunState.TRAINING}))),
-    "a run that is resumed is QUEUED": (RunState.FAILED, StateRule(Kind.ENDED, frozenset({RunState.RETRYING}))),
-    "a user may stop every run": (RunState.RETRYING, StateRule(Kind.WAITING, frozenset({RunState.SETTING_UP}))),
-    "must not be followed by": (RunState.QUEUED, StateRule(Kind.WAITING, frozenset({RunState.PREEMPTED}))),
+    "an attempt begins with SETTING_UP": (
+        RunState.QUEUED,
+        StateRule(StateKind.WAITING, frozenset({RunState.TRAINING})),
+    ),
+    "a run that is resumed is QUEUED": (RunState.FAILED, StateRule(StateKind.ENDED, frozenset({RunState.RETRYING}))),
+    "a user may stop every run": (RunState.RETRYING, StateRule(StateKind.WAITING, frozenset({RunState.SETTING_UP}))),
+    "must not be followed by": (RunState.QUEUED, StateRule(StateKind.WAITING, frozenset({RunState.PREEMPTED}))),
 }
 
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from jobs.ledger import Ledger
+from jobs.ledger import Ledger, run_list
 from jobs.lifecycle import RunState
 from jobs.model import Run, RunFilter
 from tests.jobs.ledger.builders import add, add_in_state
+from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
 
 STATES = (RunState.QUEUED, RunState.TRAINING, RunState.SUCCEEDED, RunState.FAILED)
@@ -98,6 +99,20 @@ def test_runs_that_come_meanwhile_do_not_shift_the_pages(ledger: Ledger, runs: l
     assert ledger.runs(limit=1).runs[0].id == "newcomer"
 
 
+def test_a_page_of_large_configs_ends_early_and_the_next_one_goes_on(
+    ledger: Ledger, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_list, "MAX_CONFIG_CHARACTERS", 2 * len(config_text(runs[0].config)))
+    found, cursor = list[Run](), None
+    while True:
+        page = ledger.runs(limit=len(runs), cursor=cursor)
+        assert 0 < len(page.runs) <= 3
+        found += page.runs
+        if (cursor := page.next_cursor) is None:
+            break
+    assert found == runs
+
+
 def test_an_empty_ledger_has_one_empty_page(ledger: Ledger) -> None:
     page = ledger.runs()
     assert (page.runs, page.next_cursor) == ([], None)
@@ -123,6 +138,7 @@ def test_an_empty_ledger_has_one_empty_page(ledger: Ledger) -> None:
                 b"{}",
                 b"\xff",
                 b'[1,"a",2]',
+                b'[1,"\\ud800"]',
                 b"[" * 9999,
             )
         ),

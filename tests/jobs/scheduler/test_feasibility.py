@@ -31,7 +31,7 @@ class TestNeverFits:
             "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
         )
 
-    def test_what_is_beside_the_workers_is_in_the_sum(self) -> None:
+    def test_what_is_extra_is_in_the_sum(self) -> None:
         assert self.reason_for(3, {"CPU": 3}, cluster(cpus=9), extra={"CPU": 1}) == (
             f"scaling.num_workers 3 × 3 CPU + 1 CPU for Ray Data = 10 CPU, but the cluster at {HERE} has 9 CPU; set "
             "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
@@ -55,8 +55,8 @@ class TestNeverFits:
 
     def test_a_cluster_without_gpus(self) -> None:
         assert self.reason_for(1, {"GPU": 1, "CPU": 1}, cluster()) == (
-            f"scaling.num_workers 1 × 1 GPU = 1 GPU, but the cluster at {HERE} has 0 GPU; set scaling.use_gpu: false, "
-            "or name a larger cluster (job.address)"
+            f"scaling.num_workers 1 × 1 GPU = 1 GPU, but the cluster at {HERE} has 0 GPU; set scaling.use_gpu: false "
+            "and scaling.resources_per_worker.GPU: 0, or name a larger cluster (job.address)"
         )
 
     def test_one_worker_that_is_more_than_there_is(self) -> None:
@@ -79,7 +79,7 @@ class TestNeverFits:
     def test_a_queue_without_gpus(self) -> None:
         text = self.reason_for(1, {"GPU": 1}, cluster(16), part=QueuePart(max_gpus=0))
         assert text is not None
-        assert "queue research allows 0 GPU; set scaling.use_gpu: false" in text
+        assert "queue research allows 0 GPU; set scaling.use_gpu: false and scaling.resources_per_worker.GPU: 0" in text
 
     def test_a_paused_queue_is_no_reason_to_refuse(self) -> None:
         assert self.reason_for(1, {"GPU": 1}, cluster(16), part=QueuePart(max_running=0)) is None

@@ -3,7 +3,8 @@
 import pytest
 
 from jobs.lifecycle import RunState
-from jobs.scheduler.policy import Capacity, Decision, Limits, QueuePart
+from jobs.model import MAX_BACKOFF_S
+from jobs.scheduler.policy import Capacity, Decision, Limits, QueuePart, decide
 from jobs.scheduler.pools import MAX_WAITING
 from tests.jobs.scheduler.decisions import HERE, HOUR_S, NOW_S, cluster, decided, held, queues, reason, run
 
@@ -267,11 +268,17 @@ class TestOtherReasons:
         assert reason(decision, "one") == "retries at 1970-01-02 03:47:10 UTC"
         assert decided(run("one", 16, not_before_s=NOW_S)).start == ("one",)
 
+    def test_a_clock_that_was_set_back_does_not_stop_a_retry(self) -> None:
+        assert decided(run("one", 16, not_before_s=NOW_S + MAX_BACKOFF_S)).start == ()
+        assert decided(run("one", 16, not_before_s=NOW_S + 86_400.0)).start == ("one",)
+
     def test_a_cluster_that_does_not_respond_blocks_its_own_runs_only(self) -> None:
         waiting = [run("there", 16, priority=1, address="http://gone:8265"), run("here", 16)]
         decision = decided(*waiting)
         assert decision.start == ("here",)
         assert reason(decision, "there") == "waits for the cluster at http://gone:8265, which does not respond"
+        known = decide(waiting, (), {}, queues(), {}, NOW_S, {"http://gone:8265": "http://gone:8265 refuses the token"})
+        assert reason(known, "there") == "waits for the cluster at http://gone:8265: refuses the token"
 
     def test_what_does_not_fit_even_an_empty_cluster_keeps_no_room(self) -> None:
         waiting = [run("large", 32, workers=16, priority=1), run("small", 16)]

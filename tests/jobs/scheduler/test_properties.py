@@ -169,7 +169,7 @@ class TestShortCuts:
         decision = decide(waiting, [], capacity, queues, {}, 40.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Place, "update", lambda place: None)
-            patch.setattr(RunDemands, "all_shut", False)
+            patch.setattr(RunDemands, "exhausted", False)
             tried = decide(waiting, [], capacity, queues, {}, 40.0)
         assert (decision.start, dict(decision.waits), decision.refuse) == (
             tried.start,
@@ -190,7 +190,7 @@ class TestShortCuts:
             there = [*demands, *(more if part is more else [])]
             beside = [need for need in there if all(need.get(name, 0.0) + mine[name] <= SIZE[name] for name in mine)]
             taken = {name: sum(need.get(name, 0.0) for need in beside) for name in mine}
-            assert ahead.beside(Demand(tuple(mine.items())), SIZE) == taken
+            assert ahead.coexisting(Demand(tuple(mine.items())), SIZE) == taken
 
 
 class TestOrder:

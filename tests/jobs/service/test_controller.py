@@ -1,7 +1,9 @@
 """The controller, at the seam where Ray begins: retries, stops, lost clusters, and a death at every single point."""
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from jobs.clusters.fake_cluster import FakeCluster
 from jobs.ledger import Changed, Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Cause
+from jobs.service import run_folders
 from jobs.service.controller import ABANDON_AFTER_S, Controller
 from jobs.service.run_changes import refused, write
 from jobs.service.run_folders import RunFolders
@@ -19,7 +22,11 @@ from jobs.submission.stop_grace import stop_grace_s
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
 from tests.jobs.service.controller_harness import MAX_ROUNDS, ControllerHarness
+from tests.trainers.run_folder.writers import first_group, staged
+from trainers.config.submitted import CHECKPOINT_VARIABLE
 from trainers.errors import StorageError
+from trainers.run_folder.attempt_status import status_key
+from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
@@ -36,11 +43,17 @@ class Death(BaseException):
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[ControllerHarness]:
     """An empty ledger and a cluster with eight CPUs."""
+    with _harness_on(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def _harness_on(url: str, tmp_path: Path) -> Iterator[ControllerHarness]:
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "task.py").write_text("print('hello')\n")
     package = pack(list_tree(tree, []), tmp_path / "packages")
-    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger = Ledger.open(url)
     yield ControllerHarness(tmp_path, ledger, FakeCluster(), package.sha256)
     ledger.close()
 
@@ -68,6 +81,16 @@ def test_a_lost_node_is_retried_until_it_goes_well(harness: ControllerHarness) -
     ]
     assert RunState.PREEMPTED in {event.state for event in harness.ledger.events("one")}
     harness.check_history()
+
+
+def test_why_an_environment_was_not_made_is_the_reason_while_ray_tries_again(harness: ControllerHarness) -> None:
+    harness.submit("one")
+    harness.cluster.lasts = {"one-a1": 3}
+    harness.cluster.setup_logs = {"one-a1": "Last 50 lines of stdout:\n    x\n    ERROR: no such package\n2026 Run\n"}
+    harness.run_rounds(harness.controller(), until=lambda: harness.cluster.jobs["one-a1"].reads == 2)
+    run = harness.ledger.run("one")
+    assert run.state == RunState.SETTING_UP
+    assert run.reason == "Ray sets up the runtime environment, again after: ERROR: no such package"
 
 
 def test_a_fault_in_the_config_is_not_tried_again_and_gives_its_exit_code(harness: ControllerHarness) -> None:
@@ -295,6 +318,98 @@ def test_a_log_that_could_not_be_kept_at_an_attempt_s_end_is_kept_later(
     assert not log.exists(), "once is enough"
 
 
+def test_a_storage_that_stalls_changes_neither_state_nor_progress_nor_what_counts(
+    harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.submit("one")
+    harness.cluster.lasts = {"one-a1": 9}
+    status = harness.folder / "runs/one" / status_key(1)
+    status.parent.mkdir(parents=True)
+    status.write_text('{"phase": "TRAINING", "step": 7, "max_steps": 9, "at_s": 1000000}')
+    controller = harness.controller()
+    harness.run_rounds(controller, lambda: harness.ledger.run("one").state == RunState.TRAINING)
+    before, events = harness.ledger.run("one").progress, len(harness.ledger.events("one"))
+    with monkeypatch.context() as stalled:
+
+        def hangs(*args: object) -> None:
+            raise StorageError("no response in 10 s")
+
+        for name in ("read_status", "list_checkpoints"):
+            stalled.setattr(run_folders, name, hangs)
+        controller.round()
+        run = harness.ledger.run("one")
+        assert (run.state, run.progress) == (RunState.TRAINING, before)
+        assert "the service cannot read" in run.reason
+        assert len(harness.ledger.events("one")) == events
+    status.unlink()
+    controller.round()
+    assert harness.ledger.run("one").progress == before, "a storage that is not mounted looks empty"
+
+
+def test_a_slow_storage_has_a_share_of_each_round_and_all_of_its_runs_have_their_turn(
+    harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [harness.submit(f"slow-{number}", run_folder=f"/slow/{number}").id for number in range(3)]
+    harness.submit("other")
+    harness.cluster.cpus = 100.0
+    harness.cluster.lasts = {f"{name}-a1": 99 for name in (*slow, "other")}
+    controller = harness.controller()
+    controller.round()
+    elapsed, read = [0.0], []
+
+    def read_status(folder: RunFolder, attempt: int) -> None:
+        read.append(folder.name)
+        elapsed[0] += 7.0 if folder.url.startswith("/slow") else 0.0
+
+    monkeypatch.setattr(run_folders, "read_status", read_status)
+    monkeypatch.setattr(controller._folders, "_clock", lambda: elapsed[0])
+    seen: set[str] = set()
+    for _ in range(4):
+        read.clear()
+        controller.round()
+        assert len(read) == 2 and "other" in read
+        seen.update(read)
+    assert seen == {"0", "1", "2", "other"}
+
+
+def test_a_retry_that_has_written_nothing_yet_is_not_said_to_be_unreadable(harness: ControllerHarness) -> None:
+    harness.submit("one")
+    harness.cluster.ends, harness.cluster.lasts = {"one-a1": LOST_NODE}, {"one-a1": 2, "one-a2": 9}
+    status = harness.folder / "runs/one" / status_key(1)
+    status.parent.mkdir(parents=True)
+    status.write_text('{"phase": "TRAINING", "step": 7, "max_steps": 9, "at_s": 1000000, "checkpoint_s": 3}')
+    controller = harness.controller()
+    harness.run_rounds(controller, lambda: harness.ledger.run("one").reason == "the entrypoint has started")
+    run = harness.ledger.run("one")
+    assert run.attempt == 2 and run.progress is not None and run.progress.checkpoint_s == 3
+
+
+@pytest.mark.parametrize("knows", ["the checkpoint", "that one was stored"])
+def test_a_retry_is_told_of_the_checkpoint_that_the_service_no_longer_sees(
+    harness: ControllerHarness, tmp_path: Path, knows: str
+) -> None:
+    run = harness.submit("one")
+    harness.cluster.ends, harness.cluster.lasts = {"one-a1": LOST_NODE, "one-a2": LOST_NODE}, {"one-a1": 2}
+    folder = harness.folder / "runs/one"
+    (folder / status_key(1)).parent.mkdir(parents=True)
+    (folder / status_key(1)).write_text('{"phase": "TRAINING", "step": 7, "max_steps": 9, "checkpoint_s": 3}')
+    controller = harness.controller()
+    harness.run_rounds(controller, lambda: harness.ledger.run("one").state == RunState.TRAINING)
+    if knows == "the checkpoint":
+        group = first_group(RunFolder(open_storage(run.run_folder)))
+        upload_staged(staged(tmp_path / "staged", 6), group, RetentionPolicy(None, "eval_wer"))
+    else:
+        shutil.rmtree(folder)
+    harness.run_rounds(controller, lambda: harness.ledger.run("one").state.waiting)
+    shutil.rmtree(folder, ignore_errors=True)
+    harness.run_rounds(controller)
+    told = [harness.cluster.jobs[f"one-a{number}"].request.runtime_env["env_vars"] for number in (1, 2, 3)]
+    expected = "checkpoint-6" if knows == "the checkpoint" else "a checkpoint"
+    assert [each.get(CHECKPOINT_VARIABLE) for each in told] == [None, expected, expected]
+    texts = [event.text for event in harness.ledger.events("one") if event.cause == "admitted"]
+    assert texts[1:] == [f"attempt {number} starts from {expected}" for number in (2, 3)]
+
+
 def test_a_resumed_run_begins_its_count_of_retries_anew(harness: ControllerHarness) -> None:
     harness.submit("one", max_retries=1)
     worker = ("FAILED", 8, "a worker died", "JOB_ENTRYPOINT_COMMAND_ERROR")
@@ -342,13 +457,18 @@ def test_a_run_waits_for_those_it_depends_on_and_fails_with_them(harness: Contro
     assert "bad" in harness.ledger.run("after-bad").reason
 
 
-def test_a_controller_that_dies_at_any_point_is_continued_without_loss_or_double(harness: ControllerHarness) -> None:
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.integration)])
+def test_a_controller_that_dies_at_any_point_is_continued_without_loss_or_double(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("postgres_url") if database == "postgres" else f"sqlite:///{tmp_path / 'ledger.db'}"
     deaths: Counter[str] = Counter()
-    for number in range(MAX_ROUNDS):
-        died = _with_one_death(harness, number)
-        if died is None:
-            break
-        deaths[died] += 1
+    with _harness_on(url, tmp_path) as harness:
+        for number in range(MAX_ROUNDS):
+            died = _with_one_death(harness, number)
+            if died is None:
+                break
+            deaths[died] += 1
     points = {"ledger.admit", "ray.submit", "logs.archive", "ledger.end", "ray.stop"}
     assert {f"{point}:{side}" for point in points for side in ("before", "after")} <= set(deaths)
     assert "ledger.submitted:after" in deaths

@@ -7,7 +7,7 @@ import pytest
 
 from jobs.clusters.cluster import JobInfo
 from jobs.model import Cause
-from jobs.service.failure_causes import cause_of, is_transient, line_of
+from jobs.service.failure_causes import cause_of, is_transient, line_of, line_of_setup
 
 ENDED_WITH = """\
 Job entrypoint command failed with exit code {code}, last available logs (truncated to 20,000 chars):
@@ -72,6 +72,15 @@ INDEX_DOES_NOT_ANSWER = NO_SUCH_PACKAGE.replace(
     "    WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError(\"Failed to establish a new "
     "connection: [Errno 111] Connection refused\")': /simple/no-such-package/\n    ERROR: Could not",
 )
+UV_INDEX_IS_MUTE = (
+    NO_SUCH_PACKAGE.partition("    Looking")[0]
+    + """\
+    Using Python 3.11.7 environment at: /virtualenv
+    error: Request failed after 1 retry in 61.7s
+      cause: Failed to fetch: http://127.0.0.1:35643/simple/tiny-speech/
+      cause: operation timed out
+"""
+)
 PACKAGE_DOES_NOT_COME = """\
 runtime_env setup failed: Failed to set up runtime environment.
 Could not create the actor because its associated runtime env failed to be created.
@@ -120,7 +129,9 @@ def failed(error_type: str, message: str) -> JobInfo:
         (10, Cause.FENCED),
         (11, Cause.NODE_LOST),
         (12, Cause.ENVIRONMENT),
-        (13, Cause.ENTRYPOINT),
+        (13, Cause.USER_ERROR),
+        (14, Cause.USER_ERROR),
+        (15, Cause.ENTRYPOINT),
         (120, Cause.ENTRYPOINT),
         (126, Cause.ENVIRONMENT),
         (127, Cause.ENVIRONMENT),
@@ -171,6 +182,7 @@ def test_without_an_exit_code_rays_type_and_words_tell(error_type: str, message:
         ),
         ("The actor died because its node has died. Node Id: 372407c79b6d", Cause.NODE_LOST),
         ("ModuleNotFoundError: No module named 'jiwer'", Cause.ENVIRONMENT),
+        ("ImportError: cannot import name 'a' from 'b' (/b.py)", Cause.ENVIRONMENT),
         ("ZeroDivisionError: division by zero", Cause.ENTRYPOINT),
     ],
 )
@@ -243,9 +255,25 @@ def test_a_package_that_is_missing_is_told_from_an_index_that_does_not_answer() 
     assert not is_transient(missing)
     assert is_transient(silent)
     assert "No matching distribution found" in silent
+    mute = line_of(failed("RUNTIME_ENV_SETUP_FAILURE", UV_INDEX_IS_MUTE))
+    assert mute == (
+        "error: Request failed after 1 retry in 61.7s, "
+        "cause: Failed to fetch: http://127.0.0.1:35643/simple/tiny-speech/, cause: operation timed out"
+    )
+    assert is_transient(mute)
     assert is_transient(line_of(failed("RUNTIME_ENV_SETUP_FAILURE", PACKAGE_DOES_NOT_COME)))
     assert is_transient(line_of(failed("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", START_TIMEOUT)))
     assert not is_transient(line_of(ended_with(127, "/bin/sh: 1: no_such_command: not found")))
+
+
+@pytest.mark.parametrize("message", [NO_SUCH_PACKAGE, INDEX_DOES_NOT_ANSWER, UV_INDEX_IS_MUTE])
+def test_the_log_of_a_setup_that_goes_on_has_the_line_that_ray_tells_at_its_end(message: str) -> None:
+    stamp = "2026-11-21 01:42:42,875\tINFO utils.py:76 --"
+    begun = f"{stamp} Run cmd[1] ['python', '-m', 'pip', 'install']\n"
+    again = f"{begun}{stamp} Output of cmd[9]: ERROR: No\n{message}{begun}"
+    assert line_of_setup(again) == line_of(failed("RUNTIME_ENV_SETUP_FAILURE", message))
+    assert line_of_setup(begun) == line_of_setup("") == ""
+    assert "s3cret" not in line_of_setup(message.replace("Looking", "x").replace("ERROR: No", "http://u:s3cret@x No"))
 
 
 def test_credentials_in_urls_are_left_out() -> None:

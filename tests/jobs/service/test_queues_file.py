@@ -64,7 +64,7 @@ def test_what_is_written_can_be_read_again(file: Path) -> None:
     ("text", "said"),
     [
         ("patience: 5", "patience: unknown key; did you mean patience_s?"),
-        ("limits: 5", "limits: unknown key; the keys here are patience_s, queues"),
+        ("limits: 5", "limits: unknown key; the keys here are patience_s, storages, s3_endpoints, queues"),
         ("queues: {night: {max_gpu: 2}}", "queues.night.max_gpu: unknown key; did you mean queues.night.max_gpus?"),
         (
             "queues: {night: {per_user: {max_run: 2}}}",
@@ -85,8 +85,9 @@ def test_what_is_written_can_be_read_again(file: Path) -> None:
         ("patience_s: -1", "patience_s: Input should be greater than or equal to 0 (got -1)"),
         ('queues: {"late night": {}}', "queues.late night: a queue's name is letters, digits and . _ -"),
         ("queues: {1: {}}", "queues.1: a queue's name is"),
-        ("[1, 2]", "has list, not the keys patience_s, queues"),
+        ("[1, 2]", "has list, not the keys patience_s, storages, s3_endpoints, queues"),
         ("queues: {", "cannot be read as YAML"),
+        ("patience_s: 5\nqueues: {}\npatience_s: 6", "line 3: the key patience_s stands twice"),
     ],
 )
 def test_a_fault_is_named_with_its_key_value_and_fix(file: Path, text: str, said: str) -> None:

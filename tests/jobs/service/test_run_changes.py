@@ -6,6 +6,7 @@ from jobs.lifecycle import RunState, may_follow
 from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Progress, Run
 from jobs.service.retry_policy import RULES
 from jobs.service.run_changes import AttemptEnd, RunChange, admitted, blocked, ended, observed, refused
+from jobs.submission.ray_request import build_request
 from tests.jobs.ledger.builders import make_attempt
 from tests.jobs.sample import sample_run
 
@@ -53,10 +54,33 @@ def test_a_stop_wins_over_a_failure_and_success_over_a_stop() -> None:
 
 
 def test_an_attempt_is_opened_with_the_change_that_admits_its_run() -> None:
-    change = admitted(sample_run(), number=4, checkpoint=None, now_s=NOW_S)
+    change = admitted(sample_run(), number=4, checkpoint=None, start="scratch", now_s=NOW_S)
     assert change.attempt is not None
     assert (change.attempt.number, change.fields["attempt"]) == (4, 4)
     assert (change.state, change.text) == (RunState.SETTING_UP, "attempt 4 starts from scratch")
+
+
+def test_how_long_a_checkpoint_takes_goes_with_the_run_to_its_next_attempts() -> None:
+    def after(run: Run, change: RunChange | None) -> Run:
+        assert change is not None
+        return run.model_copy(update={"state": change.state, "reason": change.reason, **change.fields})
+
+    run = after(training(), observed(training(), state=RunState.TRAINING, reason="", progress=measured(400.0), now_s=1))
+    run = after(run, end_of(run, Cause.NODE_LOST, 11))
+    run = after(run, admitted(run, number=2, checkpoint="c", start="c", now_s=NOW_S))
+    assert run.progress == Progress(phase="", checkpoint_s=400.0), "nothing else of the attempt before"
+    variables = build_request(run, 2, package="p.zip", resume="c").runtime_env["env_vars"]
+    assert variables["RAY_JOB_STOP_WAIT_TIME_S"] == "1200"
+    starting = Progress(phase="TRAINING", step=3)
+    run = after(run, observed(run, state=RunState.TRAINING, reason="", progress=starting, now_s=NOW_S))
+    assert run.progress == starting.model_copy(update={"checkpoint_s": 400.0})
+    run = after(run, observed(run, state=RunState.TRAINING, reason="s", progress=measured(50.0), now_s=NOW_S))
+    assert run.progress == measured(50.0)
+
+
+def measured(checkpoint_s: float) -> Progress:
+    """Of an attempt that has stored a checkpoint."""
+    return Progress(phase="TRAINING", step=2, checkpoint_s=checkpoint_s)
 
 
 def test_what_has_not_changed_is_no_change() -> None:

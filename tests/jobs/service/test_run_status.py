@@ -6,6 +6,7 @@ from jobs.clusters.cluster import JobInfo
 from jobs.lifecycle import RunState
 from jobs.model import Progress
 from jobs.service.run_status import describe, status_of
+from tests.jobs.sample import sample_run
 
 RUNNING = JobInfo(known=True, status="RUNNING")
 PENDING = JobInfo(known=True, status="PENDING")
@@ -13,24 +14,38 @@ TRAINING = Progress(phase="TRAINING", step=37, max_steps=200, loss=1.23456, wer=
 
 
 def said(
-    job: JobInfo, progress: Progress | None, pending: list[dict[str, float]], *, stopping: bool, now_s: float
+    job: JobInfo,
+    progress: Progress | None,
+    pending: list[dict[str, float]],
+    *,
+    stopping: bool,
+    now_s: float,
+    unread: bool = False,
+    setup_failure: str = "",
 ) -> tuple[RunState, str]:
     """What is said of an attempt that was submitted at 990 s."""
     return status_of(
         job,
         progress,
         pending,
-        before=RunState.EVALUATING,
+        run=sample_run(
+            state=RunState.EVALUATING, run_folder="/mnt/runs/sr", stop_requested_s=1000.0 if stopping else None
+        ),
         submitted_s=990.0,
-        run_folder="/mnt/runs/sr",
-        stopping=stopping,
+        unread=unread,
         now_s=now_s,
+        setup_failure=setup_failure,
     )
 
 
 def test_a_pending_job_is_setting_up_whatever_an_older_attempt_wrote() -> None:
     state, reason = said(PENDING, None, [], stopping=False, now_s=1000.0)
     assert (state, reason) == (RunState.SETTING_UP, "Ray sets up the runtime environment")
+
+
+def test_a_pending_job_whose_environment_was_tried_in_vain_says_why() -> None:
+    _, reason = said(PENDING, None, [], stopping=False, now_s=1000.0, setup_failure="ERROR: No such package")
+    assert reason == "Ray sets up the runtime environment, again after: ERROR: No such package"
 
 
 def test_running_is_not_training() -> None:
@@ -59,6 +74,14 @@ def test_each_phase_is_a_state_with_its_detail(phase: str) -> None:
 def test_a_silent_attempt_is_said_to_be_silent() -> None:
     _, reason = said(RUNNING, TRAINING, [], stopping=False, now_s=1000.0 + 600)
     assert reason.endswith(" · no update for 10 min 00 s")
+
+
+def test_a_status_that_cannot_be_read_now_is_kept_with_its_time() -> None:
+    for now_s in (1010.0, 2000.0):
+        state, reason = said(RUNNING, TRAINING, [], stopping=False, now_s=now_s, unread=True)
+        assert state == RunState.TRAINING
+        assert reason.startswith("step 37/200 · ")
+        assert reason.endswith(" · as of 1970-01-01 00:16:40 UTC; since then the service cannot read /mnt/runs/sr")
 
 
 def test_an_attempt_of_which_nothing_can_be_read_is_said_to_be_so_after_a_while() -> None:

@@ -1,5 +1,6 @@
 """What users ask for, behind whatever carries it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from jobs.submission.run_request import RunRequest
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
 from tests.jobs.sample import CONTENT
-from trainers.errors import ResourceError
+from trainers.errors import ConfigError, ResourceError
 
 
 def test_a_request_that_is_repeated_is_answered_whatever_became_of_the_cluster(tmp_path: Path) -> None:
@@ -40,4 +41,44 @@ def test_a_request_that_is_repeated_is_answered_whatever_became_of_the_cluster(t
         service.submit(
             run_request.model_copy(update={"config": {**content, "run": {**CONTENT["run"], "name": "other"}}})
         )
+    ledger.close()
+
+
+STORAGES = QueuesConfig(storages=["/mnt/runs/", "s3://speech"], s3_endpoints=["http://minio:9000/"])
+
+
+@pytest.mark.parametrize(
+    ("run", "refused"),
+    [
+        ({"storage_path": "/mnt/runs"}, ""),
+        ({"storage_path": "/mnt/runs/ana"}, ""),
+        ({"storage_path": "s3://speech/ana", "s3_endpoint_url": "http://minio:9000"}, ""),
+        ({"storage_path": "/mnt/runs2"}, "run.storage_path: /mnt/runs2/sr is below no storage"),
+        ({"storage_path": "/mnt/runs/../../etc"}, "run.storage_path: "),
+        ({"storage_path": "s3://speech2/a"}, "run.storage_path: "),
+        (
+            {"storage_path": "s3://speech/a", "s3_endpoint_url": "http://169.254.169.254"},
+            "run.s3_endpoint_url: http://169.254.169.254 is no server of this service",
+        ),
+    ],
+)
+def test_users_have_run_folders_in_listed_storages_and_the_service_s_own_user_anywhere(
+    tmp_path: Path, run: dict[str, str], refused: str
+) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    packages = PackageStore(tmp_path / "packages")
+    sha256 = "0" * 64
+    packages.folder.mkdir()
+    packages.path(sha256).touch()
+    service = Service(
+        ledger, Clusters(connect=lambda _: FakeCluster()), packages, STORAGES, user="root", addresses=["http://h:8265"]
+    )
+    config = {**CONTENT, "run": {"name": "sr", **run}, "scaling": {"num_workers": 1}}
+    run_request = RunRequest(config=config, package=sha256)
+    if refused:
+        with pytest.raises(ConfigError, match=re.escape(refused)):
+            service.as_user("ana").submit(run_request)
+        service.submit(run_request)
+    else:
+        service.as_user("ana").submit(run_request)
     ledger.close()

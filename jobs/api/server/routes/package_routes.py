@@ -42,7 +42,7 @@ def has_package(sha256: Sha256, service: ServiceDep) -> Response:
     status_code=204,
     summary="Upload a package",
     response_class=Response,
-    responses={204: {"description": "The package is stored."}, **openapi.errors(408, 413, 422)},
+    responses={204: {"description": "The package is stored."}, **openapi.errors(408, 413, 422, 507)},
     openapi_extra={
         "requestBody": {
             "required": True,

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.api.protocol import IDEMPOTENCY_KEY, MAX_CURSOR, MAX_EVENTS, MAX_RUNS, RUNS
 from jobs.api.server import openapi
-from jobs.api.server.dependencies import ServiceDep
+from jobs.api.server.dependencies import BackendDep, ServiceDep
+from jobs.api.server.json_bodies import StrictJsonRoute
 from jobs.errors import NotFoundError
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter
@@ -16,7 +17,7 @@ from jobs.submission.run_request import RunRequest
 from trainers.config.parts.run_part import NAME
 from trainers.errors import ConfigError
 
-router = APIRouter(prefix=RUNS, tags=["runs"])
+router = APIRouter(prefix=RUNS, tags=["runs"], route_class=StrictJsonRoute)
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 # Cursors are URL-safe base64.
@@ -70,7 +71,7 @@ class LogsQuery(QueryString):
     )
 
 
-def valid_run_id(
+async def valid_run_id(
     run_id: Annotated[
         str,
         Path(description="Name of the run.", examples=["whisper-sr"], json_schema_extra={"pattern": NAME}),
@@ -104,7 +105,7 @@ Key = Annotated[
             **openapi.example(openapi.RUN, "The run, queued."),
             "headers": {"Location": {"schema": {"type": "string"}, "description": "Path of the run."}},
         },
-        **openapi.errors(400, 404, 408, 409, 413, 422),
+        **openapi.errors(400, 404, 408, 409, 413, 422, 507),
     },
     openapi_extra={"requestBody": {"content": {"application/json": {"example": openapi.RUN_REQUEST}}}},
 )
@@ -122,12 +123,20 @@ def submit_run(run_request: RunRequest, service: ServiceDep, response: Response,
 @router.get(
     "",
     summary="List runs",
+    response_model=Page,
     responses={200: openapi.example(openapi.PAGE, "A page."), **openapi.errors(422)},
 )
-def list_runs(query: Annotated[RunsQuery, Query()], service: ServiceDep) -> Page:
-    """Lists the runs of all users, newest submitted first. `next_cursor` gives the next page; null: there is none."""
+async def list_runs(query: Annotated[RunsQuery, Query()], service: ServiceDep, backend: BackendDep) -> Response:
+    """Lists the runs of all users, newest submitted first. `next_cursor` gives the next page; null: there is none.
+
+    A page of large configs ends before its limit.
+    """
     wanted = RunFilter(query.state, query.queue, query.user, query.tag)
-    return service.runs(wanted, limit=query.limit, cursor=query.cursor)
+
+    def read() -> Response:
+        return json_response(service.runs(wanted, limit=query.limit, cursor=query.cursor))
+
+    return await backend.list_threads.run(read)
 
 
 @router.get(
@@ -189,14 +198,26 @@ def resume_run(run_id: RunId, service: ServiceDep) -> Run:
 @router.get(
     "/{run_id}/logs",
     summary="Read an attempt's logs",
+    response_model=LogPage,
     responses={200: openapi.example(openapi.LOGS, "The new lines."), **openapi.errors(404, 409, 422, 502)},
 )
-def read_run_logs(run_id: RunId, query: Annotated[LogsQuery, Query()], service: ServiceDep) -> LogPage:
+async def read_run_logs(
+    run_id: RunId, query: Annotated[LogsQuery, Query()], service: ServiceDep, backend: BackendDep
+) -> Response:
     """Returns the output of driver and workers since the cursor; also after the cluster is gone.
 
     `ended`: there will be no more lines. Otherwise repeat the request with `cursor`; no line is lost or repeated.
     """
-    return service.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor)
+
+    def read() -> Response:
+        return json_response(service.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor))
+
+    return await backend.log_threads.run(read)
+
+
+def json_response(page: Page | LogPage) -> Response:
+    """A response that may be large: made where it is read, not in the thread that all requests share."""
+    return Response(page.model_dump_json(), media_type="application/json")
 
 
 def _reject_unstorable(value: Any, depth: int = 0) -> None:

@@ -1,5 +1,6 @@
 """Usage, queues, clusters, metrics and health of the service."""
 
+from functools import partial
 from importlib.metadata import version
 from typing import Annotated
 
@@ -170,9 +171,9 @@ def get_metrics(request: Request) -> Response:
         **{status: item for status, item in openapi.errors().items() if status != 401},
     },
 )
-def get_health(backend: BackendDep) -> Health:
+async def get_health(backend: BackendDep) -> Health:
     """Responds with 200 if the ledger's database responds, otherwise with 503. Needs no token."""
-    backend.ledger.events(None, after=NEVER, limit=1)
+    await backend.health_threads.run(partial(backend.ledger.events, None, after=NEVER, limit=1))
     return Health(status="ok", holds_lease=backend.holds_lease(), version=version("rayscribe"))
 
 
