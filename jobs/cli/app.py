@@ -1,12 +1,15 @@
 """Assembles the `rayscribe` command."""
 
+import errno
+import io
 import sys
 from collections.abc import Sequence
 
 import typer
 
 from jobs.cli import cluster_commands, runs, score, serve, submit, train
-from trainers.errors import RayscribeError
+from jobs.cli.output import printable
+from trainers.errors import RayscribeError, StorageError
 
 app = typer.Typer(
     help="Fine-tune speech recognizers on a Ray cluster.",
@@ -15,6 +18,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+# What a disk, or the rights on it, refuse: packages, the ledger, records of clusters, logs and the output of a command
+# are all written on the client's disk.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 LOCAL, JOBS, CLUSTERS, SERVICE = "Local", "Jobs", "Clusters", "Service"
 for command, name, panel in (
     (train.train, "train", LOCAL),
@@ -44,11 +51,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Command-line arguments. None: those of the process.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files need not be text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(arguments, prog_name="rayscribe")
     except RayscribeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in (*FULL, *FORBIDDEN):
+            raise
+        what = error.filename or "a file of this machine, or the output of this command"
+        if error.errno in FULL:
+            text = f"cannot be written: {error.strerror}: free some, or choose another disk (RAYSCRIBE_HOME, TMPDIR)"
+        else:
+            text = f"cannot be used: {error.strerror}: change its rights, or choose another folder (RAYSCRIBE_HOME)"
+        print(printable(f"error: {what} {text}"), file=sys.stderr)
+        return StorageError.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0

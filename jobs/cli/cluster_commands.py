@@ -15,15 +15,18 @@ from cluster_configs.rendering.render import Target, render
 from cluster_configs.rendering.spec_loader import load_cluster_spec
 from jobs.addresses import cluster_address
 from jobs.cli import cluster_files
-from jobs.cli.connect import JsonOption, ServiceOption, opened
+from jobs.cli.connect import JsonOption, ServiceOption, open_session
 from jobs.cli.output import as_json
 from jobs.errors import ClusterError, ConflictError, JobLostError
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter
+from trainers.config.loader import shipped
+from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.errors import ConfigError, RayscribeError
 
 if TYPE_CHECKING:
-    from jobs.clusters.remembered.cluster_record import ClusterRecord
+    from jobs.clusters.managed.cluster_record import ClusterRecord
+    from jobs.clusters.managed.managed_cluster import ManagedCluster
 
 cluster = typer.Typer(help="Start, watch and end clusters.", no_args_is_help=True, rich_markup_mode=None)
 cluster.command("render")(cluster_files.render)
@@ -87,11 +90,11 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
         _up_local(name, num_cpus, dashboard_port, idle_stop)
         return
     assert file is not None
-    from jobs.clusters.remembered import up_down  # noqa: PLC0415
+    from jobs.clusters.managed import ray_up_cluster  # noqa: PLC0415
 
     content = _content_of(file, overrides)
     _warn_of_rules(file)
-    record = up_down.up(
+    record = ray_up_cluster.up(
         content, idle_stop_minutes=idle_stop, timeout_s=timeout, say=say, now_s=time.time(), restart=restart
     )
     typer.echo(f"{record.name} is up; submit to it: rayscribe submit RECIPE --cluster {record.name}")
@@ -100,11 +103,12 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
 def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
     """A file of `ray up`; a spec is rendered."""
+    file = shipped(file)
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = load_yaml_file(file)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except YamlError as error:
         raise ConfigError(f"{file} is no YAML: {error}") from error
     if not isinstance(content, dict) or {"cluster_name", "pools", "ray_up"}.isdisjoint(content):
         raise ConfigError(f"{file}: neither a file of `ray up` (cluster_name, provider, …) nor a spec (name, pools, …)")
@@ -118,17 +122,18 @@ def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
 
 def _warn_of_rules(file: Path) -> None:
     """Names the rules that a file breaks; it is started all the same, since not each is an error everywhere."""
+    from cluster_configs.validation.file_reader import read_start  # noqa: PLC0415
     from cluster_configs.validation.installed import read_installed  # noqa: PLC0415
     from cluster_configs.validation.validator import validate  # noqa: PLC0415
 
-    broken = sorted({rule for rule, _ in validate(file.read_bytes(), read_installed()).broken})
+    broken = sorted({rule for rule, _ in validate(read_start(shipped(file)), read_installed()).broken})
     if broken:
         say(f"! {file} breaks {', '.join(broken)}: `rayscribe cluster validate {file}` says how to fix it")
 
 
 def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_stop: int | None) -> None:
-    from jobs.clusters.remembered import local_cluster  # noqa: PLC0415
-    from jobs.clusters.remembered.cluster_lock import at_work_on  # noqa: PLC0415
+    from jobs.clusters.managed import local_cluster  # noqa: PLC0415
+    from jobs.clusters.managed.cluster_lock import at_work_on  # noqa: PLC0415
 
     with at_work_on(name):
         record, started = local_cluster.up(
@@ -152,66 +157,63 @@ def down(
 
     Example: rayscribe cluster down speech
     """
-    from jobs.clusters.remembered import local_cluster, up_down  # noqa: PLC0415
-    from jobs.clusters.remembered.cluster_lock import at_work_on  # noqa: PLC0415
+    from jobs.clusters.managed.cluster_lock import at_work_on  # noqa: PLC0415
 
-    name = _record(name).name
+    name = _cluster(name).record.name
     with at_work_on(name):
-        record = _record(name)
-        _name_runs(record, service)
-        _before_down(record, force=force, with_logs=not no_logs)
-        if record.kind == "local":
-            local_cluster.down(record)
-        else:
-            up_down.down(record, say=say, force=force)
-    typer.echo(f"{record.name} is down")
+        ending = _cluster(name)
+        _name_runs(ending, service)
+        _before_down(ending, force=force, with_logs=not no_logs)
+        ending.down(say=say, force=force)
+    typer.echo(f"{name} is down")
 
 
-def _name_runs(record: "ClusterRecord", service: str | None) -> None:
+def _name_runs(ending: "ManagedCluster", service: str | None) -> None:
     """Records how the cluster's jobs have ended, which nobody can ask later, and names the runs that have not."""
+    name = ending.record.name
     by_name: list[str] = []
     by_url: list[str] = []
     cursor, more = None, True
     try:
-        with opened(service) as session:
+        with open_session(service) as session:
             # Not refresh, which would start runs on what is about to end.
             session.observe()
             while more:
                 page = session.operations.runs(UNFINISHED, limit=PAGE, cursor=cursor)
                 cursor, more = page.next_cursor, page.next_cursor is not None
-                by_name += [run.id for run in page.runs if run.address == cluster_address(record.name)]
-                by_url += [run.id for run in page.runs if record.has_dashboard_at(run.address)]
+                by_name += [run.id for run in page.runs if run.address == cluster_address(name)]
+                by_url += [run.id for run in page.runs if ending.has_dashboard_at(run.address)]
     except RayscribeError as error:
         # Of the user's own files, too, such as queues.yaml: none keeps a cluster that is paid for.
-        say(f"it is not known which runs are meant for {record.name}: {error}")
+        say(f"it is not known which runs are meant for {name}: {error}")
     if by_name:
         say(
-            f"runs that have not ended are meant for {record.name}: {', '.join(by_name)}; once it is down they wait "
+            f"runs that have not ended are meant for {name}: {', '.join(by_name)}; once it is down they wait "
             "for a cluster of that name, and continue from their last checkpoint (rayscribe stop RUN ends one)"
         )
     if by_url:
         say(
-            f"runs that have not ended are meant for {record.dashboard}, not for {record.name} by name: "
+            f"runs that have not ended are meant for {ending.dashboard}, not for {name} by name: "
             f"{', '.join(by_url)}; once it is down they wait for a Ray at that very address: stop them (rayscribe stop "
             "RUN) and submit them again with --cluster"
         )
 
 
-def _before_down(record: "ClusterRecord", *, force: bool, with_logs: bool) -> None:
+def _before_down(ending: "ManagedCluster", *, force: bool, with_logs: bool) -> None:
     """Refuses while jobs run or may, and archives the logs.
 
     Raises:
         ConflictError: jobs run, or the cluster was up, may still be, and does not say whether any do.
     """
+    from jobs.clusters.managed.cluster_endpoint import connect  # noqa: PLC0415
+    from jobs.clusters.managed.node_logs import archive_logs  # noqa: PLC0415
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
-    from jobs.clusters.remembered.node_logs import archive_logs  # noqa: PLC0415
-    from jobs.clusters.remembered.reach import reach  # noqa: PLC0415
-    from jobs.clusters.remembered.up_down import has_ended  # noqa: PLC0415
 
+    record = ending.record
     try:
         working = RayJobs(cluster_address(record.name)).working_jobs()
     except ClusterError as error:
-        if not (force or record.state == "starting" or isinstance(error, JobLostError) or has_ended(record)):
+        if not (force or record.state == "starting" or isinstance(error, JobLostError) or ending.has_ended()):
             raise ConflictError(
                 f"it is not known whether jobs run on {record.name}: {error}\nrepeat the command when it responds, "
                 "or end it with the jobs that it may have: --force"
@@ -226,7 +228,7 @@ def _before_down(record: "ClusterRecord", *, force: bool, with_logs: bool) -> No
     if with_logs:
         folder = record.files / time.strftime("logs-%Y%m%d-%H%M%S", time.gmtime())
         try:
-            copied = archive_logs(reach(cluster_address(record.name)), folder, say)
+            copied = archive_logs(connect(cluster_address(record.name)), folder, say)
         except ClusterError as error:
             say(f"{error}\nit is ended without its logs archived")
         else:
@@ -239,10 +241,10 @@ def status(name: NameArgument = None, json_output: JsonOption = False) -> None:
 
     Example: rayscribe cluster status
     """
-    from jobs.clusters.remembered.cluster_record import all_records, read_record  # noqa: PLC0415
-    from jobs.clusters.remembered.cluster_status import status_of  # noqa: PLC0415
+    from jobs.clusters.managed.cluster_record import all_records, read_record  # noqa: PLC0415
+    from jobs.clusters.managed.known_clusters import managed  # noqa: PLC0415
 
-    found = [status_of(record) for record in ([read_record(name)] if name else all_records())]
+    found = [managed(record).status() for record in ([read_record(name)] if name is not None else all_records())]
     if json_output:
         as_json([asdict(item) for item in found])
         return
@@ -265,14 +267,13 @@ def dashboard(
 
     Example: rayscribe cluster dashboard speech --port 8265
     """
-    from jobs.clusters.remembered.ssh_tunnel import Tunnel  # noqa: PLC0415
-
-    record = _record(name)
-    if record.dashboard is not None:
-        typer.echo(f"dashboard of {record.name}: {record.dashboard}")
-        _print_exports(record, record.dashboard)
+    found = _cluster(name)
+    record = found.record
+    if found.dashboard is not None:
+        typer.echo(f"dashboard of {record.name}: {found.dashboard}")
+        _print_exports(record, found.dashboard)
         return
-    tunnel = Tunnel(_with_head(record), port=port)
+    tunnel = found.tunnel(port)
     try:
         tunnel.ensure()
         typer.echo(f"dashboard of {record.name}: {tunnel.url}")
@@ -298,30 +299,41 @@ def ssh(
 
     Example: rayscribe cluster ssh speech -- nvidia-smi
     """
-    from jobs.clusters.remembered.ray_launcher import ray_environment  # noqa: PLC0415
-    from jobs.clusters.remembered.up_down import attach_command  # noqa: PLC0415
+    from jobs.clusters.managed.ray_launcher import ray_environment  # noqa: PLC0415
 
-    record = _record(name)
-    if record.kind == "local":
-        raise ConflictError(f"{record.name} is a Ray of this machine: you are on its head")
+    found = _cluster(name)
     line = shlex.join(command) if command else None
-    arguments = attach_command(_with_head(record), line, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    arguments = found.attach_command(line, terminal=sys.stdin.isatty() and sys.stdout.isatty())
     sys.stdout.flush()
-    raise typer.Exit(subprocess.run(arguments, env=ray_environment(record), check=False).returncode)
+    raise typer.Exit(subprocess.run(arguments, env=ray_environment(found.record), check=False).returncode)
 
 
-def _record(name: str | None) -> "ClusterRecord":
-    from jobs.clusters.remembered.cluster_record import read_record, the_only_record  # noqa: PLC0415
+@cluster.command("forget-host")
+def forget_host(
+    name: NameArgument = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Accept the key without a question.")] = False,
+) -> None:
+    """Accept another SSH host key of a cluster's head, which was installed anew. Shows both fingerprints.
 
-    record = read_record(name) if name else the_only_record()
-    record.check_machine()
-    return record
+    Example: rayscribe cluster forget-host speech
+    """
+    found = _cluster(name)
+    change = found.key_change()
+    for title, lines in (("remembered", change.before), ("shown now", change.now)):
+        typer.echo(f"{title}:\n" + "\n".join(f"  {line}" for line in lines or ["none"]))
+    if not yes:
+        typer.confirm("does the head have the key that is shown now, as its console says?", abort=True)
+    change.accept()
+    typer.echo(f"the key of {found.record.name} is remembered")
 
 
-def _with_head(record: "ClusterRecord") -> "ClusterRecord":
-    if record.ssh is None:
-        raise ClusterError(f"{record.name} is not up yet: repeat `rayscribe cluster up`, which continues")
-    return record
+def _cluster(name: str | None) -> "ManagedCluster":
+    from jobs.clusters.managed.cluster_record import read_record, the_only_record  # noqa: PLC0415
+    from jobs.clusters.managed.known_clusters import managed  # noqa: PLC0415
+
+    found = managed(read_record(name) if name is not None else the_only_record())
+    found.check_machine()
+    return found
 
 
 def _print_exports(record: "ClusterRecord", url: str) -> None:

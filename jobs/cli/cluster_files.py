@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster_configs.rendering.render import Kind, Target, unused
+from cluster_configs.rendering.render import KubernetesKind, Target, unused
 from cluster_configs.rendering.render import render as rendered
 from cluster_configs.rendering.spec_loader import load_cluster_spec
 from jobs.cli.connect import JsonOption
-from jobs.cli.output import as_json
+from jobs.cli.output import as_json, echo
+from trainers.config.loader import shipped
 from trainers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def render(
     ],
     target: Annotated[Target, typer.Option(help="What the file is for.")],
     kind: Annotated[
-        Kind | None,
+        KubernetesKind | None,
         typer.Option(help="Of --target kuberay: a cluster that stays, or one for a job. Default: raycluster."),
     ] = None,
     overrides: Annotated[
@@ -61,11 +62,12 @@ def validate(
     Example: rayscribe cluster validate my_job.sbatch --json
     """
     # Imported here: JSON schemas take a tenth of a second, and other commands need none.
+    from cluster_configs.validation.file_reader import read_start  # noqa: PLC0415
     from cluster_configs.validation.installed import read_installed  # noqa: PLC0415
     from cluster_configs.validation.validator import validate as checked  # noqa: PLC0415
 
     try:
-        content = file.read_bytes()
+        content = read_start(shipped(file))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}): give a cluster file") from error
     report = checked(content, read_installed())
@@ -93,12 +95,12 @@ def _report_fields(file: Path, report: "Report") -> dict[str, object]:
 def _print_report(file: Path, report: "Report") -> None:
     kind = f" ({report.kind})" if report.kind else ""
     if not report.broken:
-        typer.echo(f"{file}{kind}: ok, {len(report.checked)} rules checked")
+        echo(f"{file}{kind}: ok, {len(report.checked)} rules checked")
         return
     names = len({rule for rule, _ in report.broken})
-    typer.echo(f"{file}{kind}: {names} of {len(report.checked)} rules broken")
+    echo(f"{file}{kind}: {names} of {len(report.checked)} rules broken")
     for rule, found in report.broken:
-        typer.echo(f"  {rule}: {found.place}")
+        echo(f"  {rule}: {found.place}")
         if found.value:
-            typer.echo(f"    value: {found.value}")
-        typer.echo(f"    fix:   {found.fix}")
+            echo(f"    value: {found.value}")
+        echo(f"    fix:   {found.fix}")

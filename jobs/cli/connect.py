@@ -57,7 +57,7 @@ class Session:
 
 
 @contextmanager
-def opened(service: str | None) -> Iterator[Session]:
+def open_session(service: str | None) -> Iterator[Session]:
     """Opens a session for the duration of the block.
 
     Raises:
@@ -94,7 +94,6 @@ class _RetryNotice:
         self._service, self._last_retry_s, self._waited_s, self._noticed = service, -math.inf, 0.0, False
 
     def sleep(self, seconds: float) -> None:
-        """Waits."""
         if time.monotonic() - self._last_retry_s > OUTAGE_GAP_S:
             self._waited_s, self._noticed = 0.0, False
         if self._waited_s > NOTICE_AFTER_S and not self._noticed:

@@ -16,7 +16,8 @@ def main() -> int:
     """Runs the demo; returns the job's exit code."""
     repository = Path(__file__).resolve().parents[2]
     # A new token, known to this process and to the Ray that it starts; Ray reads it when it is imported.
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    token = secrets.token_hex(32)
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     runs = repository / "runs"
     os.environ |= {"RAYSCRIBE_HOME": str(runs / ".rayscribe")}
     os.environ.pop("RAYSCRIBE_SERVICE", None)
@@ -26,7 +27,11 @@ def main() -> int:
     with local_ray(num_cpus=LOGICAL_CPUS, environment=os.environ) as ray:
         RayJobs.when_ready(ray.dashboard)
         command = ["submit", RECIPE, "--set", f"run.storage_path={runs}", "--address", ray.dashboard, "--follow"]
-        print(f"dashboard: {ray.dashboard}\n$ {shlex.join(['rayscribe', *command])}", flush=True)
+        # It ends with this Ray.
+        print(
+            f"dashboard: {ray.dashboard}, which asks for the token {token}\n$ {shlex.join(['rayscribe', *command])}",
+            flush=True,
+        )
         os.chdir(repository)
         return rayscribe(command)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from jobs.cli.connect import Session
+from jobs.cli.output import echo
 from jobs.errors import ClusterError
 from jobs.lifecycle import RunState
 from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run
@@ -68,7 +69,7 @@ class Follower:
             found = True
         if not found:
             source = self._source or "the driver or a worker"
-            typer.echo(f"no output of {source} in attempt {self._attempt} of {self._run_id}", err=True)
+            echo(f"no output of {source} in attempt {self._attempt} of {self._run_id}", err=True)
 
     def _step(self, states: bool) -> bool:
         run = self._session.operations.run(self._run_id)
@@ -86,10 +87,10 @@ class Follower:
         """Whether the logs, which cannot be read now, have been waited for long enough."""
         if self._unreadable_since_s is None:
             self._unreadable_since_s = self._clock()
-            typer.echo(f"logs: {error}; retrying", err=True)
+            echo(f"logs: {error}; retrying", err=True)
         if self._clock() - self._unreadable_since_s < LOG_TIMEOUT_S:
             return False
-        typer.echo(f"the rest of the logs could not be read; try again later: rayscribe logs {self._run_id}", err=True)
+        echo(f"the rest of the logs could not be read; try again later: rayscribe logs {self._run_id}", err=True)
         return True
 
     def _show_logs(self, run: Run) -> None:
@@ -102,7 +103,7 @@ class Follower:
             page = self._page()
             if page.ended and self._only_attempt is None and page.attempt < run.attempt:
                 self._attempt, self._cursor = page.attempt + 1, None
-                typer.echo(f"--- attempt {self._attempt}", err=True)
+                echo(f"--- attempt {self._attempt}", err=True)
                 continue
             self._drained = page.ended
             if not page.lines:
@@ -134,7 +135,7 @@ class StatusPrinter:
             detail = run.reason.partition(" · ")[0]
         # The driver's last line reports a success in more detail.
         if run.state != RunState.SUCCEEDED and (run.state, detail) != self._printed:
-            typer.echo(f"{run.id}: {run.state} · {run.reason}", err=True)
+            echo(f"{run.id}: {run.state} · {run.reason}", err=True)
             self._printed = (run.state, detail)
 
 
@@ -159,12 +160,12 @@ def wait_for_end(session: Session, run_id: str) -> Run:
 
 def print_line(line: LogLine) -> None:
     """`[rank-0] step 10/200 …`."""
-    typer.echo(f"[{line.source}] {line.text}")
+    echo(f"[{line.source}] {line.text}")
 
 
 def print_text(line: LogLine) -> None:
     """The line as it was printed."""
-    typer.echo(line.text)
+    echo(line.text)
 
 
 def print_json(line: LogLine) -> None:
@@ -174,7 +175,7 @@ def print_json(line: LogLine) -> None:
 
 def print_line_to_stderr(line: LogLine) -> None:
     """As `print_line`, on standard error; used where standard output is JSON."""
-    typer.echo(f"[{line.source}] {line.text}", err=True)
+    echo(f"[{line.source}] {line.text}", err=True)
 
 
 def exit_code_of(run: Run) -> int:

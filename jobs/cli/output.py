@@ -1,5 +1,6 @@
 """Prints runs, attempts, events and usage as text, and as JSON."""
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,6 +15,23 @@ from trainers.config.durations import format_duration
 from trainers.storage.json_files import to_json
 
 LONGEST_REASON = 100
+# What moves the cursor, colors or clears (ECMA-48), and what renames the window or writes the clipboard (xterm).
+_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
+# Other control characters but tab and line feed, and those that change the direction of text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Prints a text that may come from a job or another user, as `printable` gives it."""
+    typer.echo(printable(text), err=err)
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: escape sequences are left out, other control characters shown."""
+    plain = _SEQUENCE.sub("", text).replace("\r\n", "\n")
+    # Of a line that was overwritten, such as a progress bar, a terminal shows the last state.
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in plain.split("\n"))
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], "\n".join(lines))
 
 
 def as_json(content: Any) -> None:
@@ -46,7 +64,7 @@ def runs_table(runs: Sequence[Run]) -> None:
 
 def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     """Prints one run and its attempts."""
-    typer.echo(f"{run.id}: {run.state} · {run.reason}")
+    echo(f"{run.id}: {run.state} · {run.reason}")
     total = ", ".join(f"{value:g} {name}" for name, value in run.gang.total.items())
     lines = {
         "submitted": f"{clock(run.submitted_s)} by {run.user}, queue {run.queue}, priority {run.priority}",
@@ -61,9 +79,9 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     if run.exit_code is not None:
         lines["exit code"] = str(run.exit_code)
     for name, text in lines.items():
-        typer.echo(f"  {name:<11}{text}")
+        echo(f"  {name:<11}{text}")
     for attempt in attempts:
-        typer.echo(f"  {attempt_line(attempt)}")
+        echo(f"  {attempt_line(attempt)}")
 
 
 def attempt_line(attempt: Attempt) -> str:
@@ -102,7 +120,7 @@ def usage_table(by: str, rows: Iterable[Any]) -> None:
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _short(text: str) -> str:

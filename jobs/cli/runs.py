@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.connect import JsonOption, ServiceOption, opened
+from jobs.cli.connect import JsonOption, ServiceOption, open_session
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
-from jobs.cli.output import as_json, event_line, run_details, runs_table, usage_table
+from jobs.cli.output import as_json, echo, event_line, run_details, runs_table, usage_table
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter, UsageBy
 
@@ -33,7 +33,7 @@ def list_runs(
 
     Example: rayscribe list --state TRAINING --state QUEUED --tag serbian
     """
-    with opened(service) as session:
+    with open_session(service) as session:
         session.refresh()
         page = session.operations.runs(RunFilter(state, queue, user, tag), limit=limit, cursor=cursor)
     if json_output:
@@ -42,11 +42,11 @@ def list_runs(
     if not page.runs:
         filtered = state or queue or user or tag or cursor
         fix = "leave out a filter" if filtered else f"submit one: {FIRST_SUBMIT}"
-        typer.echo(f"no {'such ' if filtered else ''}runs; {fix}")
+        echo(f"no {'such ' if filtered else ''}runs; {fix}")
         return
     runs_table(page.runs)
     if page.next_cursor is not None:
-        typer.echo(f"more: --cursor {page.next_cursor}")
+        echo(f"more: --cursor {page.next_cursor}")
 
 
 def status(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
@@ -54,7 +54,7 @@ def status(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
 
     Example: rayscribe status whisper-sr
     """
-    with opened(service) as session:
+    with open_session(service) as session:
         session.refresh()
         run, attempts = session.operations.run(run_id), session.operations.attempts(run_id)
     if json_output:
@@ -82,7 +82,7 @@ def logs(
     Example: rayscribe logs whisper-sr -f
     Example: rayscribe logs whisper-sr --attempt 1 --source rank-0
     """
-    with opened(service) as session:
+    with open_session(service) as session:
         show = print_json if json_output else None
         follower = Follower(session, run_id, source=source, attempt=attempt, show=show)
         try:
@@ -106,7 +106,7 @@ def stop(
 
     Example: rayscribe stop whisper-sr --wait
     """
-    with opened(service) as session:
+    with open_session(service) as session:
         before = session.operations.run(run_id)
         run = session.operations.stop(run_id)
         # Without a service, only this command passes the stop on to Ray.
@@ -115,9 +115,9 @@ def stop(
     if json_output:
         as_json(run)
     elif before.state.ended:
-        typer.echo(f"{run.id}: has already ended: {run.state} · {run.reason}")
+        echo(f"{run.id}: has already ended: {run.state} · {run.reason}")
     else:
-        typer.echo(f"{run.id}: {run.state} · {run.reason}")
+        echo(f"{run.id}: {run.state} · {run.reason}")
 
 
 def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
@@ -127,16 +127,16 @@ def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption
 
     Example: rayscribe wait whisper-sr && rayscribe submit next.yaml
     """
-    with opened(service) as session:
+    with open_session(service) as session:
         try:
             run = wait_for_end(session, run_id)
         except KeyboardInterrupt:
-            typer.echo(f"\n{run_id} was not stopped; wait again: rayscribe wait {run_id}", err=True)
+            echo(f"\n{run_id} was not stopped; wait again: rayscribe wait {run_id}", err=True)
             raise typer.Exit(130) from None
     if json_output:
         as_json(run)
     else:
-        typer.echo(f"{run.id}: {run.state} · {run.reason}")
+        echo(f"{run.id}: {run.state} · {run.reason}")
     raise typer.Exit(exit_code_of(run))
 
 
@@ -145,7 +145,7 @@ def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
 
     Example: rayscribe events whisper-sr
     """
-    with opened(service) as session:
+    with open_session(service) as session:
         session.refresh()
         found = session.operations.events(run_id, limit=PAGE)
         while more := session.operations.events(run_id, after=found[-1].number if found else 0, limit=PAGE):
@@ -154,7 +154,7 @@ def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
         as_json(found)
         return
     for event in found:
-        typer.echo(event_line(event))
+        echo(event_line(event))
 
 
 def usage(
@@ -171,7 +171,7 @@ def usage(
     Example: rayscribe usage --by tag --days 30
     """
     since_s = time.time() - days * SECONDS_PER_DAY if days is not None else None
-    with opened(service) as session:
+    with open_session(service) as session:
         session.refresh()
         rows = session.operations.usage(by, since_s=since_s, run_id=run_id)
     if json_output:

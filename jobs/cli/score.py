@@ -16,7 +16,7 @@ def score(
         Path, typer.Argument(metavar="HYPOTHESES", help="What was recognized: a .txt, .trn or .jsonl file.")
     ],
     reference: Annotated[
-        Path, typer.Option(metavar="REFERENCES", help="What was said: a file of the same kind.", show_default=False)
+        Path, typer.Option(metavar="REFERENCES", help="The transcripts: a file of the same kind.", show_default=False)
     ],
     normalizer: Annotated[
         str,
@@ -37,9 +37,9 @@ def score(
     with `id` and `hypothesis` (or `pred_text`, `text`) and `reference` (or `text`) in each line, as our own
     evaluation/test.jsonl has them. Exits with code 3 where the numbers of lines or the ids differ.
 
-    Example: rayscribe score heard.txt --reference said.txt --language th
+    Example: rayscribe score hypotheses.txt --reference references.txt --language th
 
-    Example: rayscribe score heard.trn --reference said.trn --normalizer whisper_english --json
+    Example: rayscribe score hypotheses.trn --reference references.trn --normalizer whisper_english --json
 
     Example: rayscribe score run/evaluation/test.jsonl --reference run/evaluation/test.jsonl --details edits.jsonl
     """

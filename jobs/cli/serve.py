@@ -59,7 +59,7 @@ def serve(
     """
     from jobs.api.server.process import ServeSettings, served_addresses  # noqa: PLC0415
     from jobs.api.server.process import serve as run_service  # noqa: PLC0415
-    from jobs.clusters.remembered.cluster_record import read_record  # noqa: PLC0415
+    from jobs.clusters.managed.cluster_record import read_record  # noqa: PLC0415
 
     addresses = served_addresses([*(address or []), *(cluster_address(read_record(name).name) for name in cluster)])
     growth = growth_of(grows_to, addresses)

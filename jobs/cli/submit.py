@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.addresses import cluster_address, is_loopback_url
-from jobs.cli.connect import JsonOption, ServiceOption, Session, opened
+from jobs.cli.connect import JsonOption, ServiceOption, Session, open_session
 from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line_to_stderr, print_text
-from jobs.cli.output import as_json, as_yaml
+from jobs.cli.output import as_json, as_yaml, echo
 from jobs.cli.train import Overrides, Spec
-from jobs.clusters.remembered.cluster_record import default_address, is_local_address, read_record
+from jobs.clusters.managed.cluster_record import default_address, is_local_address, read_record
 from jobs.errors import NotFoundError, PreflightError
 from jobs.model import Run
-from jobs.paths import current_user
+from jobs.paths import current_user, make_private_folder
 from jobs.submission.branch import branch
 from jobs.submission.job_spec import NO_CLUSTER, JobPart, JobSpec, load_spec
 from trainers.config.storage_location import is_absolute
@@ -26,7 +26,7 @@ from trainers.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.submission.assemble import Bundle
-    from trainers.inspection.findings import Finding
+    from trainers.findings import Finding
 
 # A cluster that responds takes a job in less. Seconds.
 HINT_S = 5.0
@@ -91,7 +91,8 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
         return
     if not skip_preflight:
         _preflight(found, bundle.root)
-    with opened(service) as session:
+    with open_session(service) as session:
+        make_private_folder(session.packages)
         package = pack_bundle(bundle, session.packages)
         if not session.operations.has_package(package.sha256):
             session.operations.put_package(package.sha256, package.path)
@@ -118,7 +119,7 @@ def resume(
     Example: rayscribe resume whisper-sr --follow
     Example: rayscribe resume whisper-sr --from checkpoint-4000-a1-3f9c2e
     """
-    with opened(service) as session:
+    with open_session(service) as session:
         if checkpoint is None:
             run = session.operations.resume(run_id)
         else:
@@ -192,7 +193,7 @@ def _is_local(named: str | None, service: str | None, *, ask: bool) -> bool:
     if address is None and not ask:
         return True
     if address is None and service:
-        with opened(service) as session:
+        with open_session(service) as session:
             address = next(iter(session.operations.clusters()), None)
     if address is None and not service:
         raise ConfigError(NO_CLUSTER)
@@ -236,7 +237,7 @@ def _address_of(job: JobPart, service: str | None) -> str:
 def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None:
     """Prints the submitted run; follows it, or waits for its first attempt without a service."""
     if not json_output:
-        typer.echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
+        echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
     try:
         if follow:
             show = print_line_to_stderr if json_output else print_text
@@ -252,7 +253,7 @@ def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None
     if json_output:
         as_json(run)
     elif not follow:
-        typer.echo(f"{run.id}: {run.state} · {run.reason}")
+        echo(f"{run.id}: {run.state} · {run.reason}")
         if session.standalone and not run.state.ended:
             typer.echo(f"without a service, it only advances while a command runs: rayscribe wait {run.id}")
     if follow or run.state.ended:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from jobs.addresses import cluster_address
-from jobs.clusters.remembered.cluster_record import read_record, record_at
-from jobs.clusters.remembered.reach import reach
+from jobs.clusters.managed.cluster_endpoint import connect
+from jobs.clusters.managed.cluster_record import RayUpRecord, read_record, record_at
 from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
 
@@ -108,12 +108,12 @@ def _joined(address: str | None, cluster: str | None) -> str | None:
     record = read_record(cluster) if cluster is not None else record_at(named) if named else None
     if record is None:
         return address
-    if record.kind == "ray-up":
+    if isinstance(record, RayUpRecord):
         raise ConfigError(
             f"cluster {record.name} is elsewhere, and training joins a Ray of this host only: submit it as a job "
             f"(rayscribe submit RECIPE --cluster {record.name})"
         )
-    reach(cluster_address(record.name))
+    connect(cluster_address(record.name))
     # Those of the environment are of another cluster, and Ray takes the first before the second.
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.token_path)}

@@ -8,5 +8,5 @@
     inspection_process.py   checks of data and model, in a process of their own: `task.py --verb check`
     probe_job.py            the same on the cluster's nodes, as a small Ray job
 
-Each check is a small function; its findings (`trainers.inspection.findings`) name the thing, the value and the fix.
+Each check is a small function; its findings (`trainers.findings`) name the thing, the value and the fix.
 """

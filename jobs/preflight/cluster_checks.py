@@ -14,7 +14,7 @@ from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import Capacity, never_fits
 from jobs.submission.job_spec import JobSpec
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
-from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
+from trainers.findings import Check, Finding, ok, problem, skipped, warning
 
 TOKEN_FIX = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or the file ~/.ray/auth_token)"
 # What pyproject.toml requires.
@@ -118,7 +118,7 @@ def check_gang(context: Context) -> Iterator[Finding]:
     if reason is None:
         yield ok(f"the cluster can hold {_listed(gang.total)}; it has {_listed(capacity.total)}")
     elif _only_data_does_not_fit(context.spec, capacity):
-        yield skipped("the workers fit, but not Ray Data beside them; see data_cpus")
+        yield skipped("the workers fit, but not Ray Data with them; see data_cpus")
     else:
         yield problem(reason)
 

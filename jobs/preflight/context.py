@@ -5,8 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.clusters.remembered.cluster_record import is_local_address
-from jobs.clusters.remembered.reach import reach
+from jobs.clusters.managed.cluster_endpoint import connect
+from jobs.clusters.managed.cluster_record import is_local_address
 from jobs.errors import ClusterError
 from jobs.preflight.dashboard import DashboardResponse, get_metadata
 from jobs.scheduler.policy import Capacity
@@ -96,7 +96,7 @@ class Context:
     def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
         assert self.target is not None
         try:
-            reached = reach(self.target.address)
+            reached = connect(self.target.address)
             return get_metadata(reached.url, with_token=with_token, headers=reached.headers)
         except ClusterError as error:
             return error

@@ -17,7 +17,7 @@ from jobs.preflight.context import Context
 from jobs.submission.job_spec import JobSpec
 from trainers.config.locations import path_values, variables_in
 from trainers.config.submitted import CONFIG_VARIABLE, config_text
-from trainers.inspection.findings import Finding, Level
+from trainers.findings import Finding, Level
 
 GROUPS = ("storage", "data", "model", "hardware")
 # `rayscribe submit` waits no longer than this; checks that are not done by then are reported as skipped.
@@ -64,7 +64,7 @@ class InspectionProcess:
             self._process.kill()
             output, _ = self._process.communicate()
             reason = f"not done within {self._timeout_s:.0f} s; `rayscribe preflight` waits longer"
-        lines = output.decode(errors="replace").splitlines()
+        lines = output.decode(errors="replace").split("\n")
         return [*parse_findings(lines), *unreported(lines, GROUPS, reason)]
 
     def close(self) -> None:

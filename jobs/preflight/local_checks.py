@@ -9,7 +9,7 @@ from runtime_env.tree import package_size
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, LM_FIELDS
 from trainers.config.storage_location import is_absolute, is_url
-from trainers.inspection.findings import Check, Finding, ok, problem, skipped, warning
+from trainers.findings import Check, Finding, ok, problem, skipped, warning
 
 # Folders that are a machine's own wherever they are.
 OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root")

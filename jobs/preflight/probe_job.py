@@ -18,7 +18,7 @@ from jobs.submission.run_request import run_of
 from runtime_env.install_script import wrap_entrypoint
 from runtime_env.package import Package
 from trainers.errors import RayscribeError
-from trainers.inspection.findings import Finding, Level
+from trainers.findings import Finding, Level
 
 NAME = "probe"
 GROUPS = ("model", "nodes")
@@ -26,6 +26,7 @@ GROUPS = ("model", "nodes")
 TIMEOUT_S = 900.0
 POLL_S = 0.5
 MAX_LINES = 5
+MAX_LOG_BYTES = 1_000_000
 
 
 def probe(context: Context) -> list[Finding]:
@@ -93,8 +94,8 @@ def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
         # Nothing else stops it.
         clusters.stop(request.address, request.submission_id)
         raise
-    text = clusters.log(request.address, request.submission_id) if job_info.known else b""
-    return job_info, text.decode(errors="replace").splitlines()
+    text = clusters.log(request.address, request.submission_id, 0, MAX_LOG_BYTES) if job_info.known else b""
+    return job_info, text.decode(errors="replace").split("\n")
 
 
 def _from_node(finding: Finding) -> Finding:

@@ -10,7 +10,7 @@ from jobs.preflight.context import Context
 from jobs.preflight.inspection_process import InspectionProcess
 from jobs.preflight.probe_job import probe
 from jobs.submission.job_spec import JobSpec
-from trainers.inspection.findings import Check, Finding, Level, run_check
+from trainers.findings import Check, Finding, Level, run_check
 
 if TYPE_CHECKING:
     from jobs.clusters.registry import Clusters

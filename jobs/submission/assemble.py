@@ -8,12 +8,18 @@ from jobs.model import Run
 from jobs.submission.job_spec import JobPart, JobSpec
 from jobs.submission.ray_request import SubmitRequest, build_request
 from jobs.submission.run_request import RunRequest, run_of
+from runtime_env.added_packages import with_needed_packages
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.freeze import freeze
 from runtime_env.install_script import is_install_script, script_files
 from runtime_env.package import Package, pack
+from runtime_env.requirements import read_pins
 from runtime_env.tree import Tree, find_root, list_tree
+from trainers.config.optional_packages import needs_of
+from trainers.config.storage_location import in_home
 from trainers.config.submitted import OVERRIDES_RECORD, write_record
+
+CONSTRAINTS = "constraints.txt"
 
 
 @dataclass(frozen=True)
@@ -44,14 +50,20 @@ def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
         ConfigError: there is no task.py, or the working directory is too large; with the largest files.
     """
     requested = spec.job.runtime_env
-    root = find_root(Path(requested.working_dir).expanduser() if requested.working_dir else start)
-    part = freeze(requested, root)
+    root = find_root(in_home(requested.working_dir) if requested.working_dir else start)
+    part = with_needed_packages(freeze(requested, root), needs_of(spec.config), _pins(root))
     scripts = script_files(part)
     # The run's install script replaces the repository's; the record of an earlier package that was unpacked here is
     # left out, too.
     replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
     tree = list_tree(root, [*requested.excludes, *replaced])
     return Bundle(root, tree, part, {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))})
+
+
+def _pins(root: Path) -> dict[str, str]:
+    """Version of each package that the repository names; none where it names none."""
+    path = root / CONSTRAINTS
+    return read_pins(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def pack_bundle(bundle: Bundle, folder: Path) -> Package:

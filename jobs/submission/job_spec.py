@@ -83,7 +83,7 @@ class RunConfig(TrainConfig):
 
     @property
     def gang(self) -> Gang:
-        """What the run holds at once: the workers, and the CPUs that Ray Data needs beside them.
+        """What the run holds at once: the workers, and the CPUs that Ray Data needs next to them.
 
         The driver and Ray Train's controller take none. An elastic run asks Ray for its most
         workers, and is charged them.
@@ -117,7 +117,6 @@ class JobSpec:
 
     @property
     def job(self) -> JobPart:
-        """Its `job` key."""
         return self.config.job
 
     @property

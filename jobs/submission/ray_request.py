@@ -13,9 +13,11 @@ from jobs.submission.job_spec import JobPart
 from jobs.submission.stop_grace import stop_grace_s
 from runtime_env.build import build_runtime_env
 from runtime_env.install_script import wrap_entrypoint
-from trainers.config.submitted import CONFIG_VARIABLE, GROWTH_VARIABLE, config_text, growth_text
+from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, GROWTH_VARIABLE, config_text, growth_text
 
 METADATA_UID = "rayscribe_run_uid"
+# Among Ray's logs, on each node that installs an attempt's packages.
+SETUP_LOG = "runtime_env_setup-{submission_id}.log"
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class SubmitRequest:
             "resources": {
                 "num_workers": self.gang.num_workers,
                 "resources_per_worker": self.gang.resources_per_worker,
-                "beside_the_workers": self.gang.extra,
+                "extra": self.gang.extra,
                 "gang": self.gang.total,
             },
             "storage": {"run_folder": self.run_folder},
@@ -73,7 +75,13 @@ class SubmitRequest:
 
 
 def build_request(
-    run: Run, attempt: int, *, package: str, resume: str, legacy_recipe: str | None = None
+    run: Run,
+    attempt: int,
+    *,
+    package: str,
+    resume: str,
+    checkpoint: str | None = None,
+    legacy_recipe: str | None = None,
 ) -> SubmitRequest:
     """Builds what Ray is asked for an attempt.
 
@@ -82,6 +90,7 @@ def build_request(
         attempt: Number of the attempt.
         package: Path of the zip with the working directory.
         resume: What the attempt starts from, in words.
+        checkpoint: A checkpoint that the run is known to have, without which the attempt must not start.
         legacy_recipe: A recipe in a package of version 0.1, whose task.py takes its config from arguments only. None:
             the package is of this version.
     """
@@ -89,16 +98,23 @@ def build_request(
     arguments = ["python", "task.py", "--attempt", str(attempt)]
     # Ray would answer the very same environment with a failure that it remembers.
     variables = {"RAYSCRIBE_ATTEMPT": str(attempt)}
+    if checkpoint is not None:
+        variables[CHECKPOINT_VARIABLE] = checkpoint
     if legacy_recipe is None:
         variables[CONFIG_VARIABLE] = config_text(run.config)
     else:
         arguments += ["--config", legacy_recipe, *_as_overrides(run.config)]
+    submission_id = submission_id_of(run.id, attempt)
     return SubmitRequest(
-        submission_id=submission_id_of(run.id, attempt),
+        submission_id=submission_id,
         address=run.address,
         entrypoint=wrap_entrypoint(job.runtime_env, shlex.join(arguments)),
         runtime_env=build_runtime_env(
-            job.runtime_env, package=package, stop_grace_s=stop_grace_s(run.config, run.progress), environment=variables
+            job.runtime_env,
+            package=package,
+            stop_grace_s=stop_grace_s(run.config, run.progress),
+            environment=variables,
+            setup_log=SETUP_LOG.format(submission_id=submission_id),
         ),
         metadata={
             "rayscribe_run": run.id,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
@@ -14,7 +15,7 @@ from jobs.submission.literal_secrets import find_literal_secrets
 from jobs.submission.ray_request import build_request
 from trainers.config.locations import storage_path_of, unresolved_paths
 from trainers.config.storage_location import ENDPOINT_VARIABLES, S3_SCHEME
-from trainers.config.validation import refuse, validated
+from trainers.config.validation import MAX_PROBLEMS, refuse, validated
 from trainers.errors import ConfigError
 
 # Linux limits one variable and one argument to 128 KiB. Ray passes the runtime_env as JSON in one of each, with some
@@ -73,7 +74,8 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
         ConfigError: one message with every problem.
     """
     config, problems = validated(RunConfig, run_request.config)
-    refuse([*find_literal_secrets(run_request.config), *problems], "submission")
+    secrets = islice(find_literal_secrets(run_request.config), MAX_PROBLEMS)
+    refuse([*secrets, *problems], "submission")
     assert config is not None
     if config.run.name is None:
         raise ConfigError("run.name: missing; a submitted run has a name (--set run.name=…)")

@@ -1,11 +1,14 @@
 """The `rayscribe` command: its help, output, errors and exit codes."""
 
+import errno
+import io
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,14 @@ from typer.testing import CliRunner, Result
 
 from jobs.cli.app import app, main
 from jobs.cli.serve import growth_of
-from jobs.clusters.remembered.cluster_record import ClusterRecord
+from jobs.clusters.managed import cluster_record
+from jobs.clusters.managed.cluster_record import LocalRecord
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, Run
 from jobs.service import standalone
 from tests.jobs.sample import CONTENT, sample_run
+from trainers.errors import ConfigError, StorageError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-c", "import sys; from jobs.cli import main; sys.exit(main())"]
@@ -187,6 +192,54 @@ def test_growth_is_each_cluster_s_own() -> None:
 
 def test_clusters_are_shown_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
-    ClusterRecord(name="gone", kind="local", created_s=1.0, folder=tmp_path / "none").write()
+    LocalRecord(name="gone", created_s=1.0, folder=tmp_path / "none").write()
     shown = json.loads(run("cluster", "status", "--json").stdout)
     assert [(item["name"], item["state"], item["nodes"]) for item in shown] == [("gone", "ended", None)]
+
+
+def test_a_full_disk_of_the_client_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Each write to this device fails as on a full disk.
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code = main(["cluster", "render", str(REPOSITORY / "cluster_configs/specs/local.yaml"), "--target", "ray-up"])
+        with suppress(OSError):
+            full.close()
+    assert code == StorageError.exit_code
+    assert "cannot be written: No space left on device: free some, or choose another disk" in capsys.readouterr().err
+
+
+def test_a_folder_that_this_user_may_not_enter_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/root/.rayscribe/clusters")
+
+    monkeypatch.setattr(cluster_record, "clusters_folder", refused)
+    assert main(["cluster", "status"]) == StorageError.exit_code
+    assert capsys.readouterr().err == (
+        "error: /root/.rayscribe/clusters cannot be used: Permission denied: change its rights, or choose another "
+        "folder (RAYSCRIBE_HOME)\n"
+    )
+
+
+def test_a_name_that_is_no_text_is_shown_by_its_codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Linux takes any bytes as a name.
+    path = tmp_path / os.fsdecode(b"\xff\x1b[31m.yaml")
+    path.write_text("- ä\n", encoding="utf-8")
+    shown = io.BytesIO()
+    with io.TextIOWrapper(shown, encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert main(["cluster", "validate", str(path)]) == ConfigError.exit_code
+        terminal.flush()
+        assert b"/\\udcff.yaml: 1 of 3 rules broken" in shown.getvalue()
+        assert b"\x1b" not in shown.getvalue()
+
+
+def test_an_empty_name_is_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # As of "$NAME" where that is not set: the only cluster must not be ended.
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
+    LocalRecord(name="only", created_s=1.0, folder=tmp_path / "none").write()
+    assert main(["cluster", "down", ""]) == ConfigError.exit_code
+    assert [record.name for record in cluster_record.all_records()] == ["only"]

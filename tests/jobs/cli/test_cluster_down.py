@@ -7,9 +7,10 @@ import pytest
 
 from jobs.cli import main
 from jobs.clusters.fake_cluster import FakeCluster
+from jobs.clusters.managed import ray_up_cluster
+from jobs.clusters.managed.cluster_record import LocalRecord, RayUpRecord, SshTarget, find_record
+from jobs.clusters.managed.ray_up_cluster import RayUpCluster
 from jobs.clusters.registry import Clusters
-from jobs.clusters.remembered import up_down
-from jobs.clusters.remembered.cluster_record import ClusterRecord, SshTarget, find_record
 from jobs.ledger import Ledger
 from jobs.model import Gang
 from jobs.paths import default_database
@@ -27,10 +28,10 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
-    def down(record: ClusterRecord, **given: Any) -> None:
-        record.forget()
+    def down(cluster: RayUpCluster, **given: Any) -> None:
+        cluster.record.forget()
 
-    monkeypatch.setattr(up_down, "down", down)
+    monkeypatch.setattr(RayUpCluster, "down", down)
 
 
 def submit(*addresses: str, **fields: object) -> None:
@@ -46,7 +47,7 @@ def test_a_cluster_that_does_not_say_whether_jobs_run_is_ended_by_force_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     head = SshTarget(host="10.0.0.1", user="ana")
-    ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, state="up", ssh=head).write()
+    RayUpRecord(name="hosts", created_s=1.0, state="up", ssh=head).write()
     assert main(["cluster", "down", "hosts"]) == 22
     message = capsys.readouterr().err
     assert "not known whether jobs run on hosts" in message and "No route to host" in message and "--force" in message
@@ -58,10 +59,10 @@ def test_a_cluster_that_an_idle_stop_has_ended_is_shown_so_and_needs_no_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = SshTarget(host="10.0.0.1", user="ana")
-    record = ClusterRecord(name="hosts", kind="ray-up", created_s=1.0, state="up", ssh=head)
+    record = RayUpRecord(name="hosts", created_s=1.0, state="up", ssh=head)
     record.write()
     record.config_path.write_text("head_start_ray_commands: []\n")
-    monkeypatch.setattr(up_down, "head_of", lambda record: head)
+    monkeypatch.setattr(ray_up_cluster, "head_of", lambda record: head)
     # The host responds, and nothing of Ray listens there.
     (tmp_path / "ssh").write_text('#!/bin/sh\ncase "$*" in *proc/net/tcp*) exit 1;; esac\nexit 255\n')
     assert main(["cluster", "status"]) == 0
@@ -71,9 +72,9 @@ def test_a_cluster_that_an_idle_stop_has_ended_is_shown_so_and_needs_no_force(
 
 
 def test_a_cluster_that_never_came_up_and_a_local_one_that_has_ended_need_no_force(tmp_path: Path) -> None:
-    ClusterRecord(name="new", kind="ray-up", created_s=1.0).write()
+    RayUpRecord(name="new", created_s=1.0).write()
     assert main(["cluster", "down", "new"]) == 0
-    ClusterRecord(name="old", kind="local", created_s=1.0, state="up", folder=tmp_path / "gone").write()
+    LocalRecord(name="old", created_s=1.0, state="up", folder=tmp_path / "gone").write()
     assert main(["cluster", "down", "old"]) == 0
     assert find_record("old") is None
 
@@ -82,7 +83,7 @@ def test_runs_that_have_not_ended_are_named_before_their_cluster_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = "http://127.0.0.1:9"
-    ClusterRecord(name="old", kind="local", created_s=1.0, state="up", folder=tmp_path / "gone", dashboard=url).write()
+    LocalRecord(name="old", created_s=1.0, state="up", folder=tmp_path / "gone", dashboard=url).write()
     submit("cluster://old", "cluster://other", url, "http://localhost:9/")
     assert main(["cluster", "down", "old"]) == 0
     said = capsys.readouterr().err
@@ -97,7 +98,7 @@ def test_runs_that_have_not_ended_are_named_before_their_cluster_ends(
 def test_a_cluster_is_ended_whatever_is_wrong_with_the_limits_of_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ClusterRecord(name="old", kind="local", created_s=1.0, state="up", folder=tmp_path / "gone").write()
+    LocalRecord(name="old", created_s=1.0, state="up", folder=tmp_path / "gone").write()
     monkeypatch.setenv("RAYSCRIBE_QUEUES", str(tmp_path / "none.yaml"))
     assert main(["cluster", "down", "old"]) == 0
     said = capsys.readouterr().err
@@ -106,7 +107,7 @@ def test_a_cluster_is_ended_whatever_is_wrong_with_the_limits_of_queues(
 
 
 def test_no_run_is_started_on_a_cluster_that_is_about_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ClusterRecord(name="old", kind="local", created_s=1.0, state="up", folder=tmp_path / "gone").write()
+    LocalRecord(name="old", created_s=1.0, state="up", folder=tmp_path / "gone").write()
     fits = Gang(num_workers=1, resources_per_worker={"CPU": 1.0}, extra={})
     submit("cluster://old", gang=fits)
     monkeypatch.setattr(standalone, "Clusters", lambda grows_to: Clusters(grows_to, connect=lambda _: FakeCluster()))

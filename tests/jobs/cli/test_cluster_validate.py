@@ -37,6 +37,11 @@ def test_a_spec_is_checked_by_what_is_rendered_from_it(capsys: pytest.CaptureFix
     assert "(ClusterSpec): ok" in capsys.readouterr().out
 
 
+def test_a_file_without_end_is_not_read_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "validate", "/dev/zero"]) == 2
+    assert "value: more than 262144 bytes" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["readable.yaml", "readable-binary.yaml", "yaml.yaml", "known-kind.yaml"])
 def test_what_cannot_be_read_is_a_broken_rule(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "validate", str(FILES / "broken" / name)]) == 2

@@ -6,10 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from jobs.cli import app as app_module
 from jobs.cli import connect as connections
 from jobs.cli import submit
 from jobs.cli.connect import Session
-from jobs.cli.follow import LOG_TIMEOUT_S, Follower, exit_code_of
+from jobs.cli.follow import LOG_TIMEOUT_S, Follower, exit_code_of, print_text
+from jobs.cli.output import run_details, runs_table
 from jobs.errors import ServiceError
 from jobs.lifecycle import RunState
 from jobs.model import LogLine, LogPage, Run
@@ -41,6 +43,42 @@ class FakeOperations:
         if isinstance(found, Exception):
             raise found
         return found
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\tplain ž\nnext", "\tplain ž\nnext"),
+        ("\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1Hgone \x9b5m", "red gone "),
+        ("\x1b]0;title\x07a\x1b]52;c;Y3VybA==\x1b\\b", "ab"),
+        ("\x1bcreset \x07 \x08", "\\x1bcreset \\x07 \\x08"),
+        ("\u202egpj.exe", "\\u202egpj.exe"),
+        (" 10%\r 20%\r", " 20%"),
+        ("a\r\nb", "a\nb"),
+    ],
+)
+def test_a_terminal_obeys_nothing_that_a_job_has_printed(
+    capsys: pytest.CaptureFixture[str], text: str, shown: str
+) -> None:
+    print_text(LogLine(source="driver", text=text))
+    assert capsys.readouterr().out == f"{shown}\n"
+
+
+def test_a_reason_in_a_list_and_in_an_error_changes_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sample_run(reason="\x1b]0;title\x07failed\x1b[8m", tags=["\x1b[2J"])
+    runs_table([run])
+    run_details(run, [])
+
+    def fail(*_: object, **__: object) -> None:
+        raise ServiceError(run.reason)
+
+    monkeypatch.setattr(app_module, "app", fail)
+    assert app_module.main([]) == ServiceError.exit_code
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert "failed" in printed.out and "error: failed" in printed.err
 
 
 def page(attempt: int, *texts: str, ended: bool = False) -> LogPage:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cli.train import _joined
-from jobs.clusters.remembered.cluster_record import ClusterRecord, ensure_token, token_path
-from jobs.clusters.remembered.reach import reach
+from jobs.clusters.managed.cluster_endpoint import connect
+from jobs.clusters.managed.cluster_record import LocalRecord, ensure_token, token_path
 from jobs.errors import ClusterGoneError
 from tests.jobs.control_store import living_ray
 
@@ -24,7 +24,7 @@ def other_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "another/one's")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     folder = tmp_path / "ray"
-    ClusterRecord(name="mine", kind="local", created_s=1.0, dashboard=URL, address=ADDRESS, folder=folder).write()
+    LocalRecord(name="mine", created_s=1.0, dashboard=URL, address=ADDRESS, folder=folder).write()
     ensure_token("mine")
 
 
@@ -60,12 +60,12 @@ def test_a_url_in_the_environment_is_that_of_a_cluster_by_any_name_of_loopback(m
 
 @pytest.mark.usefixtures("lives")
 def test_its_token_goes_only_to_where_its_dashboard_listens() -> None:
-    found = reach("http://localhost:20001")
+    found = connect("http://localhost:20001")
     assert found.url == URL and found.headers is not None and "Authorization" in found.headers
 
 
 def test_who_listens_where_a_cluster_has_ended_gets_no_token_of_it() -> None:
-    assert reach(URL).headers is None
+    assert connect(URL).headers is None
     assert _joined(URL, None) == URL
     assert os.environ["RAY_AUTH_TOKEN"] == "another one's"
 

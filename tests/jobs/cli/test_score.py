@@ -113,7 +113,7 @@ def test_counts_are_those_of_sclite_but_where_its_costs_prefer_another_alignment
     heard, said = files_of(tmp_path, pairs, ".trn")
     details = tmp_path / "details.jsonl"
     scored(heard, "--reference", said, "--normalizer", "none", "--details", str(details))
-    ours = {line["id"]: line for line in map(json.loads, details.read_text().splitlines())}
+    ours = {line["id"]: line for line in map(json.loads, details.read_bytes().splitlines())}
     theirs = sclite_counts(heard, said)
     assert set(theirs) == set(ours)
     same = 0
@@ -175,7 +175,7 @@ def test_an_evaluation_of_ours_is_scored_again_and_its_details_are_lines_of_an_e
     path = written(tmp_path / "test.jsonl", "".join(json.dumps(line.to_json_dict()) + "\n" for line in lines))
     again = tmp_path / "again.jsonl"
     scored(path, "--reference", path, "--normalizer", "none", "--details", str(again))
-    assert [json.loads(line) for line in again.read_text().splitlines()] == [line.to_json_dict() for line in lines]
+    assert [json.loads(line) for line in again.read_bytes().splitlines()] == [line.to_json_dict() for line in lines]
 
 
 def test_references_without_words_have_no_rate(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from jobs.preflight.context import Context
 from jobs.scheduler.policy import Capacity
 from jobs.submission.job_spec import JobSpec, load_spec
 from tests.trainers.synthetic import content
-from trainers.inspection.findings import Check, Finding, run_check
+from trainers.findings import Check, Finding, run_check
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 VERSIONS = {"rayVersion": ray.__version__, "pythonVersion": "3.11.9"}

@@ -15,13 +15,13 @@ from jobs.submission.job_spec import load_spec
 from tests.jobs.preflight.contexts import NOW, clusters_of, context_of, dashboard_at
 from tests.trainers.inspection.checking import sound_corpus
 from tests.trainers.synthetic import content, write_rows
-from trainers.inspection.findings import Finding
+from trainers.findings import Finding
 
 ROOT = Path(__file__).parents[3]
 PRINTS = """import json, sys, time
 print("a library says hello")
 print(json.dumps({"group": "storage", "checks": ["storage"]}), flush=True)
-print(json.dumps({"check": "storage", "level": "ok", "text": "fine", "seconds": 0.1}), flush=True)
+print('{"check": "storage", "level": "ok", "text": "fi\\u2028ne", "seconds": 0.1}', flush=True)
 print('{"half a line', flush=True)
 print(json.dumps({"group": "data", "checks": ["manifests", "durations"]}), flush=True)
 """
@@ -48,7 +48,7 @@ class TestProcess:
     ) -> None:
         monkeypatch.setattr(inspection_process, "QUICK_TIMEOUT_S", 3.0)
         found = findings_of(entry(tmp_path, f"{PRINTS}\ntime.sleep(600)\n"))
-        assert (found["storage"].level, found["storage"].text) == ("ok", "fine")
+        assert (found["storage"].level, found["storage"].text) == ("ok", "fi\u2028ne")
         assert set(found) == {"storage", "manifests", "durations", "model", "hardware"}
         assert found["manifests"].level == found["hardware"].level == "skipped"
         assert found["model"].text == "not done within 3 s; `rayscribe preflight` waits longer"
@@ -144,7 +144,6 @@ class TestWhole:
             found.setdefault(finding.check, []).append(finding)
         return found
 
-    @pytest.mark.slow
     def test_a_sound_recipe_has_no_error_and_no_warning(self, recipe: Path) -> None:
         found = self.preflight(recipe)
         levels = {finding.check: finding.level for findings in found.values() for finding in findings}
@@ -153,7 +152,6 @@ class TestWhole:
         assert {level for check, level in levels.items() if check not in skipped} == {"ok"}
         assert {"working_dir", "storage", "manifests", "labels", "torch_build"} <= set(levels)
 
-    @pytest.mark.slow
     def test_errors_of_all_kinds_are_reported_at_once(self, recipe: Path, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         leak = write_rows(tmp_path / "leak.csv", [("train/000.wav", "one two three"), ("gone.wav", "")])
@@ -170,7 +168,6 @@ class TestWhole:
         warnings = {check for check, findings in found.items() if any(item.level == "warning" for item in findings)}
         assert warnings >= {"transcripts", "leakage"}
 
-    @pytest.mark.slow
     def test_files_that_only_the_nodes_have_are_no_errors(self, recipe: Path) -> None:
         with dashboard_at("0.0.0.0") as dashboard:
             outside = external_url(dashboard.url)

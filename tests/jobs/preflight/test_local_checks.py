@@ -6,7 +6,7 @@ import pytest
 
 from jobs.preflight.local_checks import CHECKS
 from tests.jobs.preflight.contexts import clusters_of, context_of, dashboard_at, named, repository, single_finding
-from trainers.inspection.findings import run_check
+from trainers.findings import run_check
 
 WORKING_DIR = named(CHECKS, "working_dir")
 PACKAGED_DATA = named(CHECKS, "packaged_data")

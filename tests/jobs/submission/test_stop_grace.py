@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from jobs.model import Progress
-from jobs.submission.stop_grace import checkpoint_bytes_of, stop_grace_s, weights_of
+from jobs.submission.stop_grace import checkpoint_bytes_of, size_of, stop_grace_s
 
 
 def config(grace_s: int | None = None, **model: Any) -> dict[str, Any]:
@@ -62,9 +62,9 @@ def test_the_next_attempt_goes_by_what_was_measured(checkpoint_s: float | None, 
     ],
 )
 def test_released_models_are_known_by_name(name: str, weights: float) -> None:
-    assert weights_of({"init": "pretrained", "name_or_path": name}) == weights
+    assert size_of({"init": "pretrained", "name_or_path": name}).weights == weights
 
 
 def test_a_new_model_s_weights_are_about_those_of_its_sizes() -> None:
     # 0.7 million, as transformers counts them, positions and norms included.
-    assert weights_of(SCRATCH) == pytest.approx(0.7e6, rel=0.15)
+    assert size_of(SCRATCH).weights == pytest.approx(0.7e6, rel=0.15)
