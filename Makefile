@@ -1,7 +1,8 @@
 # make setup     a virtual environment with everything, pinned
 # make demo      train and score a tiny recognizer on this machine, through a Ray job
 # make test      the unit tests, and on a real Ray: a training, a kill and resume, a queued run
-# make test-all  all tests, each once, with all examples of the property tests
+# make test-all  what CI runs: all tests but the long ones
+# make test-long all tests, with all examples of the property tests: before a release
 # make check     lint, format and types
 # make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
 # make chaos     fifty random failures of hosts during trainings, checked; as root (SEED=… FAILURES=50)
@@ -19,7 +20,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup check format requirements docs test test-all chaos demo monitoring bench test-gpu bench-gpu
+.PHONY: setup check format requirements docs test test-all test-long chaos demo monitoring bench test-gpu bench-gpu
 
 setup: $(STAMP)
 
@@ -43,11 +44,14 @@ requirements: setup
 	$(BIN)/python -m runtime_env.root_files
 
 test: setup
-	RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m 'not integration or core'
+	RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m '(not integration or core) and not long'
 
 # Three processes on two cores: the two that run what needs a Ray wait half of the time.
 test-all: setup
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
+	RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 3 --dist loadgroup -m 'not long'
+
+test-long: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 chaos: setup
 	$(BIN)/python -m tests.hosts.chaos.campaign --failures $(or $(FAILURES),50) $(if $(SEED),--seed $(SEED))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -36,3 +36,8 @@ def test_files_and_functions_that_are_named_exist(page: Path) -> None:
         if name and path not in missing and not re.search(rf"\b(?:def|class) {name}\b", (ROOT / path).read_text())
     ]
     assert missing + unknown == []
+
+
+def test_the_glossary_has_at_most_thirty_terms() -> None:
+    glossary = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Glossary")[2].partition("\n## ")[0]
+    assert 0 < len(re.findall(r"^\| (?!term \||---)", glossary, re.MULTILINE)) <= 30

@@ -41,7 +41,7 @@ def run_suite(folder: Path, **variables: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.integration
 def test_the_suite_passes_on_cpus_without_ray(tmp_path: Path) -> None:
     done = run_suite(tmp_path, RAYSCRIBE_GPU_TESTS_ON="cpu")

@@ -31,10 +31,10 @@ from trainers.data.features import LogMel
 from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds
-from trainers.data.sources.opening import open_sources
+from trainers.data.sources.known_sources import open_sources
 from trainers.models.decoder_labels import pad_labels
 from trainers.training.planning import augmenter_of, speeds_of
-from trainers.training.trainer import Clips, Collator, Request
+from trainers.training.trainer.planned_batches import Clips, Collator, SampleReference
 
 BATCH, EDGE_S = 16, 5.0
 SPEED, MASKS = {"augment.speed_range": [0.8, 1.25]}, {"augment.time_masks": 2, "augment.frequency_masks": 2}
@@ -78,7 +78,7 @@ def clips_per_s(clips: Clips, features: LogMel, epoch: int) -> float:
     began = time.process_time()
     for start in range(0, len(clips), BATCH):
         rows = range(start, min(start + BATCH, len(clips)))
-        batch = collate([clips[Request(row, EDGE_S, epoch=epoch)] for row in rows])
+        batch = collate([clips[SampleReference(row, EDGE_S, epoch=epoch)] for row in rows])
         samples = [clip[:size] for clip, size in zip(batch["samples"], batch["sizes"], strict=True)]
         inputs = features.inputs(samples, EDGE_S)
         for bins, masks in zip(features.bins(inputs), batch["masks"], strict=True):

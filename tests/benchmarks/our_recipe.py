@@ -21,8 +21,8 @@ from transformers import WhisperProcessor
 
 from tests.benchmarks.sizes import FULL_CONTEXT_S, RANKS
 from tests.benchmarks.turns import Turns, training_turns
+from trainers.config.family_table import part_for
 from trainers.config.parts.data_part import DataPart
-from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import TrainingPart
@@ -32,7 +32,7 @@ from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.session import LocalSession
 from trainers.models.decoder_labels import pad_labels
-from trainers.models.known_families import family_of
+from trainers.models.families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.pipeline.on_ray.ray_engine import RayEngine
@@ -41,7 +41,7 @@ from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import silence_libraries
 from trainers.training.on_ray.ray_workers import train_loop_per_worker
 from trainers.training.planning import scored_clips, scoring_options
-from trainers.training.trainer import Clips, Collator, Request
+from trainers.training.trainer.planned_batches import Clips, Collator, SampleReference
 
 
 def start_ray() -> None:
@@ -63,6 +63,14 @@ def start_ray() -> None:
 def config_of(given: argparse.Namespace) -> TrainConfig:
     """The config of a run; training and evaluation at full context unless `--context` says otherwise."""
     folder = given.speech
+    part, fields = part_for(
+        {
+            "name_or_path": str(given.model),
+            "language": "english",
+            "max_context_s": given.context or None,
+            "freeze_feature_encoder": False,
+        }
+    )
     return TrainConfig(
         run=RunPart(name=f"run-{time.time_ns()}", storage_path=str(given.work), resume="never"),
         data=DataPart(
@@ -72,12 +80,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
             cache_dir=str(given.cache / "first"),
             normalizer="none",
         ),
-        model=ModelPart(
-            name_or_path=str(given.model),
-            language="english",
-            max_context_s=given.context or None,
-            freeze_feature_encoder=False,
-        ),
+        model=part(**fields),
         training=TrainingPart(
             max_steps=given.steps,
             per_device_train_batch_size=given.batch,
@@ -146,7 +149,7 @@ def read_share(reader: ClipReader, log_mel: LogMel, edges_s: np.ndarray, session
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         edge_s = float(edges_s[rows].max())
-        features(log_mel, collate([clips[Request(int(row), edge_s)] for row in rows]))
+        features(log_mel, collate([clips[SampleReference(int(row), edge_s)] for row in rows]))
 
 
 def features(log_mel: LogMel, batch: dict[str, Any]) -> torch.Tensor:
@@ -205,7 +208,7 @@ def evaluate(given: argparse.Namespace) -> None:
         began = time.perf_counter()
         result = scorer.score(options)
         seconds = time.perf_counter() - began
-        turns.done({"clips": len(result.utterances), "seconds": seconds, "wer": result.score.wer})
+        turns.done({"clips": len(result.utterances), "seconds": seconds, "wer": result.score.rates["wer"]})
 
 
 def prepared_split(config: TrainConfig, session: LocalSession, split: str) -> PreparedSet:

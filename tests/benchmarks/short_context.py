@@ -31,8 +31,8 @@ from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.run_folder.layout import RunFolder
 from trainers.training.loop import Loop
-from trainers.training.rank import WorkOrder
 from trainers.training.worker import work
+from trainers.training.worker_context import TrainTask
 
 SPLITS = ("train", "valid", "test")
 NEW_SPEAKER, SHORT_S = "theo", 1
@@ -76,9 +76,9 @@ class TimedEngine(LocalEngine):
         super().__init__()
         self.times = StepTimes()
 
-    def train(self, order: WorkOrder, folder: RunFolder) -> None:
+    def train(self, task: TrainTask, folder: RunFolder) -> None:
         """See `LocalEngine`."""
-        work(order, LocalSession.of_this_process(), self._watch)
+        work(task, LocalSession.of_this_process(), self._watch)
 
     def _watch(self, loop: Loop) -> None:
         loop.trainer.add_callback(self.times)

@@ -8,7 +8,7 @@ from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, augmentation, ledger, queue, short_context, unheard_speakers
 from tests.benchmarks.scale import bucket_reading, coordination, hub_memory, shard_fetches, training_start
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration]
+pytestmark = [pytest.mark.long, pytest.mark.integration]
 
 
 def test_the_comparison_with_the_stock_recipe(capsys: pytest.CaptureFixture[str]) -> None:

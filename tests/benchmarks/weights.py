@@ -8,9 +8,10 @@ from pathlib import Path
 import transformers
 
 from tests.benchmarks.sizes import Sizes
-from trainers.config.parts.model_part import ModelPart
 from trainers.models.ctc.ctc_family import CtcFamily
+from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_part import WhisperPart
 
 HEAD_WIDTH = 64
 WORD_LETTERS = 8
@@ -19,7 +20,7 @@ WORD_LETTERS = 8
 def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
     """Writes model, tokenizer and feature extractor; returns how many weights there are."""
     transformers.logging.disable_progress_bar()
-    part = ModelPart(
+    part = WhisperPart(
         init="scratch",
         language="english",
         vocab_size=sizes.vocab_size,
@@ -39,7 +40,7 @@ def write_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
 
 def write_ctc_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
     """The same of a wav2vec2 with a layer norm, whose padding both sides mask."""
-    part = ModelPart(
+    part = CtcPart(
         init="scratch",
         family="ctc",
         architecture="wav2vec2",

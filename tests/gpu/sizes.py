@@ -14,8 +14,9 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_here
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.opening import open_sources
-from trainers.models.known_families import family_of
+from trainers.data.sources.known_sources import open_sources
+from trainers.models.families import family_of
+from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 
 FULL_CONTEXT_S, OUTPUTS_PER_S = 30, 50
@@ -113,7 +114,7 @@ def recognizer_of(size: Size, speech: Speech, made: TrainConfig) -> WhisperRecog
     model, tokenizer = size.new_model(), processor.tokenizer
     model.config.decoder_start_token_id = tokenizer.convert_tokens_to_ids("<|startoftranscript|>")
     model.config.pad_token_id = tokenizer.pad_token_id
-    return WhisperRecognizer(model, processor)
+    return WhisperRecognizer(model, processor, WhisperFamily())
 
 
 def training_config(changes: dict[str, Any]) -> TrainConfig:

@@ -13,12 +13,13 @@ from tests.trainers.synthetic import RATE_HZ, speechlike
 from trainers.config.schema import TrainConfig
 from trainers.distributed.session import LocalSession
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
-from trainers.training.acceleration.compiling import compile_model
 from trainers.training.arguments import silence_libraries, training_arguments
 from trainers.training.callbacks import Reseed
 from trainers.training.planning import plan_training
 from trainers.training.schedule import Length, Schedule
-from trainers.training.trainer import PlannedBatches, SpeechTrainer
+from trainers.training.trainer.compiling import compile_model
+from trainers.training.trainer.planned_batches import PlannedBatches
+from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 # Steps before the clock starts: allocations, kernels chosen, optimizer states made.
 WARM_UP = 3 if ON_GPU else 1

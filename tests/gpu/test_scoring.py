@@ -11,7 +11,7 @@ from tests.gpu.runs import run_here
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession
-from trainers.models.known_families import family_of_folder
+from trainers.models.families import family_of_folder
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.splits import prepare_all
 from trainers.scoring.scorer import Scorer, SplitScore

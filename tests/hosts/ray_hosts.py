@@ -11,7 +11,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from jobs.clusters.remembered.reach import close_tunnels
+from jobs.clusters.managed.cluster_endpoint import close_tunnels
 from tests.hosts.network import REPOSITORY, Host, Network, network, wait_until
 from tests.hosts.storage_server import PORT
 from tests.s3 import AWS_VARIABLES

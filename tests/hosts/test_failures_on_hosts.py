@@ -59,6 +59,7 @@ def test_the_driver_is_killed(hosts: RayHosts, runs: RecordedRuns) -> None:
     assert ended_well(runs, "driver-killed") == [Cause.DRIVER_KILLED, Cause.SUCCEEDED]
 
 
+@pytest.mark.long
 def test_the_head_is_killed_and_started_again(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("head-killed")
     runs.until_step("head-killed", DURING)
@@ -70,6 +71,7 @@ def test_the_head_is_killed_and_started_again(hosts: RayHosts, runs: RecordedRun
     assert set(others) <= {Cause.NODE_LOST}
 
 
+@pytest.mark.long
 def test_the_storage_is_not_reachable_for_half_a_minute(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("no-storage")
     runs.until_step("no-storage", DURING)
@@ -93,6 +95,7 @@ def ended_on_full_disk(host: Host, runs: RecordedRuns, name: str) -> Run:
     return runs.workspace.ledger.run(name)
 
 
+@pytest.mark.long
 def test_the_disk_of_a_worker_host_is_full(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("disk-full", "job.max_retries=0")
     runs.until_step("disk-full", DURING)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.clusters.remembered.reach import close_tunnels
+from jobs.clusters.managed.cluster_endpoint import close_tunnels
 from tests.hosts.network import wait_until
 from tests.hosts.ray_hosts import CLUSTER, RayHosts, printed_exports
 from tests.hosts.runs import CALM, check_same, submitted, write_tree

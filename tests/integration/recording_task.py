@@ -1,12 +1,14 @@
 """task.py whose workers write down which utterances they read for each step, and take time until told to hurry."""
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ray.cloudpickle import register_pickle_by_value
 from transformers import TrainerCallback
 
 from trainers.data.prepared_set import ClipReader
@@ -24,7 +26,7 @@ class Recorder(TrainerCallback):
 
     def __init__(self, loop: Loop, folder: Path):
         """Reads along."""
-        session = loop.rank.session
+        session = loop.context.session
         self._folder, self._loop = folder, loop
         self._file = folder / f"{time.time_ns()}-{session.group}-{session.rank}.jsonl"
         self._read: list[int] = []
@@ -48,7 +50,7 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Writes what was read for the step; the scores that follow read other sets."""
-        session = self._loop.rank.session
+        session = self._loop.context.session
         line = {
             "step": state.global_step,
             "rank": session.rank,
@@ -80,6 +82,8 @@ def main(arguments: Sequence[str]) -> int:
     """Runs task.py; the first argument is the folder of the lines."""
     from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
 
+    # Workers import nothing from the driver's folder.
+    register_pickle_by_value(sys.modules[__name__])
     folder, *rest = arguments
     defaults: Any = RayEngine.__init__.__kwdefaults__
     defaults["train_loop"] = partial(recording_loop, folder=Path(folder))

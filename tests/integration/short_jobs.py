@@ -80,17 +80,18 @@ class Workspace:
             database: URL of the ledger. None: a file in the folder.
             bucket: URL under which runs of trees are stored. None: a part of the folder.
         """
-        self.folder, self.address, self.queues = folder, address, queues
+        self.storage = folder / "runs"
+        self.storage.mkdir(parents=True)
+        self.runs = bucket or str(self.storage)
+        self.folder, self.address = folder, address
+        self.queues = queues.model_copy(update={"storages": [self.runs]})
         self.database = database or f"sqlite:///{folder / 'ledger.db'}"
         self.ledger = Ledger.open(self.database)
         self.packages = PackageStore(folder / "packages")
         self.clusters = Clusters()
-        self.service = Service(self.ledger, self.clusters, self.packages, queues, user="ana", addresses=[address])
-        self.storage = folder / "runs"
-        self.storage.mkdir(parents=True)
-        self.runs = bucket or str(self.storage)
+        self.service = Service(self.ledger, self.clusters, self.packages, self.queues, user="ana", addresses=[address])
         self.queues_file = folder / "queues.yaml"
-        self.queues_file.write_text(json.dumps(queues.model_dump(mode="json")))
+        self.queues_file.write_text(json.dumps(self.queues.model_dump(mode="json")))
 
     def close(self) -> None:
         """Lets go of the ledger."""

@@ -21,7 +21,7 @@ from trainers.main import main
 from trainers.storage.local_folder import LocalStorage
 from trainers.training import arguments
 from trainers.training.callbacks import ProgressReport
-from trainers.training.trainer import SpeechTrainer
+from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 # A rank's shard of the optimizer's state among what is staged, and the step of its checkpoint.
 SHARD = re.compile(r"checkpoint-(\d+)-.*/(\w+optim_states\.pt|optimizer_0/\w+\.distcp)")

@@ -18,7 +18,7 @@ from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, DamagedError, ResumeError, StoppedError
 from trainers.models.adaptation.trained_weights import trained_names
-from trainers.models.known_families import family_of
+from trainers.models.families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
@@ -95,7 +95,7 @@ def test_what_is_not_trained_is_untouched_in_the_exported_model(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_not_trained_is_untouched_where_the_rest_is_sharded(tones: Path, tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     wanted = {**first(tones, tmp_path), "adapt.method": "freeze_encoder", "scaling.num_workers": 2}

@@ -18,7 +18,7 @@ from trainers.config.loader import build_config, read_yaml
 from trainers.config.overrides import apply_overrides
 from trainers.config.schema import TrainConfig
 from trainers.models.adaptation.trained_weights import trained_names
-from trainers.models.known_families import family_of
+from trainers.models.families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit

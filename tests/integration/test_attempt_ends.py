@@ -83,7 +83,7 @@ def job_of(run: Run) -> SubmitRequest:
 
 def said_by(jobs: RayJobs, request: SubmitRequest) -> str:
     """All that a job's driver printed."""
-    return jobs.log(request.submission_id).decode()
+    return jobs.log(request.submission_id, 0, 10_000_000).decode()
 
 
 def weights(run: Run) -> tuple[int, str]:
@@ -92,7 +92,6 @@ def weights(run: Run) -> tuple[int, str]:
     return last.step, last.files["model.safetensors"]["sha256"]
 
 
-@pytest.mark.slow
 def test_a_killed_worker(run: Run) -> None:
     run.start()
     run.wait_for(lambda: run.reached(3), "step 3")
@@ -106,7 +105,6 @@ def test_a_killed_worker(run: Run) -> None:
     assert "the process of a worker died" in status(run)["detail"]
 
 
-@pytest.mark.slow
 def test_what_would_fail_again_is_not_tried_again(run: Run) -> None:
     """Only the workers build an optimizer, so only they find that its arguments are no names and values."""
     persistent = replace(run, sets=[*run.sets, "run.max_failures=5", "training.training_args.optim_args=nonsense"])
@@ -122,7 +120,6 @@ def test_what_would_fail_again_is_not_tried_again(run: Run) -> None:
         assert "ValueError: " in run.folder.read_bytes(key).decode()
 
 
-@pytest.mark.slow
 def test_a_stop_before_the_first_worker_ends_at_once(run: Run) -> None:
     waiting = replace(run, sets=["scaling.num_workers=6"])
     waiting.start()
@@ -137,7 +134,6 @@ def test_a_stop_before_the_first_worker_ends_at_once(run: Run) -> None:
     assert status(run)["detail"].startswith("stopped; the prepared data stays in ")
 
 
-@pytest.mark.slow
 def test_a_stopped_job_leaves_a_checkpoint_and_ends_with_the_undisturbed_weights(run: Run) -> None:
     calm = replace(run, name="calm")
     calm.start()

@@ -12,7 +12,7 @@ from trainers.main import main
 from trainers.run_folder.journal import Journal, metrics_of
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
-from trainers.training.trainer import SpeechTrainer
+from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 MAX_STEPS, SAVE_STEPS, DIES_AT = 12, 4, 10
 AUGMENT: dict[str, Any] = {
@@ -49,7 +49,6 @@ def losses_and_weights(url: str) -> tuple[dict[tuple[int, str], float], dict[int
     return numbers, {item.step: item.files["model.safetensors"]["sha256"] for item in checkpoints}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_a_training_that_died_goes_on_bit_for_bit(
     tones: Path,

@@ -71,7 +71,6 @@ def test_every_stage_of_a_recipe_runs_and_nothing_is_kept(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "temporary"]
 
 
-@pytest.mark.slow
 def test_large_weights_are_not_even_read(
     tones: Path, tmp_path: Path, hub_whisper: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +99,6 @@ def test_a_ctc_model_without_a_vocabulary_learns_one(
     assert stages_in(capsys.readouterr().out) == [*STAGES, "all stages work"]
 
 
-@pytest.mark.slow
 class TestDeepSpeed:
     """A training of DeepSpeed's has a process of its own."""
 

@@ -19,8 +19,7 @@ from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, ResumeError
-from trainers.models.ctc.decoding.decode_files import local_files
-from trainers.models.known_families import family_of
+from trainers.models.families import family_of
 from trainers.models.recognizer import Beam, Recognizer
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
@@ -180,15 +179,14 @@ def scored(
 
 def test_workers_and_batches_do_not_move_what_a_search_finds(babbling: Any) -> None:
     wanted, recognizer, prepared = babbling
-    with local_files(wanted.decode, wanted.run.storage_options, ALONE) as files:
-        search = recognizer.open_search(wanted.decode, files, ALONE)
-    beam = Beam(search, (Weights(0.5, 1.0, 0.5), Weights(2.0, 0.0, 0.0)))
+    with recognizer.open_search(wanted.decode, wanted.run.storage_options, ALONE) as search:
+        beam = Beam(search, (Weights(0.5, 1.0, 0.5), Weights(2.0, 0.0, 0.0)))
     ways = [(workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32)]
     results = {way: scored(wanted, recognizer, prepared, beam, *way) for way in ways}
-    first = results[1, 1]
+    first, scores = results[1, 1], ("score", "best_path", "alternative_scores")
     assert len({item.hypothesis for item in first.utterances}) > 2, "it says too little"
     for way, result in results.items():
-        assert (result.score, result.best_path, result.others) == (first.score, first.best_path, first.others), way
+        assert [getattr(result, name) for name in scores] == [getattr(first, name) for name in scores], way
         for item, expected in zip(result.utterances, first.utterances, strict=True):
             assert item.hypothesis == expected.hypothesis
             assert item.avg_logprob == pytest.approx(expected.avg_logprob, rel=1e-4)

@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import pytest
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -12,7 +11,7 @@ from tests.integration.ray_cluster import ray_cluster
 from tests.trainers.synthetic import config
 from trainers.distributed.local_ray import free_ports
 from trainers.distributed.ray_connection import free_resources, have_reported, node_resources
-from trainers.pipeline.on_ray.regrouping import DOUBT_S, NEXT_DOUBT_S, DoubtfulNodes
+from trainers.pipeline.on_ray.resize_policy import DOUBT_S, NEXT_DOUBT_S, DoubtfulNodes
 
 # Ray's control store calls an address at which nobody listens less and less often.
 GONE_S = 6.0
@@ -35,7 +34,6 @@ def group_with_workers() -> PlacementGroup:
     return group
 
 
-@pytest.mark.slow
 def test_a_host_that_came_back_at_its_address_has_room_for_a_group_that_waits() -> None:
     soon = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
     (port,) = free_ports(1)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
+from cluster_configs.providers.metadata_service import Notice
 from tests.integration import recording_task
 from tests.integration.driver_process import RayHead, Run
 from tests.integration.forked_process import ForkedProcess
 from tests.integration.ray_cluster import ray_cluster
 from tests.integration.training_trees import write_recipe
 from trainers.distributed.preemption_agent import Raylet, drain
-from trainers.distributed.preemption_notices import Notice
 from trainers.run_folder.journal import Resize
 
 SLOT = {"slot": 1}
@@ -86,7 +86,6 @@ def run(cluster: tuple[Cluster, RayHead], recipe: Path, tmp_path: Path) -> Recor
     return RecordedRun(cluster[1], "taken", storage, recipe, [], tmp_path / "driver.log", poll_s=0.5)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_drained_node_shrinks_an_elastic_group_and_another_grows_it_at_no_step_of_cost(
     cluster: tuple[Cluster, RayHead], run: RecordedRun

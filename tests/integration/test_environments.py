@@ -16,9 +16,12 @@ import pytest
 import yaml
 
 from jobs.api.client import Client
+from jobs.clusters.ray_jobs import RayJobs
 from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
+from jobs.service.controller import SETUP_BYTES, SETUP_LINES
+from jobs.service.failure_causes import line_of_setup
 from jobs.submission.assemble import collect_bundle, pack_bundle, run_request_of
 from jobs.submission.job_spec import load_spec
 from tests.integration.controller_driver import ControllerDriver
@@ -73,7 +76,6 @@ def needs(index: PackageIndex, package: str) -> str:
     return f'job.runtime_env={{"pip": ["{package}"], "index_url": "{index.url("${INDEX_USER}:${INDEX_PASSWORD}")}"}}'
 
 
-@pytest.mark.slow
 def test_a_package_that_does_not_exist_is_a_failure_of_the_environment_and_is_not_tried_again(
     drive: ControllerDriver, index: PackageIndex
 ) -> None:
@@ -83,9 +85,11 @@ def test_a_package_that_does_not_exist_is_a_failure_of_the_environment_and_is_no
     assert drive.causes("missing") == [Cause.ENVIRONMENT]
     assert "No matching distribution found for no-such-package==9.9" in run.reason
     assert "job.runtime_env" in run.reason
+    # What a run's reason has while Ray tries again.
+    log_end = RayJobs(drive.workspace.address).setup_log_end("missing-a1", SETUP_LINES, SETUP_BYTES)
+    assert "No matching distribution found for no-such-package==9.9" in line_of_setup(log_end.decode())
 
 
-@pytest.mark.slow
 def test_a_run_is_stopped_while_its_environment_is_being_made(drive: ControllerDriver, index: PackageIndex) -> None:
     index.gate.clear()
     try:
@@ -131,7 +135,6 @@ def service(node: RayNode, tmp_path: Path) -> Iterator[str]:
     assert process.wait(30) == 0
 
 
-@pytest.mark.slow
 def test_a_secret_is_used_on_the_node_and_leaves_no_trace_anywhere_else(
     node: RayNode, service: str, repository: Path, tmp_path: Path
 ) -> None:
@@ -166,7 +169,6 @@ def test_a_secret_is_used_on_the_node_and_leaves_no_trace_anywhere_else(
     assert [str(path) for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
-@pytest.mark.slow
 def test_a_secret_that_is_written_into_a_recipe_is_refused_everywhere_without_a_trace(
     service: str, repository: Path, tmp_path: Path
 ) -> None:

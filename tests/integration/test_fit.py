@@ -14,7 +14,7 @@ from transformers import WhisperForConditionalGeneration, WhisperTokenizer, pipe
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
-from trainers.errors import ConfigError, DataError, FencedError, ResumeError, ScoringError
+from trainers.errors import ConfigError, DataError, DivergedError, FencedError, ResumeError
 from trainers.main import main
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate, find_model
@@ -52,7 +52,8 @@ def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -
 @pytest.fixture(scope="module")
 def finished_run(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """The config of a run that has finished."""
-    wanted = small(tones, tmp_path_factory.mktemp("runs"))
+    counted = {"deletions": "trainers.scoring.metrics:ErrorRates"}
+    wanted = small(tones, tmp_path_factory.mktemp("runs"), {"scoring.metrics": counted})
     fit(wanted, LocalEngine(), overrides=["training.max_steps=12"])
     return wanted
 
@@ -72,7 +73,7 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     wanted = set(TOTALS)
     assert wanted < set(test)
     assert test["utterances"] == test["scored"] == 6
-    lines = [json.loads(line) for line in (folder / "evaluation/test.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "evaluation/test.jsonl").read_bytes().splitlines()]
     assert {"id", "reference", "hypothesis", "insertions", "deletions", "substitutions", "duration_s"} < set(lines[0])
     assert all(line["avg_logprob"] < 0 for line in lines)
     assert sum(line["substitutions"] for line in lines) == test["substitutions"]
@@ -81,6 +82,11 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
         json.loads((folder / name).read_text()) for name in ("result.json", "evaluation/validation.json")
     )
     assert all(made.items() <= score.items() for score in (test, validation, result, result["test"]))
+    # A metric of the recipe's sees each utterance once, as the error rates do.
+    assert all(score["metrics"] == {"deletions": score["deletions"]} for score in (test, validation))
+    scored = [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines() if b"eval_wer" in line]
+    assert validation["deletions"] in [line["eval_deletions"] for line in scored]
+    assert all(line["eval_deletions"] >= 0 for line in scored)
 
 
 def test_the_model_opens_with_from_pretrained_and_pipeline(finished_run: TrainConfig) -> None:
@@ -213,7 +219,7 @@ def test_evaluate_gives_the_n_best_of_a_beam_search_and_no_more_than_there_are_b
     assert "raise the beams (--set training.generation_num_beams=2)" in capsys.readouterr().err
     assert main([*recipe, "--nbest", "2", "--set", "training.generation_num_beams=3"]) == 0
     folder = Path(capsys.readouterr().out.splitlines()[-1].rpartition(" · ")[2])
-    for line in map(json.loads, (folder / "evaluation/test.jsonl").read_text().splitlines()):
+    for line in map(json.loads, (folder / "evaluation/test.jsonl").read_bytes().splitlines()):
         assert [set(item) for item in line["nbest"]] == [{"text", "avg_logprob"}] * 2
         assert line["nbest"][0] == {"text": line["hypothesis"], "avg_logprob": pytest.approx(line["avg_logprob"])}
         assert line["avg_logprob"] < 0
@@ -262,13 +268,18 @@ def test_what_is_too_long_is_left_out_of_training_and_on_request_out_of_the_scor
     result = fit(wanted, LocalEngine())
     assert (result.totals["utterances"], result.totals["scored"], result.totals["skipped"]) == (3, 1, 2)
     assert "(1 of 3 utterances)" in result.headline
-    left_out = [json.loads(line) for line in (run_folder(wanted) / "quarantine.jsonl").read_text().splitlines()]
-    assert [(row["split"], row["reason"]) for row in left_out] == [("train", "more than 64 label tokens (the model)")]
+    left_out = [json.loads(line) for line in (run_folder(wanted) / "quarantine.jsonl").read_bytes().splitlines()]
+    assert [(row["split"], row["reason"]) for row in left_out] == [
+        ("train", "more than 64 label tokens (the model)"),
+        *[("test", "longer than the model takes, or its transcript is")] * 2,
+    ]
 
 
-def test_a_training_that_diverges_ends_with_the_utterance_s_name(tones: Path, tmp_path: Path) -> None:
+def test_a_training_that_diverges_ends_with_the_step_and_the_learning_rate(tones: Path, tmp_path: Path) -> None:
     wanted = small(tones, tmp_path, {"training.learning_rate": 1e38, "training.max_steps": 4})
-    with pytest.raises(ScoringError, match=r"the loss of utterance \S+ is (nan|inf): .*lower training\.learning_rate"):
+    with pytest.raises(
+        DivergedError, match=r"at step 2, at the learning rate 7\.5e\+37: .*Lower training\.learning_rate"
+    ):
         fit(wanted, LocalEngine())
     folder = run_folder(wanted) / "attempts"
     assert not [path for path in folder.rglob("*.json*") if "NaN" in path.read_text() or "Infinity" in path.read_text()]
@@ -284,6 +295,6 @@ def test_weights_in_a_folder_transcribe_the_config_s_language(tones: Path, tmp_p
                 evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")
             continue
         result = evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")
-        lines = (Path(result.folder) / "evaluation/test.jsonl").read_text().splitlines()
+        lines = (Path(result.folder) / "evaluation/test.jsonl").read_bytes().splitlines()
         said.append([json.loads(line)["hypothesis"] for line in lines])
     assert said[0] != said[1], "neither is left to guess the language of each clip"

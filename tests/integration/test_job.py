@@ -51,7 +51,7 @@ def run_job(jobs: RayJobs, name: str, sets: list[str]) -> tuple[JobInfo, str]:
     while not (job_info := jobs.job_info(request.submission_id)).ended:
         assert time.monotonic() < end, f"{name} has not ended in {TIMEOUT_S} s"
         time.sleep(0.2)
-    return job_info, jobs.log(request.submission_id).decode()
+    return job_info, jobs.log(request.submission_id, 0, 10_000_000).decode()
 
 
 @pytest.mark.parametrize("variable", ["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"])
@@ -69,7 +69,6 @@ def test_the_cluster_that_is_named_is_asked_whatever_the_environment_says(
 
 
 @pytest.mark.core
-@pytest.mark.slow
 def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_path: Path) -> None:
     end, output = run_job(jobs, "two", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=2"])
     assert end.status == "SUCCEEDED", output
@@ -79,7 +78,6 @@ def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_
     assert (tmp_path / "tiny/model/model.safetensors").is_file()
 
 
-@pytest.mark.slow
 def test_faults_end_the_job_with_their_own_exit_code_and_one_message(jobs: RayJobs, tmp_path: Path) -> None:
     relative, output = run_job(jobs, "relative", [*TINY, "run.storage_path=runs"])
     assert (relative.status, relative.exit_code) == ("FAILED", 2)

@@ -13,10 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli.app import app
-from tests.trainers.synthetic import config, write_recording, write_rows
+from tests.trainers.synthetic import add_languages, config, write_recording, write_rows
+from trainers.config.schema import TrainConfig
 from trainers.data.sources.demo_corpus import SAMPLING_RATE_HZ, DemoUtterance, synthesize
 from trainers.pipeline.engine import LocalEngine
-from trainers.pipeline.evaluate import RunResult
+from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.ranking import ranking_rate
@@ -59,12 +60,12 @@ def speak(folder: Path) -> None:
             write_rows(folder / language / f"{split}.csv", found)
 
 
-def trained(corpora: Path, language: str, folder: Path) -> RunResult:
-    """A run that learns its three sentences half by heart."""
+def config_of(manifests: Path, language: str, folder: Path) -> TrainConfig:
+    """Of a run that learns its few sentences half by heart."""
     changes: dict[str, Any] = {
         "run.name": "small",
         "run.storage_path": str(folder),
-        "data": {split: str(corpora / language / f"{split}.csv") for split in ("train", "validation", "test")},
+        "data": {split: str(manifests / f"{split}.csv") for split in ("train", "validation", "test")},
         "data.normalizer": "basic",
         "model.language": language,
         "model.d_model": 48,
@@ -76,14 +77,14 @@ def trained(corpora: Path, language: str, folder: Path) -> RunResult:
         "training.generation_max_length": 24,
         "training.report_to": [],
     }
-    return fit(config(changes), LocalEngine())
+    return config(changes)
 
 
 @pytest.mark.parametrize("language", SPOKEN)
 def test_a_language_is_scored_right_from_its_speech_on(language: str, corpora: Path, tmp_path: Path) -> None:
-    result = trained(corpora, language, tmp_path)
+    result = fit(config_of(corpora / language, language, tmp_path), LocalEngine())
     totals, evaluation = result.totals, tmp_path / "small/evaluation/test.jsonl"
-    lines = [json.loads(line) for line in evaluation.read_text().splitlines()]
+    lines = [json.loads(line) for line in evaluation.read_bytes().splitlines()]
     basic = normalizer_named("basic")
     said, heard = ([basic(line[key]) for line in lines] for key in ("reference", "hypothesis"))
     assert totals["words"] == sum(count for _, count in SPOKEN[language][1]) == sum(len(text.split()) for text in said)
@@ -98,6 +99,31 @@ def test_a_language_is_scored_right_from_its_speech_on(language: str, corpora: P
     assert result.headline.startswith("CER" if unspaced else "WER")
     assert ("is written without spaces" in result.headline) == unspaced
     assert counts_of(scored_again(evaluation, corpora / language / "test.csv", tmp_path)) == counts_of(totals)
+
+
+def test_each_language_of_a_set_is_trained_and_scored_as_its_own(corpora: Path, tmp_path: Path) -> None:
+    spoken = {"Hindi": "", "Serbian": "sr-RS"}
+    rows = [
+        (str(corpora / language / f"{language}-{number}.wav"), text)
+        for language in spoken
+        for number, (text, _) in enumerate(SPOKEN[language][1])
+    ]
+    for split in ("train", "validation", "test"):
+        add_languages(write_rows(tmp_path / f"{split}.csv", rows), [spoken[path.split("/")[-2]] for path, _ in rows])
+    both = config_of(tmp_path, "Hindi", tmp_path)
+    result = fit(both, LocalEngine())
+    languages = result.totals["languages"]
+    words = {code: sum(count for _, count in SPOKEN[name][1]) for code, name in (("hi", "Hindi"), ("sr", "Serbian"))}
+    assert {code: score["words"] for code, score in languages.items()} == words
+    for count in ("scored", "words", "insertions", "deletions", "substitutions", "characters", "sentence_errors"):
+        assert sum(score[count] for score in languages.values()) == result.totals[count]
+    lines = [json.loads(line) for line in (tmp_path / "small/evaluation/test.jsonl").read_text().splitlines()]
+    assert [line["language"] for line in lines] == ["hi"] * 3 + ["sr"] * 3
+    assert "hi: WER" in result.headline and "; sr: WER" in result.headline
+    # Whatever clips are generated together.
+    alone = both.model_copy(update={"training": both.training.model_copy(update={"per_device_eval_batch_size": 1})})
+    again = evaluate(alone, LocalEngine(), model=str(tmp_path / "small"), split="test")
+    assert again.totals["languages"] == languages
 
 
 def counts_of(totals: Mapping[str, Any]) -> list[Any]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from jobs.clusters.remembered.cluster_record import ClusterRecord, all_records
-from jobs.clusters.remembered.local_cluster import up
+from jobs.clusters.managed.cluster_record import LocalRecord, all_records
+from jobs.clusters.managed.local_cluster import up
 from trainers.distributed import local_ray
 from trainers.distributed.local_ray import processes_of
 from trainers.errors import ResourceError
@@ -59,9 +59,9 @@ class User:
         return done.stdout
 
     @property
-    def record(self) -> ClusterRecord:
+    def record(self) -> LocalRecord:
         """What is remembered."""
-        return ClusterRecord.model_validate_json((self.home / ".rayscribe/clusters/local.json").read_text())
+        return LocalRecord.model_validate_json((self.home / ".rayscribe/clusters/local.json").read_text())
 
     @property
     def token(self) -> str:

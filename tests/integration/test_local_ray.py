@@ -66,6 +66,9 @@ with connected(config({})):
 def first() -> Iterator[LocalRay]:
     """A Ray of this machine, which others are started beside."""
     ray = start_ray(num_cpus=3, environment={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 32})
+    # Ray opens its own folder to all users.
+    assert (ray.folder / "ray" / "session_latest").exists()
+    assert ray.folder.stat().st_mode & 0o777 == 0o700
     yield ray
     ray.stop()
     assert processes_of(ray.folder) == []

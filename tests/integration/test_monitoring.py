@@ -25,7 +25,6 @@ from tests.jobs.api.backend_harness import BackendHarness, open_harness, served
 from trainers.distributed.local_ray import free_ports
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         shutil.which("prometheus") is None, reason="Prometheus is not installed: apt-get install prometheus"
     ),

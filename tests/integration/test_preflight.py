@@ -15,7 +15,7 @@ from tests.integration.forked_process import REPOSITORY
 from tests.jobs.preflight.contexts import NOW
 from tests.trainers.inspection.checking import sound_corpus
 from tests.trainers.synthetic import content
-from trainers.inspection.findings import Finding
+from trainers.findings import Finding
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,6 @@ def errors(found: dict[str, list[Finding]]) -> dict[str, str]:
     return {check: item.text for check, items in found.items() for item in items if item.level == "error"}
 
 
-@pytest.mark.slow
 def test_a_sound_recipe_is_found_sound_from_the_nodes_too(clusters: Clusters, ray_head: RayHead, recipe: Path) -> None:
     found = preflight(clusters, ray_head, recipe, deep=True)
     levels = {item.level for items in found.values() for item in items}
@@ -55,7 +54,6 @@ def test_a_sound_recipe_is_found_sound_from_the_nodes_too(clusters: Clusters, ra
     assert not (recipe.parent / "runs" / "mine").exists(), "a probe leaves no run folder"
 
 
-@pytest.mark.slow
 def test_what_only_a_node_can_tell_is_found_by_the_probe(clusters: Clusters, ray_head: RayHead, recipe: Path) -> None:
     secrets = "{HF_TOKEN: {file: /nowhere/hf}, WANDB_API_KEY: {env: NO_SUCH_KEY_ON_A_NODE}}"
     found = preflight(clusters, ray_head, recipe, f"job.runtime_env.secrets={secrets}", deep=True)
@@ -66,7 +64,6 @@ def test_what_only_a_node_can_tell_is_found_by_the_probe(clusters: Clusters, ray
     assert "Traceback" not in str(found)
 
 
-@pytest.mark.slow
 def test_a_gang_that_never_fits_is_found_with_the_cluster_s_own_numbers(
     clusters: Clusters, ray_head: RayHead, recipe: Path
 ) -> None:
@@ -78,7 +75,6 @@ def test_a_gang_that_never_fits_is_found_with_the_cluster_s_own_numbers(
     assert "1 GPU" in errors_found["gang"]
 
 
-@pytest.mark.slow
 def test_packages_that_cannot_be_installed_are_found_before_the_run(
     clusters: Clusters, ray_head: RayHead, recipe: Path
 ) -> None:

@@ -1,10 +1,10 @@
-"""Thirty runs through a queue whose controller is killed again and again: in order, none lost, none doubled."""
+"""Runs through a queue whose controller is killed again and again: in order, none lost, none doubled."""
 
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,22 +18,24 @@ from tests.integration.ledger_history import check_each_run, check_never_more, c
 from tests.integration.service_process import main
 from tests.integration.short_jobs import Workspace
 
-RUNS = 30
-RANDOM_KILLS = 10
 TIMEOUT_S = 420.0
-# Before and after each kind of side effect, each at another pass.
+# Where what Ray has done and what the ledger knows differ; `test_controller` dies at every point, on a fake.
 POINTS = (
     "ledger.admit:before/0",
-    "ray.submit:before/0",
     "ray.submit:after/0",
+    "ledger.end:before/0",
+    "logs.archive:after/1",
+    "ray.stop:after/0",
+)
+# Before and after each kind of side effect, each at another pass.
+ALL_POINTS = (
+    *POINTS,
+    "ray.submit:before/0",
     "ledger.submitted:after/1",
     "logs.archive:before/0",
-    "logs.archive:after/1",
-    "ledger.end:before/0",
     "ledger.end:after/1",
     "ledger.admit:after/0",
     "ray.stop:before/0",
-    "ray.stop:after/0",
 )
 QUEUES = QueuesConfig.model_validate(
     {"queues": {"default": {"max_cpus": 8, "max_running": 4, "per_user": {"max_cpus": 6}}, "small": {"max_cpus": 3}}}
@@ -70,27 +72,47 @@ class Keeper:
             time.sleep(0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
-    ray_head: RayHead, tmp_path: Path, database: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize(
+    ("database", "runs_count", "points", "random_kills"),
+    [
+        pytest.param("sqlite", 10, POINTS, 0, id="sqlite"),
+        pytest.param("sqlite", 30, ALL_POINTS, 10, id="sqlite-long", marks=pytest.mark.long),
+        pytest.param("postgresql", 30, ALL_POINTS, 10, id="postgresql-long", marks=pytest.mark.long),
+    ],
+)
+def test_runs_survive_a_controller_that_is_killed_everywhere(
+    ray_head: RayHead,
+    tmp_path: Path,
+    database: str,
+    runs_count: int,
+    points: Sequence[str],
+    random_kills: int,
+    request: pytest.FixtureRequest,
 ) -> None:
     url = request.getfixturevalue("postgres_url") if database == "postgresql" else None
     workspace = Workspace(tmp_path, ray_head.dashboard, QUEUES, url)
     chance = random.Random(7)
     # The session's Ray takes each submission id once, whatever ledger it comes from.
-    for number in range(RUNS - 1):
+    for number in range(runs_count - 1):
         sets = [f"job.priority={chance.choice((0, 0, 5, 10))}", f"scaling.num_workers={chance.choice((1, 1, 2, 4))}"]
         if number % 6 == 5:
             sets = [sets[0], "scaling.num_workers=2", "job.queue=small"]
         user, ms = chance.choice(("ana", "bo")), chance.choice((200, 600, 1500))
-        workspace.short(f"{database}-{number:02}", *sets, user=user, ms=ms)
+        workspace.short(f"{database}-{runs_count}-{number:02}", *sets, user=user, ms=ms)
     # One that is stopped while it runs, so that stopping is interrupted too.
-    long = workspace.short(f"{database}-long", "job.priority=20", "scaling.num_workers=1", user="cy", ms=600_000)
+    long = workspace.short(
+        f"{database}-{runs_count}-long", "job.priority=20", "scaling.num_workers=1", user="cy", ms=600_000
+    )
     keeper = Keeper(workspace, tmp_path / "controller.log")
     try:
-        _kill_everywhere(keeper, workspace, chance, long.id)
+        _kill_everywhere(keeper, workspace, points, long.id)
+        for _ in range(random_kills):
+            keeper.start()
+            # Anywhere: in opening the ledger or in the rounds after.
+            time.sleep(chance.uniform(0.1, 2.5))
+            keeper.kill()
+        keeper.start()
         keeper.wait_for(lambda: _all_ended(workspace), "end of all runs")
         assert _all_ended(workspace), keeper._log.read_text()[-4000:]
     finally:
@@ -98,7 +120,7 @@ def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
     runs = [workspace.ledger.run(run.id) for run in workspace.ledger.runs(limit=100).runs]
     events = workspace.ledger.events(None, limit=10_000)
     attempts = {run.id: workspace.ledger.attempts(run.id) for run in runs}
-    assert len(runs) == RUNS
+    assert len(runs) == runs_count
     assert {run.id: run.state for run in runs if run.state != RunState.SUCCEEDED} == {long.id: RunState.STOPPED}
     check_each_run(runs, events, attempts)
     check_order(runs, events, {workspace.address: workspace.clusters.capacity(workspace.address)}, QUEUES)
@@ -114,8 +136,8 @@ def test_thirty_runs_survive_a_controller_that_is_killed_everywhere(
     workspace.close()
 
 
-def _kill_everywhere(keeper: Keeper, workspace: Workspace, chance: random.Random, long: str) -> None:
-    for point in POINTS:
+def _kill_everywhere(keeper: Keeper, workspace: Workspace, points: Sequence[str], long: str) -> None:
+    for point in points:
         if point.startswith("ray.stop") and workspace.ledger.run(long).stop_requested_s is None:
             _wait_until_it_runs(keeper, workspace, long)
             workspace.service.stop(long)
@@ -123,13 +145,6 @@ def _kill_everywhere(keeper: Keeper, workspace: Workspace, chance: random.Random
         keeper.wait_for(lambda: False, f"death at {point}")
         assert keeper.process is not None
         assert keeper.process.returncode == -9, f"it did not die at {point}:\n{keeper._log.read_text()[-4000:]}"
-    for _ in range(RANDOM_KILLS):
-        keeper.start()
-        assert keeper.process is not None
-        # The kill falls anywhere, in opening the ledger or in the rounds after.
-        time.sleep(chance.uniform(0.1, 2.5))
-        keeper.kill()
-    keeper.start()
 
 
 def _wait_until_it_runs(keeper: Keeper, workspace: Workspace, long: str) -> None:

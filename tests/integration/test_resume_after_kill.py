@@ -30,6 +30,15 @@ KILLS = (
     (82, WORKER),
     (94, DRIVER),
 )
+# Each victim between two uploads and in the middle of one.
+KILLS_OVER_S3 = (
+    (3, WORKER, False),
+    (15, DRIVER, True),
+    (28, BOTH, True),
+    (41, WORKER, True),
+    (55, DRIVER, False),
+    (71, BOTH, False),
+)
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ def recipe(tones: Path, tmp_path: Path) -> Path:
     return write_recipe(tmp_path / "recipe.yaml", tones, changes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_two_workers_killed_eleven_times_end_with_the_same_weights(
     ray_head: RayHead, recipe: Path, tmp_path: Path
@@ -68,7 +77,6 @@ def test_two_workers_killed_eleven_times_end_with_the_same_weights(
     check_repeats(run.steps(), restarts=len(KILLS))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_weights(
     ray_head: RayHead,
@@ -88,18 +96,17 @@ def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_w
     calm.start()
     calm.finish()
     run.start()
-    for number, (step, victim) in enumerate(KILLS):
-        if number % 2:
+    for step, victim, in_an_upload in KILLS_OVER_S3:
+        if in_an_upload:
             run.wait_for(partial(uploading, run, fault_proxy, step), f"an upload of step {step}")
         else:
             run.wait_for(partial(run.reached, step), f"step {step}")
         kill(run, victim)
     run.finish()
     check_same(run, calm)
-    check_repeats(run.steps(), restarts=len(KILLS))
+    check_repeats(run.steps(), restarts=len(KILLS_OVER_S3))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_two_workers_that_train_an_adapter_killed_thrice_end_with_the_same_weights(
     ray_head: RayHead, recipe: Path, tmp_path: Path

@@ -27,7 +27,6 @@ def drive(ray_head: RayHead, tmp_path: Path) -> Iterator[ControllerDriver]:
     workspace.close()
 
 
-@pytest.mark.slow
 def test_exit_codes_come_through_and_faults_of_the_user_are_not_retried(drive: ControllerDriver) -> None:
     drive.workspace.short("seven", exit=7)
     drive.workspace.short("two", exit=2)
@@ -37,7 +36,6 @@ def test_exit_codes_come_through_and_faults_of_the_user_are_not_retried(drive: C
         assert drive.causes(name) == [Cause.USER_ERROR]
 
 
-@pytest.mark.slow
 def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_again(drive: ControllerDriver) -> None:
     drive.workspace.short("again", exit=42)
     drive.workspace.short("once", exit=42, failing_attempts=1)
@@ -48,7 +46,6 @@ def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_agai
 
 
 @pytest.mark.core
-@pytest.mark.slow
 def test_a_killed_driver_is_retried(drive: ControllerDriver) -> None:
     drive.workspace.short("driver-killed", ms=600_000, slow_attempts=1)
     os.kill(drive.record("driver-killed")["pid"], signal.SIGKILL)
@@ -56,7 +53,6 @@ def test_a_killed_driver_is_retried(drive: ControllerDriver) -> None:
     assert drive.causes("driver-killed") == [Cause.DRIVER_KILLED, Cause.SUCCEEDED]
 
 
-@pytest.mark.slow
 def test_logs_are_followed_without_gap_or_repeat_and_stay_when_the_cluster_has_gone(
     drive: ControllerDriver,
 ) -> None:
@@ -94,7 +90,6 @@ def _unavailable(address: str) -> NoReturn:
 
 
 @pytest.mark.core
-@pytest.mark.slow
 def test_a_killed_worker_and_a_user_s_stop_are_continued_to_the_weights_of_the_undisturbed_run(
     drive: ControllerDriver, training_tree: Path, ray_head: RayHead
 ) -> None:

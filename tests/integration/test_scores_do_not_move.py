@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus
 from trainers.distributed.ray_connection import connected
-from trainers.models.known_families import family_of
+from trainers.models.families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.pipeline.on_ray.ray_engine import RayEngine
 from trainers.storage import open_storage
 
+# Workers and utterances of a batch: those that differ in all, and all of them.
+TWO_WAYS = ((1, 1), (3, 8))
+NINE_WAYS = tuple((workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32))
+ways_of_scoring = pytest.mark.parametrize("ways", [TWO_WAYS, pytest.param(NINE_WAYS, marks=pytest.mark.long)], ids=len)
 # Of a new output layer's weights, so that another symbol than one wins.
 LOUD = 40
 
@@ -86,13 +91,13 @@ def babbling(request: pytest.FixtureRequest, half_trained: TrainConfig) -> Train
     return half_trained.model_copy(update={"model": model, "run": run})
 
 
-@pytest.mark.slow
+@ways_of_scoring
 @pytest.mark.timeout(1500)
-def test_nine_ways_of_scoring_give_one_result(half_trained: TrainConfig, ray_head: RayHead) -> None:
+def test_all_ways_of_scoring_give_one_result(
+    half_trained: TrainConfig, ray_head: RayHead, ways: Sequence[tuple[int, int]]
+) -> None:
     with connected(half_trained, ray_head.address):
-        results = {
-            (workers, batch): scored(half_trained, workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32)
-        }
+        results = {(workers, batch): scored(half_trained, workers, batch) for workers, batch in ways}
     first = results[1, 1]
     assert first["utterances"] == first["scored"] == 27
     assert 20 < first["wer"] < 80, "the model is too good or too bad for the test to mean anything"
@@ -107,11 +112,13 @@ def test_nine_ways_of_scoring_give_one_result(half_trained: TrainConfig, ray_hea
     assert all(len(json.loads(line)["reference"].split()) >= 3 for line in lines)
 
 
-@pytest.mark.slow
+@ways_of_scoring
 @pytest.mark.timeout(1500)
-def test_nor_does_padding_move_a_ctc_model_s(babbling: TrainConfig, ray_head: RayHead) -> None:
+def test_nor_does_padding_move_a_ctc_model_s(
+    babbling: TrainConfig, ray_head: RayHead, ways: Sequence[tuple[int, int]]
+) -> None:
     with connected(babbling, ray_head.address):
-        results = {(workers, batch): scored(babbling, workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32)}
+        results = {(workers, batch): scored(babbling, workers, batch) for workers, batch in ways}
     first = results[1, 1]
     assert first["scored"] == 27
     assert first["characters"] > first["character_substitutions"] > 20, "it says too little"

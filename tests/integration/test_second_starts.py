@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,25 @@ from safetensors.numpy import load_file
 from transformers import WhisperTokenizer
 
 from tests.trainers.multilingual import write_multilingual
-from tests.trainers.pipeline.second_starts import FIELDS, Outcome, SecondStart, second_start
+from tests.trainers.pipeline.second_starts import FIELDS, Outcome, second_start
 from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, ResumeError, StoppedError
-from trainers.models.seq2seq import seq2seq_family
-from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.pipeline import attempt
+from trainers.models.ctc.ctc_part import CtcPart
+from trainers.models.seq2seq import seq2seq_processor
+from trainers.models.whisper.whisper_part import WhisperPart
+from trainers.pipeline import attempt_plan
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.training.callbacks import KeepCheckpoints
+from trainers.training.trainer import compiling
 
 # Changes that name other data, other hardware or another storage, or fields of another family, are tried elsewhere.
 NOT_HERE = {
-    *WhisperFamily.foreign_fields,
+    *WhisperPart.unsupported,
+    *(f"model.{name}" for name in CtcPart.model_fields.keys() - WhisperPart.model_fields.keys()),
     "run.s3_endpoint_url",
     "scaling.num_workers",
     "scaling.use_gpu",
@@ -72,7 +76,7 @@ def run_folder(wanted: TrainConfig) -> Path:
 
 def losses(wanted: TrainConfig) -> list[dict[str, Any]]:
     """Lines of its metrics with a loss."""
-    lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_bytes().splitlines()]
     return [line for line in lines if "loss" in line]
 
 
@@ -152,7 +156,7 @@ def test_how_often_is_scored_saved_and_logged_changes_at_once(
         assert f"changed since the attempt before: {name}: " in said
     steps = {item.step for item in Journal(RunFolder.of(wanted)).read().checkpoints}
     assert steps == {4, 6, 8}
-    lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_bytes().splitlines()]
     assert [line["step"] for line in lines if line["attempt"] == 2 and "eval_wer" in line] == [5, 6, 7, 8]
     assert [line["step"] for line in lines if line["attempt"] == 2 and "loss" in line] == [6, 8]
 
@@ -167,10 +171,10 @@ def test_a_run_goes_on_in_the_language_that_its_labels_began_in(
         tones, tmp_path, {**weights, "training.max_steps": 2, "training.save_steps": 1, "training.eval_steps": 1}
     )
     # A version that left it to the tokenizer.
-    set_language = seq2seq_family._set_language
+    set_language = seq2seq_processor._set_language
     with monkeypatch.context() as patched:
         patched.setattr(
-            seq2seq_family, "_set_language", lambda tokenizer, _, origin: set_language(tokenizer, None, origin)
+            seq2seq_processor, "_set_language", lambda tokenizer, _, origin: set_language(tokenizer, None, origin)
         )
         stop_after(wanted, 1, monkeypatch)
     spoken = []
@@ -180,7 +184,7 @@ def test_a_run_goes_on_in_the_language_that_its_labels_began_in(
         spoken.append(tokenizer.tgt_lang)
         return token
 
-    monkeypatch.setattr(seq2seq_family, "_set_language", set_and_note)
+    monkeypatch.setattr(seq2seq_processor, "_set_language", set_and_note)
     fit(wanted, LocalEngine())
     assert set(spoken) == {"pt"}
     state = Journal(RunFolder.of(wanted)).read()
@@ -201,7 +205,7 @@ def test_a_finished_run_needs_nothing_to_show_its_result_that_only_training_read
     def fail(*_: Any) -> None:
         raise ConfigError("its files are gone")
 
-    monkeypatch.setattr(attempt, "check_search", fail)
+    monkeypatch.setattr(attempt_plan, "check_decoder", fail)
     assert fit(wanted, LocalEngine()).totals == result.totals
     with pytest.raises(ConfigError, match="its files are gone"):
         fit(small(tones, tmp_path, {**mixed, "training.max_steps": 8, "training.extend": "rescale"}), LocalEngine())
@@ -220,6 +224,8 @@ def test_a_loss_that_is_not_finite_in_an_older_journal_does_not_stop_the_end(
     stop_after(wanted, 4, monkeypatch)
     path = sorted((run_folder(wanted) / "journal").iterdir())[-1]
     entry = json.loads(path.read_text())
+    # Entries of that version had no checksum.
+    del entry["sha256"]
     entry["checkpoint"]["metrics"]["eval_loss"] = math.nan
     path.write_text(json.dumps(entry))
     fit(wanted, LocalEngine())
@@ -335,48 +341,62 @@ class TestFromACheckpoint:
             fit(wanted, LocalEngine())
 
 
-class TestSampled:
-    """Twenty of the random changes that `test_continuation` decides on: they are really started."""
+class TestEveryFreeField:
+    """What `test_continuation` decides about, really started: every free field, some at a time, and one refused."""
 
     @pytest.fixture(scope="class")
     def stopped_run(self, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         """The folder of a run that was killed at step 4, and the weights that it would have come to."""
         folder = tmp_path_factory.mktemp("stopped")
-        whole = small(tones, tmp_path_factory.mktemp("whole"))
-        fit(whole, LocalEngine())
+        undisturbed = small(tones, tmp_path_factory.mktemp("undisturbed"))
+        fit(undisturbed, LocalEngine())
         with pytest.MonkeyPatch.context() as patch:
             stop_after(small(tones, folder), 4, patch)
-        return folder, weights_after(whole)
+        return folder, weights_after(undisturbed)
 
-    @pytest.mark.parametrize("seed", range(20))
-    def test_does_what_was_decided(
+    @pytest.mark.parametrize(
+        ("outcome", "part", "parts"),
+        [*((Outcome.EXACT, part, 3) for part in range(3)), *((Outcome.ROUNDED, part, 2) for part in range(2))],
+    )
+    def test_takes_effect_and_is_printed(
         self,
-        seed: int,
+        outcome: Outcome,
+        part: int,
+        parts: int,
         stopped_run: tuple[Path, str],
         tones: Path,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        # The graphs of torch's compiler, without its kernels, which take a minute to make.
+        monkeypatch.setattr(compiling, "compile_model", partial(compiling.compile_model, backend="aot_eager"))
         folder, undisturbed = stopped_run
         shutil.copytree(folder, tmp_path / "runs")
-        # Three of four go on: most fields are part of the experiment.
-        free = [name for name, (outcome, _) in FIELDS.items() if outcome is not Outcome.REFUSED or seed % 4 == 0]
-        second = second_start(random.Random(seed), first(tones, tmp_path / "runs"), sorted({*free} - NOT_HERE))
+        names = sorted(name for name, (found, _) in FIELDS.items() if found is outcome and name not in NOT_HERE)
+        base = first(tones, tmp_path / "runs")
+        changes = {name: _another_value(name, base) for name in names[part::parts]}
+        fit(config(base | changes), LocalEngine())
+        output = capsys.readouterr().out
+        assert all(f"changed since the attempt before: {name}: " in output for name in changes)
+        assert "resuming from checkpoint-4-" in output
+        if outcome is Outcome.EXACT:
+            assert weights_after(config(base | changes)) == undisturbed
+
+    def test_or_is_refused_before_anything_is_prepared(
+        self, stopped_run: tuple[Path, str], tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        shutil.copytree(stopped_run[0], tmp_path / "runs")
+        names = sorted(name for name, (found, _) in FIELDS.items() if found is Outcome.REFUSED and name not in NOT_HERE)
+        second = second_start(random.Random(0), first(tones, tmp_path / "runs"), names)
         attempts = run_folder(second.config) / "attempts"
         before = {path.name for path in attempts.iterdir()}
-        if _is_refused(second):
-            with pytest.raises(ResumeError):
-                fit(second.config, LocalEngine())
-            assert "prepare" not in capsys.readouterr().out, "before preparing"
-            assert {path.name for path in attempts.iterdir()} == before
-            return
-        fit(second.config, LocalEngine())
-        said = capsys.readouterr().out
-        assert all(f"changed since the attempt before: {name}: " in said for name in second.changes)
-        assert "resuming from checkpoint-4-" in said
-        if not second.fields(Outcome.ROUNDED):
-            assert weights_after(second.config) == undisturbed
+        with pytest.raises(ResumeError):
+            fit(second.config, LocalEngine())
+        assert "prepare" not in capsys.readouterr().out
+        assert {path.name for path in attempts.iterdir()} == before
 
 
-def _is_refused(second: SecondStart) -> bool:
-    return bool(second.fields(Outcome.REFUSED))
+def _another_value(name: str, base: Mapping[str, Any]) -> Any:
+    """A value of this field that the first start did not have."""
+    return next(value for value in FIELDS[name][1] if base.get(name) != value)

@@ -16,7 +16,6 @@ from tests.trainers.synthetic import config, speechlike
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, DamagedError, ResumeError
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import open_exported
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
@@ -42,7 +41,7 @@ LORA = {"adapt.method": "lora", "adapt.r": 4, "adapt.dropout": 0.1}
 def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A very small Whisper with a context of three seconds."""
     folder = tmp_path_factory.mktemp("whisper")
-    model = config({"model.d_model": 32, "model.encoder_layers": 2}).model
+    model: Any = config({"model.d_model": 32, "model.encoder_layers": 2}).model
     WhisperFamily().write_description(folder, ["red green blue left right"], model)
     set_seed(5)
     network = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(folder))
@@ -107,7 +106,6 @@ class TestScores:
         assert (totals["wer"], totals["full_context"]["wer"]) == (best["eval_wer"], best["eval_full_context_wer"])
 
 
-@pytest.mark.slow
 def test_the_model_stays_a_whisper_of_thirty_seconds(tones: Path, hub_whisper: Path, tmp_path: Path) -> None:
     wanted = short(
         tones,
@@ -124,7 +122,7 @@ def test_the_model_stays_a_whisper_of_thirty_seconds(tones: Path, hub_whisper: P
     assert not {ORIGINAL, "base.json"} & {path.name for path in model.iterdir()}
     weights = load_file(model / "model.safetensors")
     assert weights["model.encoder.embed_positions.weight"].shape[0] == 1500
-    assert open_exported(model).limits.context_s == 30.0
+    assert WhisperFamily().open_exported(model).limits.context_s == 30.0
     recognize: Any = pipeline("automatic-speech-recognition", model=str(model))
     samples = speechlike(29.0).astype(np.float32) / 32768
     heard = recognize({"raw": samples, "sampling_rate": 16_000}, generate_kwargs={"max_new_tokens": 4})
@@ -153,7 +151,6 @@ class TestMatching:
         last = [losses(wanted)[-1]["full_context_matching"] for wanted in (weak, strong)]
         assert last[1] < last[0] / 2
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("changes", [{}, LORA], ids=["full", "lora"])
     @pytest.mark.parametrize("begins", ["pretrained", "from"])
     def test_a_killed_run_ends_with_the_same_weights(

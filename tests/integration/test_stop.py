@@ -148,7 +148,6 @@ def in_score(patch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> 
     patch.setattr(Scorer, "_own_batches", own_batches)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "where", "stops_at"),
     [
@@ -188,7 +187,6 @@ def test_a_stopped_training_goes_on_as_if_nobody_had_asked(
     assert results[0].result["best_step"] == results[1].result["best_step"]
 
 
-@pytest.mark.slow
 def test_a_stopped_ctc_training_goes_on_as_if_nobody_had_asked(ctc_runs: RunSetup) -> None:
     with pytest.MonkeyPatch.context() as patch:
         at_step(patch, 5, request_stop)
@@ -198,7 +196,6 @@ def test_a_stopped_ctc_training_goes_on_as_if_nobody_had_asked(ctc_runs: RunSetu
     assert ctc_runs.weights("stopped") == ctc_runs.weights("calm")
 
 
-@pytest.mark.slow
 def test_a_second_request_ends_at_once(runs: RunSetup, capfd: pytest.CaptureFixture[str]) -> None:
     def twice() -> None:
         # It is stored while training goes on, and a second request waits for nothing.
@@ -214,7 +211,6 @@ def test_a_second_request_ends_at_once(runs: RunSetup, capfd: pytest.CaptureFixt
     assert f"stopped; {only.name} is in " in capfd.readouterr().err
 
 
-@pytest.mark.slow
 def test_after_training_there_is_nothing_to_wait_for(runs: RunSetup, capfd: pytest.CaptureFixture[str]) -> None:
     scores_before_the_test_split = MAX_STEPS // EVAL_STEPS
     with pytest.MonkeyPatch.context() as patch:
@@ -242,7 +238,7 @@ def test_what_is_prepared_stays(runs: RunSetup, tmp_path: Path, capfd: pytest.Ca
         assert runs.run("preparing", *cache) == 130
     assert f"stopped; the prepared data stays in {tmp_path / 'prepared'}" in capfd.readouterr().err
     assert len(list((tmp_path / "prepared").glob("*.json"))) == 1
-    sets = [path for path in (tmp_path / "prepared").iterdir() if path.is_dir() and path.name != fingerprint.MEMORY]
+    sets = [path for path in (tmp_path / "prepared").iterdir() if path.is_dir() and path.name != fingerprint.FOLDER]
     assert len(sets) == 1, "half a set is left"
     status = read_status(runs.folder("preparing"), 1) or {}
     assert (status["phase"], status["detail"].startswith("stopped; the prepared data stays")) == (Phase.ENDED, True)
@@ -250,7 +246,6 @@ def test_what_is_prepared_stays(runs: RunSetup, tmp_path: Path, capfd: pytest.Ca
     assert "prepare train: already prepared" in capfd.readouterr().out
 
 
-@pytest.mark.slow
 def test_two_ranks_of_torchrun_end_after_the_same_step(runs: RunSetup, tmp_path: Path) -> None:
     folder = runs.folder("torchrun")
     more = ["--set", "run.name=torchrun", "--set", f"run.storage_path={runs.storage_path}"]

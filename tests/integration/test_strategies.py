@@ -18,6 +18,7 @@ from transformers import WhisperForConditionalGeneration
 
 from tests.integration.driver_process import TIMEOUT_S, RayHead, Run
 from tests.integration.forked_process import REPOSITORY
+from tests.integration.made_once import made_once
 from tests.integration.torchrun import run_in_ranks
 from tests.trainers.synthetic import content
 from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
@@ -44,8 +45,6 @@ SHARDED = ("global_step", "zero_to", "latest", "scheduler", "pytorch_model", "op
 # Relative, over 20 steps from the same weights: the ranks' gradients are added in another order.
 CURVE_TOLERANCE = 1e-5
 WEIGHT_TOLERANCE = 1e-6
-
-pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,23 @@ def free_port() -> int:
 def runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TorchrunRuns:
     """One that nobody disturbs of each strategy."""
     pytest.importorskip("deepspeed")
-    folder = tmp_path_factory.mktemp("strategies")
+
+    def train(folder: Path) -> None:
+        made = runs_in(folder)
+        made.recipe.write_text(yaml.safe_dump(recipe_on(tones)))
+        code, said = made.run(*(made.start(name, name) for name in STRATEGIES))
+        assert code == 0, said
+
+    return runs_in(made_once("strategies", train, tmp_path_factory))
+
+
+def runs_in(folder: Path) -> TorchrunRuns:
+    """The recipe and the runs of this folder."""
+    return TorchrunRuns(folder / "recipe.yaml", folder / "runs")
+
+
+def recipe_on(tones: Path) -> dict[str, Any]:
+    """What all of them train."""
     changes: dict[str, Any] = {
         "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
         "model.dropout": 0.2,
@@ -150,11 +165,7 @@ def runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TorchrunRuns:
         "checkpoint.num_to_keep": None,
         "scaling.num_workers": 2,
     }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(content(changes)))
-    runs = TorchrunRuns(folder / "recipe.yaml", folder / "runs")
-    code, said = runs.run(*(runs.start(name, name) for name in STRATEGIES))
-    assert code == 0, said
-    return runs
+    return content(changes)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +254,7 @@ def test_killed_runs_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
         assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(name).items())
 
 
+@pytest.mark.long
 def test_a_run_goes_on_from_whole_states_of_fsdp2_that_earlier_versions_wrote(runs: TorchrunRuns) -> None:
     code, said = runs.run(runs.start("whole-states", FSDP, whole=True, rank=1, kill="step", step=13))
     assert code != 0, said

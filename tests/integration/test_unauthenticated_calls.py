@@ -14,7 +14,7 @@ import yaml
 
 from cluster_configs.rendering.render import Target, render
 from cluster_configs.rendering.spec_loader import load_cluster_spec
-from jobs.clusters.remembered.cluster_record import ensure_token
+from jobs.clusters.managed.cluster_record import ensure_token
 from tests.integration.guarded_nodes import HEAD, WORKER
 from tests.test_architecture import ROOT
 
@@ -34,7 +34,7 @@ PORTS = {
 METRICS_PORTS = {8090, 44217, 44227}
 DASHBOARD_PORT = 8265
 
-pytestmark = [pytest.mark.slow, pytest.mark.root]
+pytestmark = [pytest.mark.root]
 
 
 @pytest.fixture(scope="module")

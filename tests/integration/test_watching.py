@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from jobs.cli.app import main
 from jobs.clusters.ray_jobs import RayJobs
@@ -30,7 +29,6 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.slow
 def test_the_dashboard_shows_a_training_that_was_submitted_as_a_job_and_one_by_the_command(
     ray_head: RayHead, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from tests.s3 import AWS_VARIABLES
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import PrepareOptions, ShardTask, blocks_of, run_here
 from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.recording_readers import FileReader
 from trainers.storage import open_storage
 
 GOAL = 0.7
@@ -67,7 +68,7 @@ def _measure(folder: Path, recordings: Path, endpoint: str) -> dict[str, list[fl
     rates: dict[str, list[float]] = {side: [] for side in turns}
     for number in range(len(turns["disk"])):
         for side, blocks in turns.items():
-            task = ShardTask(str(folder / side), options, PrepareOptions(False, False))
+            task = ShardTask(str(folder / side), options, PrepareOptions(False, False), FileReader(options))
             rates[side].append(_rate(blocks[number], task))
     return rates
 

@@ -1,6 +1,6 @@
 """What ranks send each other and ask the storage: python -m tests.benchmarks.scale.coordination [--ranks 4 16 64].
 
-Ranks are threads over one counting store. Counted are the requests of a meeting, of a vote on the last step, and of a
+Ranks are threads over one counting store. Counted are the requests of a barrier, of a vote on the last step, and of a
 resume with the steps after it; what a thousand ranks need is extrapolated from the last two sizes.
 """
 
@@ -24,7 +24,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from tests.benchmarks.scale.figures import Figure, print_figures
 from tests.trainers.run_folder.writers import begin, staged
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.distributed.meeting import Meetings
+from trainers.distributed.logged_barrier import LoggedBarrier
 from trainers.distributed.session import LocalSession
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.fencing import GroupWriter
@@ -112,12 +112,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _meeting(size: int) -> float:
+def _barrier(size: int) -> float:
     """Requests of all ranks until all are there, without the looks of those that wait."""
     store = CountingStore()
     with ThreadPoolExecutor(size) as pool:
-        meetings = [Meetings(rank, size, print, store) for rank in range(size)]
-        list(pool.map(lambda each: each.meet("the benchmark"), meetings))
+        barriers = [LoggedBarrier(rank, size, print, store) for rank in range(size)]
+        list(pool.map(lambda each: each.wait("the benchmark"), barriers))
     return store.requests.total() - store.requests["check"]
 
 
@@ -202,7 +202,7 @@ def _counting() -> Iterator[Counter[str]]:
         yield counts
 
 
-MEASURED = {"requests of a meeting": _meeting, "requests of a vote": _vote, "requests to the storage": _resume}
+MEASURED = {"requests of a barrier": _barrier, "requests of a vote": _vote, "requests to the storage": _resume}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tests.benchmarks.scale.figures import Figure, peak_gb, print_figures
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_on_ray
-from trainers.data.sources.opening import open_sources
+from trainers.data.sources.known_sources import open_sources
 
 GOAL = 1.2
 ROWS_PER_FILE = 10_000

@@ -15,6 +15,7 @@ import tempfile
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +34,7 @@ from trainers.data.preparation import SHARD_SCHEMA
 from trainers.data.prepared_set import ClipReader, PreparedSet, find, finish, shard_name
 from trainers.data.selection import Bounds, select_training
 from trainers.storage import open_storage
-from trainers.training.trainer import PlannedBatches, PlannedLoader, Request
+from trainers.training.trainer.planned_batches import PlannedBatches, PlannedLoader, SampleReference
 
 GOAL = 1.2
 EPOCHS = 2
@@ -80,7 +81,7 @@ class _Clips:
     def __init__(self, reader: ClipReader):
         self._reader = reader
 
-    def __getitem__(self, request: Request) -> int:
+    def __getitem__(self, request: SampleReference) -> int:
         return len(self._reader.read(request.position))
 
 
@@ -113,12 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_set(bucket: Path, key: str, shards: int) -> int:
-    """Writes a prepared set whose clips are all the same short sound; gives the bytes of a shard."""
+    """Writes a prepared set of silent clips; gives the bytes of its largest shard."""
     storage = open_storage(str(bucket))
-    sound = encode_flac(np.random.default_rng(1).uniform(-0.5, 0.5, 800).astype(np.float32), 16_000)
     count = shards * ROWS_PER_SHARD
-    # Mean 5.7 s; one in twenty is longer than 12 s.
-    durations_s = np.clip(np.random.default_rng(5).lognormal(1.6, 0.55, count), 0.3, 30.0)
+    # Mean 5.7 s; one in twenty is longer than 12 s. Rounded, so that few lengths have to be encoded.
+    durations_s = np.clip(np.random.default_rng(5).lognormal(1.6, 0.55, count), 0.3, 30.0).round(1)
     ids = [f"clip-{row:07d}" for row in range(count)]
     index = pa.table(
         {
@@ -129,16 +129,31 @@ def write_set(bucket: Path, key: str, shards: int) -> int:
             "text": ["a word or two"] * count,
         }
     )
-    shard = {"audio": {"bytes": sound, "path": None}, "text": "a word or two", "speaker": None}
-    table = pa.Table.from_pylist([{**shard, "id": "", "duration_s": 0.1}] * ROWS_PER_SHARD, schema=SHARD_SCHEMA)
+    sizes = []
     for number in range(shards):
+        first = number * ROWS_PER_SHARD
+        rows = [
+            {
+                "id": ids[row],
+                "audio": {"bytes": _silence(durations_s[row]), "path": None},
+                "text": "a word or two",
+                "duration_s": durations_s[row],
+                "speaker": None,
+            }
+            for row in range(first, first + ROWS_PER_SHARD)
+        ]
         path = bucket / f"{key}-bench" / shard_name(number)
         path.parent.mkdir(exist_ok=True)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-    size = path.stat().st_size
-    finish(storage, f"{key}-bench", key, index, [], size * shards)
-    return size
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, SHARD_SCHEMA) as writer:
+            writer.write_table(pa.Table.from_pylist(rows, schema=SHARD_SCHEMA))
+        sizes.append(path.stat().st_size)
+    finish(storage, f"{key}-bench", key, index, [], sum(sizes))
+    return max(sizes)
+
+
+@cache
+def _silence(duration_s: float) -> bytes:
+    return encode_flac(np.zeros(round(duration_s * 16_000), np.float32), 16_000)
 
 
 def _fetches(node: Node, temporary: Path, shards: int) -> tuple[float, float]:

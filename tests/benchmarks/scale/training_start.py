@@ -25,6 +25,7 @@ from tests.benchmarks.scale.figures import Figure, peak_gb, print_figures
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet, find, finish
+from trainers.models.families import family_of
 from trainers.models.labels import labels_of
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
@@ -106,7 +107,7 @@ def _write_set(folder: Path, clips: int) -> None:
     )
     (folder / "set-bench").mkdir()
     finish(open_storage(str(folder)), "set-bench", KEY, index, [], 0)
-    processor = WhisperFamily().new_processor(texts[:20_000], _config().model)
+    processor = family_of(_config().model).new_processor(texts[:20_000], _config().model)
     processor.save_pretrained(folder / "processor")
 
 
@@ -122,7 +123,7 @@ def _config() -> TrainConfig:
 def _measure(part: Callable[[PreparedSet, Any], object], folder: Path) -> tuple[float, float]:
     prepared = find(open_storage(str(folder)), KEY, PreparedSet("", "").storage_options)
     assert prepared is not None
-    processor = WhisperFamily().open_processor(_config().model, folder / "processor")
+    processor = family_of(_config().model).open_processor(_config().model, folder / "processor")
     before, began = peak_gb(), time.perf_counter()
     part(prepared, processor)
     return time.perf_counter() - began, peak_gb() - before
@@ -136,7 +137,7 @@ def _drive(prepared: PreparedSet, processor: Any) -> None:
 def _begin_rank(prepared: PreparedSet, processor: Any) -> None:
     """A rank up to its first utterances."""
     weightless = SimpleNamespace(config=SimpleNamespace(max_target_positions=448))
-    recognizer = WhisperRecognizer(weightless, processor)
+    recognizer = WhisperRecognizer(weightless, processor, WhisperFamily())
     plan, clips = plan_training(_config(), prepared, recognizer, 1)
     for step in range(10):
         for row in plan.batch(step).rows:

@@ -145,7 +145,7 @@ def _requests(runs: Sequence[Line], requests: Iterable[Sequence[Any]], hit_by_ou
 
 def main(path: str) -> int:
     """Prints what is wrong, or what was done."""
-    lines = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in Path(path).read_bytes().splitlines()]
     found = problems(lines)
     for text in found:
         print(text)

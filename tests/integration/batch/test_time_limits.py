@@ -209,8 +209,8 @@ def gpu_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[GridEng
         yield engine
 
 
+@pytest.mark.long
 @pytest.mark.root
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_slurm_queues_a_job_of_two_nodes_again_that_its_time_limit_stopped(two_nodes: Slurm, work: Work) -> None:
     script = two_nodes.folder / "slurm.sbatch"
@@ -240,8 +240,8 @@ def test_slurm_queues_a_job_of_two_nodes_again_that_its_time_limit_stopped(two_n
     job.check(work.calm)
 
 
+@pytest.mark.long
 @pytest.mark.root
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_grid_engine_queues_a_job_again_that_its_time_limit_stopped(gpu_host: GridEngine, work: Work) -> None:
     # So that training has begun when the signal comes.
