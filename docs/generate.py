@@ -24,8 +24,10 @@ from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.retry_policy import RULES
 from jobs.submission.job_spec import JobPart
+from trainers.config.family_table import family_parts
 from trainers.config.flags.flag import SWITCH, Flag
 from trainers.config.flags.script_line import SECTIONS
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import RayscribeError
 
@@ -69,6 +71,19 @@ def _part(
     for name, found in parts.items():
         for part in found:
             yield from _part(part, f"{key}.{name}" if key else name, level=level, of=fields[name])
+            if part is ModelPart:
+                yield from _families(f"{key}.{name}" if key else name, level=level)
+
+
+def _families(key: str, *, level: int) -> Iterator[str]:
+    """A table of the fields that each family of models adds."""
+    for name, part in family_parts().items():
+        own = {field: info for field, info in part.model_fields.items() if field not in ModelPart.model_fields}
+        if own:
+            yield from [f"{'#' * level} `{key}` with `family: {name}`", "", (part.__doc__ or "").split("\n")[0], ""]
+            yield from ["| field | default | what |", "| --- | --- | --- |"]
+            yield from (_row(field, info) for field, info in own.items())
+            yield ""
 
 
 def _row(name: str, field: FieldInfo) -> str:
