@@ -58,11 +58,7 @@ def shipped(path: Path) -> Path:
 
 
 def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
-    """Reads a mapping from a file.
-
-    Args:
-        path: The file, or one that is shipped.
-        kind: What it is meant to be.
+    """Reads a mapping from a file, or from one that is shipped.
 
     Raises:
         ConfigError: the file is missing, is not YAML, or is not a mapping.
@@ -97,7 +93,7 @@ def build_config(
         reading: What is read of the config; the rest may be missing.
 
     Raises:
-        ConfigError: one message with every problem, each with its field, value and fix.
+        ConfigError: every problem, with its field, value and fix.
     """
     known = os.environ if environment is None else environment
     content, unread = read_ds_config(content)

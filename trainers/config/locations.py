@@ -74,10 +74,7 @@ def expand_variables(
 
 
 def expand_home(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the content in which a leading `~` of paths is the home folder of this machine's user.
-
-    A `~name` of no user of this machine stays as it is.
-    """
+    """A copy in which a leading `~` of paths is the home folder; `~name` of no user of this machine stays as it is."""
     result = copy_levels(content)
     for part, field, value in path_values(content):
         if value.startswith("~"):
@@ -119,14 +116,9 @@ def refuse_relative_storage(config: TrainConfig) -> None:
 
 
 def unresolved_paths(config: TrainConfig, variables: Collection[str]) -> list[str]:
-    """What keeps the paths of a submitted config from meaning the same to the service and on every node.
+    """What keeps the paths of a submitted config from meaning the same to the service and on every node, a line each.
 
-    Args:
-        config: The config.
-        variables: Names of the variables that each node resolves: those that the job brings.
-
-    Returns:
-        A line for each problem.
+    `variables` are those that each node resolves, since the job brings them.
     """
     problems = []
     if config.run.storage_path is None:

@@ -26,12 +26,11 @@ class Need:
 
     @property
     def is_met(self) -> bool:
-        """Whether this Python has one of the modules."""
+        """Whether one of the modules is installed."""
         return any(_is_there(module) for module in self.modules)
 
     @property
     def problem(self) -> str:
-        """Says what is missing, and the fix."""
         wanted = " ".join(self.requirements)
         return (
             f"{self.value} needs the package {self.requirements[0]}, which is not installed: pip install {wanted} "

@@ -20,9 +20,6 @@ def resolve_secrets(environment: MutableMapping[str, str]) -> None:
 
     Doing it again changes nothing, also in processes that inherit the variables.
 
-    Args:
-        environment: Where references are looked up and values are set: `os.environ`.
-
     Raises:
         ConfigError: a reference cannot be resolved; names it, never a value. Nothing has been set then.
     """

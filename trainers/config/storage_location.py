@@ -22,15 +22,13 @@ class StorageOptions:
     """How a run's storage is reached beside its URL.
 
     Attributes:
-        s3_endpoint_url: An http(s) URL of a service with S3's protocol. None means AWS_ENDPOINT_URL_S3, then
-            AWS_ENDPOINT_URL, then AWS itself.
+        s3_endpoint_url: None means AWS_ENDPOINT_URL_S3, then AWS_ENDPOINT_URL, then AWS itself.
     """
 
     s3_endpoint_url: str | None = None
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> "StorageOptions":
-        """The options in the `run` part of a config."""
         return cls(**{field.name: run.get(field.name) for field in fields(cls)})
 
 
@@ -45,19 +43,14 @@ def is_url(location: str) -> bool:
 def unsupported_url(location: str) -> str | None:
     """Why a location that looks like a URL cannot be opened; None for a URL of a storage, a path, or a Hub id.
 
-    Without this, `gs://bucket` would be a relative path: a folder named `gs:` in the working directory.
+    Without this, `gs://bucket` would be a folder named `gs:` in the working directory.
     """
     problem = refused_url(location, f"a folder, or an {S3_SCHEME}bucket/… URL")
     return None if is_url(location) else problem
 
 
 def refused_url(location: str, instead: str) -> str | None:
-    """Why a location that looks like a URL is refused where none is opened; None for any other text.
-
-    Args:
-        location: What is given.
-        instead: What to give, for the message, which does not repeat the URL: it may hold a password.
-    """
+    """Why a location that looks like a URL is refused; without the URL, which may hold a password. None: other text."""
     found = _LIKE_A_URL.match(location)
     return f"{found[1] or found[2]}:// is not supported: give {instead}" if found is not None else None
 

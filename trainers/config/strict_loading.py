@@ -19,15 +19,9 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlError(Exception):
-    """A text is not YAML that can be used.
-
-    Attributes:
-        reason: Why, in one line.
-        line: Where, counted from 1; None where it is not known.
-    """
+    """A text is not YAML that can be used; `line` counts from 1, and is None where it is not known."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:
-        """The text names the line before the reason."""
         super().__init__(reason if line is None else f"line {line}: {reason}")
         self.reason, self.line = reason, line
 
@@ -76,14 +70,12 @@ class StrictLoader(yaml.SafeLoader):
     """Refuses what cannot be meant, before any value is made of it. What `<<` merges may have keys of the mapping."""
 
     def __init__(self, text: str) -> None:
-        """Reads the documents of a text."""
         super().__init__(text)
         self._depth = 0
         # By node: how many values it stands for, and in how many levels. A node that is still open has no entry.
         self._extents: dict[yaml.Node, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Reads a value, and what is below it."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         self._depth += 1
@@ -108,7 +100,6 @@ class StrictLoader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Reads a mapping, whose keys must differ."""
         mapping = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in mapping.value:

@@ -43,11 +43,7 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 
 def read_submitted(environment: Mapping[str, str], working_dir: Path) -> TrainConfig:
-    """The config of this attempt.
-
-    Args:
-        environment: Variables of the process, secrets resolved.
-        working_dir: Folder of the unpacked package.
+    """The config of this attempt, from the variables of the process and the folder of the unpacked package.
 
     Raises:
         ConfigError: the variable holds no config that was submitted.
@@ -71,11 +67,7 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> TrainCo
 
 
 def growth_text(growth: Mapping[str, float]) -> str:
-    """The value of GROWTH_VARIABLE.
-
-    Args:
-        growth: The most that the cluster can have of each logical resource.
-    """
+    """The value of GROWTH_VARIABLE: the most that the cluster can have of each logical resource."""
     return ",".join(f"{name}={most:g}" for name, most in sorted(growth.items()))
 
 

@@ -32,12 +32,7 @@ PATTERN_MESSAGES = {
 def validated(
     model: type[Model], content: Mapping[str, Any], reading: Reading = EVERYTHING
 ) -> tuple[Model | None, list[str]]:
-    """Validates against a model, collecting all problems.
-
-    Args:
-        model: The pydantic model.
-        content: What the file holds.
-        reading: What is read of it.
+    """Validates against a model.
 
     Returns:
         The validated part, or None and a line for each problem.
@@ -53,7 +48,7 @@ def validated(
 
 
 def refuse(problems: Sequence[str], origin: str) -> None:
-    """Raises one message with every problem, if there is one.
+    """Raises one message with every problem.
 
     Raises:
         ConfigError: there is a problem.

@@ -35,12 +35,9 @@ WITHOUT_RAY = ("storage", "data", "model", "hardware")
 
 
 def check(subject: Subject, only: str | None, *, light: bool = False) -> int:
-    """The verb: prints a line for each finding.
+    """The verb: prints a line for each finding of some groups, joined by commas; None: of all that need no Ray.
 
-    Args:
-        subject: What to check.
-        only: Groups, joined by commas. None: all that need no Ray.
-        light: This process does nothing else, and may go without torch where no check needs it.
+    A `light` process does nothing else, and may go without torch where no check needs it.
 
     Returns:
         The exit code: 0 where there is no error, a ConfigError's otherwise.
@@ -87,16 +84,7 @@ def reading_of_groups(text: str | None) -> Reading:
 
 
 def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str], None]) -> bool:
-    """Runs the checks of some groups.
-
-    Args:
-        subject: What to check.
-        groups: Some of GROUPS.
-        write_line: Takes the lines.
-
-    Returns:
-        Whether no check found an error.
-    """
+    """Runs the checks of some groups; gives whether none found an error."""
     passed = True
     for group in groups:
         checks = _checks_of(group)

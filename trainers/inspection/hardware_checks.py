@@ -41,11 +41,7 @@ class Build:
 
 
 def build_here(*, use_gpu: bool) -> Build:
-    """The build of this machine's torch.
-
-    Args:
-        use_gpu: Whether it matters that torch finds a usable GPU; only torch itself knows, and takes seconds to load.
-    """
+    """The build of this machine's torch; only where `use_gpu` is it loaded, for seconds, to look for GPUs."""
     constants = runpy.run_path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py")))
     version = f"torch {constants['__version__']}"
     sees_gpus = use_gpu and _torch_sees_gpus()
@@ -63,11 +59,7 @@ def _torch_sees_gpus() -> bool:
 
 
 def devices_here(root: Path = Path("/")) -> dict[str, str]:
-    """Accelerators of this machine, as their drivers report them, not torch: kind → what was found.
-
-    Args:
-        root: Root of the file system.
-    """
+    """Accelerators of this machine, as their drivers report them, not torch: kind → what was found."""
     found = {}
     nvidia = _nvidia(root)
     if nvidia:
@@ -81,14 +73,7 @@ def devices_here(root: Path = Path("/")) -> dict[str, str]:
 
 
 def judge(build: Build, devices: Mapping[str, str], *, use_gpu: bool, machine: str) -> Finding:
-    """Compares build, machine and config. Pure.
-
-    Args:
-        build: The torch that is installed.
-        devices: See `devices_here`.
-        use_gpu: Whether workers on this machine take GPUs.
-        machine: Its name, for the message.
-    """
+    """Compares build, devices (`devices_here`) and config for a machine, named in the message. Pure."""
     has = ", ".join(f"{kind} ({what})" for kind, what in devices.items()) or "no GPU"
     found = f"{machine} has {has}, and {build.name}"
     gpus = [kind for kind in devices if kind in (CUDA, ROCM)]

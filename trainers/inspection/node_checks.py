@@ -58,13 +58,7 @@ class ProbeTask:
 
 @dataclass
 class Report:
-    """What was found on one node.
-
-    Attributes:
-        node: Its address.
-        findings: Check → its findings there.
-        versions: Package → version there.
-    """
+    """What was found on one node."""
 
     node: str
     findings: dict[str, list[Finding]] = field(default_factory=dict)
@@ -147,10 +141,7 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
 
 
 def locations_of(subject: Subject) -> tuple[str, ...]:
-    """Files that every node must be able to read.
-
-    Manifests, a few recordings of each, word list and n-gram model, a model folder's config.
-    """
+    """Files that every node must be able to read: manifests, some recordings of each, files of decoding and model."""
     data, augment, name = subject.config.data, subject.config.augment, subject.config.model.name_or_path
     manifests = (data.train, data.validation, data.test, augment.noise_manifest, augment.rir_manifest)
     decode = subject.config.decode
@@ -222,12 +213,7 @@ def _storage(task: ProbeTask) -> Iterator[Finding]:
 
 
 def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Finding:
-    """Whether this machine can read files of data and model.
-
-    Args:
-        locations: Absolute paths and URLs.
-        storage_options: How s3:// and its like are reached.
-    """
+    """Whether this machine can read files of data and model."""
     failed = []
     for location in locations:
         try:
@@ -247,11 +233,7 @@ def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Fi
 
 
 def judge_code(folder: Path) -> Finding:
-    """Whether other users of this machine can replace a job's code, which Ray unpacks once and never checks again.
-
-    Args:
-        folder: Absolute folder of the code.
-    """
+    """Whether other users of this machine can replace a job's code, which Ray unpacks once and never checks again."""
     for each in (*reversed(folder.parents), folder):
         mode = each.stat().st_mode
         # In a sticky folder only its owner can replace an entry.

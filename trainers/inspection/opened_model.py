@@ -27,7 +27,6 @@ class Opened:
 
     @property
     def processor(self) -> Any:
-        """Its processor."""
         return self.model.processor
 
 
@@ -35,11 +34,7 @@ ModelCheck = Callable[[Subject, Opened], Iterator[Finding]]
 
 
 def needs_model(family: str | None = None) -> Callable[[ModelCheck], Callable[[Subject], Iterator[Finding]]]:
-    """Makes a check report that it was skipped where the model is not open; `check_model` reports why.
-
-    Args:
-        family: Name of the only family that the check is for.
-    """
+    """Makes a check, of one family or of all, report that it was skipped where the model is not open."""
 
     def decorate(run: ModelCheck) -> Callable[[Subject], Iterator[Finding]]:
         @wraps(run)

@@ -50,13 +50,7 @@ class Recordings:
 
 
 def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, deadline: float) -> Recordings:
-    """Looks up recordings and reads their headers, rows spread over the split, until all are read or time is up.
-
-    Args:
-        source: The split.
-        storage_options: How s3:// and its like are reached.
-        deadline: On the monotonic clock.
-    """
+    """Reads headers, of rows spread over the split, until all are read or the monotonic clock is at `deadline`."""
     declared_s = source.table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
     known = Recordings(declared_s)
     try:

@@ -38,22 +38,18 @@ class Split:
 
     @property
     def name(self) -> str:
-        """train, validation or test."""
         return self.source.split
 
     @property
     def origin(self) -> str:
-        """Path, URL or data set."""
         return self.source.origin
 
     @property
     def table(self) -> pa.Table:
-        """See `SourceSplit`."""
         return self.source.table
 
     @property
     def ids(self) -> Sequence[str]:
-        """The utterances' ids."""
         ids: list[str] = self.table["id"].to_pylist()
         return ids
 
@@ -117,7 +113,6 @@ class Subject:
         return skipped(f"{text} (the nodes may reach it)") if self.elsewhere else problem(text)
 
     def recordings(self, split: Split) -> Recordings:
-        """What is known of the split's recordings."""
         if split.name not in self._recordings:
             end = time.monotonic() + self.recordings_s
             self._recordings[split.name] = read_recordings(split.source, self.config.run.storage_options, deadline=end)
@@ -125,7 +120,7 @@ class Subject:
 
     @property
     def splits(self) -> list[Split]:
-        """The splits that could be opened."""
+        """Those that could be opened."""
         return self._opened[0]
 
     @property
@@ -134,7 +129,6 @@ class Subject:
         return self._opened[1]
 
     def split(self, name: str) -> Split | None:
-        """A split, if it could be opened."""
         return next((split for split in self.splits if split.name == name), None)
 
     @cached_property

@@ -21,12 +21,7 @@ def languages_in(table: pa.Table) -> pa.ChunkedArray:
 
 
 def clip_languages(table: pa.Table, language: str | None) -> list[str] | None:
-    """The code of each clip's language, or its name where Whisper does not know it; None: there is no column.
-
-    Args:
-        table: An index.
-        language: The config's.
-    """
+    """The code of each clip's language, or its name where that has none; None: the index has no such column."""
     if "language" not in table.column_names:
         return None
     own = code_or_name(language) if language is not None else NOT_NAMED

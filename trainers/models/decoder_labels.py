@@ -10,11 +10,6 @@ from trainers.models.recognizer import IGNORED_LABEL
 def pad_labels(labels: Sequence[Sequence[int]], *, start_id: int, pad_id: int) -> dict[str, torch.Tensor]:
     """Pads labels by their lengths (never by token id: Whisper's padding token is its end token).
 
-    Args:
-        labels: Label ids of each utterance; -100 among them is kept.
-        start_id: The decoder's start token.
-        pad_id: The padding token.
-
     Returns:
         int64 labels (B, L), -100 behind each, and int64 decoder_input_ids (B, L): labels moved right by one.
     """
@@ -29,13 +24,9 @@ def pad_labels(labels: Sequence[Sequence[int]], *, start_id: int, pad_id: int) -
 def label_loss(
     logits: torch.Tensor, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
 ) -> torch.Tensor:
-    """Cross-entropy summed over labels, divided by the number of labels of the whole global batch.
+    """Cross-entropy of logits (B, L, V), summed over labels (B, L) other than -100, and divided by `count`.
 
-    Args:
-        logits: (B, L, V).
-        labels: (B, L), -100 is ignored.
-        count: Labels of the global batch, over all ranks and forward passes. None: those of this batch.
-        smoothing: Label smoothing, 0 for none.
+    That is the number of labels of the global batch, over all ranks and forward passes; None: of this one.
     """
     total = torch.nn.functional.cross_entropy(
         logits.float().flatten(0, 1),

@@ -24,15 +24,7 @@ NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl", "process
 def export_model(
     folder: RunFolder, config: TrainConfig, checkpoint: Checkpoint, local: Path, test: dict[str, Any] | None
 ) -> None:
-    """Writes model/ of a worker group's outputs.
-
-    Args:
-        folder: The folder of the outputs.
-        config: The config.
-        checkpoint: The best checkpoint.
-        local: Its files on this node.
-        test: Totals of the test split, None where there is none.
-    """
+    """Writes model/ of a worker group's outputs, from the best checkpoint's files here and totals of test."""
     target, family = folder.storage.sub(MODEL), family_of_folder(local)
     stored = {str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()}
     for name in sorted((stored | family.write_for_all_readers(local)) - NOT_EXPORTED):

@@ -110,11 +110,7 @@ def check_decoder(part: DecodePart, storage_options: StorageOptions) -> None:
 
 
 def family_of_folder(folder: Path, origin: str | None = None) -> Family[Any]:
-    """The family of a model that an export or a checkpoint wrote.
-
-    Args:
-        folder: Its folder here.
-        origin: Where it was copied from, for the message. None: the folder itself.
+    """The family of a model that an export or a checkpoint wrote, and that may have been copied here from `origin`.
 
     Raises:
         ConfigError: it cannot be opened, or is of no known family.
@@ -133,11 +129,7 @@ def _model_type(name_or_path: str, revision: str) -> str | None:
 
 
 def family_of_type(name: str | None, origin: str = "this model") -> Family[Any]:
-    """The family of a `model_type`.
-
-    Args:
-        name: Of a config.json. None: it has none.
-        origin: Where that is, for the message.
+    """The family of the `model_type` in a config.json of `origin`.
 
     Raises:
         ConfigError: no family has it.

@@ -32,12 +32,6 @@ class Labels:
     """The label ids of each position of an index; processes that map the same file share its memory."""
 
     def __init__(self, path: Path, clips: int):
-        """Maps a file.
-
-        Args:
-            path: The file.
-            clips: How many clips the index has.
-        """
         self._path = path
         self._offsets = np.asarray(np.memmap(path, np.int64, "r", shape=(clips + 1,)))
         self._ids = np.asarray(np.memmap(path, np.int32, "r", offset=self._offsets.nbytes))
@@ -46,7 +40,6 @@ class Labels:
         return len(self._offsets) - 1
 
     def __getitem__(self, position: int) -> list[int]:
-        """As `LabelCodec.encode_labels` gives them."""
         ids: list[int] = self._ids[self._offsets[position] : self._offsets[position + 1]].tolist()
         return ids
 
@@ -71,13 +64,7 @@ class Labels:
 
 
 def labels_of(prepared: PreparedSet, codec: LabelCodec, processor: Any, language: str | None = None) -> Labels:
-    """The labels of a set's transcripts, encoded by the first that asks.
-
-    Args:
-        prepared: The set.
-        codec: Of the model's family.
-        processor: Its processor, whose labels are of the config's language.
-        language: The config's.
+    """The labels of a set's transcripts in the config's language, encoded by the first that asks.
 
     Raises:
         ConfigError: the model has no token for the language of some clips.

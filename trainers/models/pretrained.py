@@ -18,10 +18,6 @@ T = TypeVar("T")
 def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
     """Calls what reads files of pretrained weights.
 
-    Args:
-        model: The config's model part.
-        call: Reads them.
-
     Raises:
         ConfigError: they cannot be opened.
         StorageError: the Hub, the network or the disk does not respond.
@@ -47,13 +43,7 @@ def attention(model: ModelPart) -> dict[str, Any]:
 
 
 def load_once_a_node(model: ModelPart, session: "Session", load: Callable[[ModelPart], T]) -> T:
-    """Loads a model on every rank; only the first of each node asks the Hub, and downloads. Every rank calls it.
-
-    Args:
-        model: The config's model part.
-        session: The ranks.
-        load: Loads the model that it is given.
-    """
+    """Loads a model on every rank; only the first of each node asks the Hub, and downloads. Every rank calls it."""
     if model.init == "scratch" or Path(str(model.name_or_path)).exists():
         return load(model)
     first = load(model) if session.local_rank == 0 else None

@@ -28,12 +28,7 @@ def resolve_processor(
 ) -> Any:
     """Opens the processor; one of the run's own is learned or taken over once, and written there for all ranks.
 
-    Args:
-        family: The model's family.
-        model: The config's model part.
-        folder: The run folder.
-        texts: Transcripts of the training set.
-        origin: The checkpoint that a new run begins with, and the folder above it.
+    A new run may begin with the checkpoint in `origin`, which is in the folder before it.
     """
     written = folder.storage.exists(f"{PROCESSOR}/config.json")
     if origin is None and not written and not family.learns_processor(model):
@@ -53,12 +48,7 @@ def resolve_processor(
 
 
 def fetch_processor(storage: Storage, prefix: str, local: Path) -> None:
-    """Copies a run's own processor here.
-
-    Args:
-        storage: The run folder, or one of an attempt.
-        prefix: Its folder there.
-        local: Where to copy it.
+    """Copies a run's own processor here, from the run folder or that of an attempt.
 
     Raises:
         ResumeError: a file is missing or changed.
@@ -89,18 +79,7 @@ def _store(local: Path, storage: Storage) -> None:
 def keep_saved_processor(
     family: Family[Any], model: ModelPart, run: RunFolder, checkpoints: Sequence[Checkpoint], folder: RunFolder
 ) -> bool:
-    """Writes the processor of a run's newest undamaged checkpoint, for all attempts from now on.
-
-    Args:
-        family: The model's family.
-        model: The config's model part.
-        run: The run folder.
-        checkpoints: Those of the run, by step.
-        folder: The folder of the attempt that keeps it.
-
-    Returns:
-        Whether there is one.
-    """
+    """Writes the processor of a run's newest undamaged checkpoint, for all attempts from now on, if it has one."""
     storage = run.storage.sub(CHECKPOINTS)
     for checkpoint in reversed(checkpoints):
         with tempfile.TemporaryDirectory(prefix="rayscribe-") as temporary:

@@ -31,12 +31,7 @@ DESCRIPTION = ["*.json", "*.txt", "*.model", "*.jinja"]
 
 
 def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, str]:
-    """Makes a model of few weights where the config's has many.
-
-    Args:
-        model: The config's model part.
-        folder: Where one in place of pretrained weights is written; a new folder.
-        seed: Of its weights.
+    """Makes a model of few weights where the config's has many, in place of pretrained weights in a new folder.
 
     Returns:
         The model part to go on with, and a line that says what it is.

@@ -67,9 +67,6 @@ def normalize_basic(text: str) -> str:
     - Symbols go, except currency signs, ° and % ‰ & @ # §, which are spoken: each is a word of its own.
     - Whitespace is single spaces; none between two characters of Han, kana or bopomofo, where it separates nothing.
       Spaces of Thai, Lao, Khmer and Burmese stay as they are written.
-
-    Args:
-        text: A transcript or a hypothesis.
     """
     text = _JOINED_LETTERS.sub(lambda match: _JOINED[match[0]], text)
     text = "".join(map(_plain, _VARIATION_SELECTORS.sub("", text).translate(_ALIKE)))

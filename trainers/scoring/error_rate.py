@@ -46,10 +46,9 @@ class UtteranceScore:
         hypothesis: The text as the model gave it.
         counts: The edits by the name of each metric.
         duration_s: Length of the recording in seconds; None where it is not known.
-        avg_logprob: Mean log-probability of the hypothesis's tokens in nats, see `trainers.models.recognizer`; None
-            where it is not known.
+        avg_logprob: See `trainers.models.recognizer`; None where it is not known.
         nbest: Where they were asked for, the best hypotheses by `text` and `avg_logprob`, the best first.
-        language: Code of the utterance's language; None where the utterances of a set have none of their own.
+        language: Code of the utterance's language; None where the set names none.
     """
 
     id: str
@@ -62,10 +61,7 @@ class UtteranceScore:
     language: str | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Gives the content of a line of JSON.
-
-        What only a model or a column `language` gives is left out where it is not known.
-        """
+        """The content of a line of JSON, without what is not known."""
         edits: dict[str, int] = {}
         for name, counts in self.counts.items():
             edits |= known_metrics()[name].of_utterance(counts)
@@ -81,15 +77,7 @@ def score_utterance(
     duration_s: float | None,
     normalize: Callable[[str], str] = str,
 ) -> UtteranceScore:
-    """Scores one utterance by each metric.
-
-    Args:
-        id: The utterance's id in the manifest.
-        reference: The transcript, before normalizing.
-        hypothesis: The recognized text, before normalizing.
-        duration_s: Length of the recording in seconds; None where it is not known.
-        normalize: Applied to both texts before they are compared; the record keeps the texts as they came.
-    """
+    """Scores one utterance by each metric, its texts normalized; the record has the texts as they came."""
     texts = normalize(reference), normalize(hypothesis)
     counts = {name: count_edits(metric, *texts) for name, metric in known_metrics().items()}
     return UtteranceScore(id, reference, hypothesis, counts, duration_s)
@@ -100,8 +88,8 @@ class Score:
     """The score of a set of utterances.
 
     Attributes:
-        utterances: Utterances that were asked for.
-        scored: Utterances among them that could be scored; the rest could not be decoded.
+        utterances: Utterances that were requested.
+        scored: Utterances among them that could be decoded.
         empty_references: Scored utterances whose reference has no word. Their hypotheses count as insertions.
         counts: Sums of edits by the name of each metric.
     """
@@ -117,7 +105,6 @@ class Score:
         return {name: known_metrics()[name].rate(counts) for name, counts in self.counts.items()}
 
     def to_json_dict(self) -> dict[str, int | float | None]:
-        """Gives counts and rates by their keys, ready for a JSON file."""
         content: dict[str, int | float | None] = {"utterances": self.utterances, "scored": self.scored}
         for name, counts in self.counts.items():
             content |= known_metrics()[name].of_set(counts)
@@ -140,10 +127,10 @@ def score_texts(
         normalize: Applied to both texts before they are compared. None: not at all.
         ids: Id of each utterance. None: they have none.
         durations_s: Length of each recording in seconds. None: not known.
-        utterances: How many were asked for. None: as many as there are predictions.
+        utterances: How many were requested. None: as many as there are predictions.
 
     Raises:
-        ScoringError: there are no predictions, or more than were asked for.
+        ScoringError: there are no predictions, or more than were requested.
     """
     if not predictions:
         raise ScoringError("there are no predictions, so there is no score: add at least one before compute")
@@ -154,16 +141,10 @@ def score_texts(
 
 
 def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
-    """Adds up utterances into one score, whatever their order and wherever they were scored.
-
-    Ids are not compared here: call `check_ids` for that.
-
-    Args:
-        scores: One score for each utterance; read once, so that a stream will do.
-        utterances: How many were asked for.
+    """Adds up utterances into one score, whatever their order; `check_ids` compares their ids.
 
     Raises:
-        ScoringError: If there is nothing to add up, or more than was asked for.
+        ScoringError: there is nothing to add up, or more than was requested.
     """
     counts = {name: EditCounts() for name in known_metrics()}
     scored = empty_references = 0
@@ -185,10 +166,7 @@ def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
 
 
 def total_by_language(scores: Iterable[UtteranceScore]) -> dict[str, Score]:
-    """The score of each language's utterances, by its code in alphabetical order; those without a language count not.
-
-    What could not be decoded is in no language's `utterances`.
-    """
+    """The score of each language's utterances that could be decoded, by its code in alphabetical order."""
     of_each: dict[str, list[UtteranceScore]] = {}
     for score in scores:
         if score.language is not None:
@@ -197,10 +175,10 @@ def total_by_language(scores: Iterable[UtteranceScore]) -> dict[str, Score]:
 
 
 def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
-    """Makes sure that each id asked for was scored exactly once, and no other; the order is free.
+    """Makes sure that each requested id was scored exactly once, and no other; the order is free.
 
     Raises:
-        ScoringError: If an id is missing, doubled on either side, or foreign; it names the first few.
+        ScoringError: an id is missing, doubled on either side, or foreign; it names the first few.
     """
     if found := differences(asked, scored):
         raise ScoringError(

@@ -45,20 +45,12 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
         num_process: int = 1,
         **options: Any,
     ) -> None:
-        """Makes a metric that holds its two columns in memory.
+        """Holds its two columns in memory, where evaluate has a file in a folder that all processes of a machine share.
 
-        evaluate's default keeps them in a file named after the experiment in a folder that all processes of a machine
-        share, under a lock. In memory there is no file to collide on; a caller who asks for evaluate's distributed
-        mode (`num_process` above 1), which cannot work in memory, gets the files back.
-
-        Args:
-            config_name: The metric, e.g. "wer". None: all.
-            experiment_id: evaluate's name for this computation; None: one that no other process has.
-            num_process: Processes that compute together, in evaluate's distributed mode.
-            options: Further options of `evaluate.Metric`.
+        Its distributed mode (`num_process` above 1) cannot work in memory, and gets the files back.
 
         Raises:
-            ConfigError: there is no metric of this name.
+            ConfigError: there is no metric of the name `config_name`.
         """
         if config_name is not None and config_name not in known_metrics():
             raise ConfigError(f"metric {config_name!r} is not known: use one of {', '.join(known_metrics())}")

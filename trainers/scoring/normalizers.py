@@ -26,7 +26,7 @@ class Normalizer:
     Attributes:
         name: What configs and commands call it.
         version: Changes whenever some text would come out differently.
-        function: What it does; a function of a module.
+        function: A function of a module.
     """
 
     name: str
@@ -34,15 +34,12 @@ class Normalizer:
     function: Callable[[str], str]
 
     def __call__(self, text: str) -> str:
-        """The text as it is compared."""
         return self.function(text)
 
     def to_json_dict(self) -> dict[str, str]:
-        """Gives the keys under which it stands in every score."""
         return {"normalizer": self.name, "normalizer_version": self.version}
 
     def __str__(self) -> str:
-        """`basic 1`."""
         return f"{self.name} {self.version}"
 
 

@@ -27,9 +27,6 @@ def ranking_rate(language: str | None) -> str:
     Args:
         language: A code with or without region and script (`th`, `zh-TW`, `yue_Hant`), or a name as Whisper has it
             (`Thai`). None: not known.
-
-    Returns:
-        cer where words are written without spaces between them, so that a WER counts sentences; else wer.
     """
     code = (language or "").strip().lower().replace("_", "-").partition("-")[0]
     return (CER if code in WRITTEN_WITHOUT_SPACES else WER).name
@@ -38,12 +35,8 @@ def ranking_rate(language: str | None) -> str:
 def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:
     """`WER 4.2% on test (200 utterances) · normalizer basic 1`; where CER ranks it comes first, and the line says why.
 
-    Of several languages, the rates of each follow: `en: WER 3.0%; th: CER 1.3%, WER 80.0%`.
-
-    Args:
-        totals: A score as evaluation/<split>.json has it. Those of version 0.1 name no normalizer.
-        what: What was scored: `test (200 utterances)`.
-        language: As for `ranking_rate`.
+    Of several languages, the rates of each follow: `en: WER 3.0%; th: CER 1.3%, WER 80.0%`. `totals` is a score as
+    evaluation/<split>.json has it; those of version 0.1 name no normalizer.
     """
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     if "best_path" in totals:
@@ -58,13 +51,13 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
 
 
 def rates_of(totals: Mapping[str, Any], language: str | None) -> str:
-    """`WER 4.2%`, or `CER 1.3%, WER 4.2%` where CER ranks; arguments as of `score_line`."""
+    """`WER 4.2%`, or `CER 1.3%, WER 4.2%` where CER ranks."""
     shown = dict.fromkeys((ranking_rate(language), WER.name))
     return ", ".join(f"{name.upper()} {_percent(totals[name])}" for name in shown)
 
 
 def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:
-    """The complete score as a person reads it, by `score_line` and the counts; arguments as there."""
+    """The complete score as a person reads it, by `score_line` and the counts."""
     yield score_line(totals, f"{totals['utterances']} utterances", language)
     metrics = known_metrics().values()
     for metric in metrics:

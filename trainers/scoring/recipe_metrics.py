@@ -19,22 +19,17 @@ TRIAL_REFERENCES = ("the cat sat down", "on the mat")
 
 @dataclass
 class RecipeMetrics:
-    """The metrics by name; loaded when they are first computed, which one process does.
-
-    Attributes:
-        sources: Where each is from, see `scoring_part.ScoringPart`.
-    """
+    """The metrics by name, loaded from their sources when they are first computed, which one process does."""
 
     sources: Mapping[str, str]
     _loaded: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, part: ScoringPart) -> Self | None:
-        """Those of a config; None where it has none."""
         return cls(part.metrics) if part.metrics else None
 
     def check(self) -> None:
-        """Loads each metric, and computes it once.
+        """Computes each metric once.
 
         Raises:
             ConfigError: one cannot be loaded, or does not give a number; it is named.
@@ -45,11 +40,7 @@ class RecipeMetrics:
             raise ConfigError(f"{error} (tried on {TRIAL_HYPOTHESES} for {TRIAL_REFERENCES})") from error
 
     def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """The number of each metric, by its name.
-
-        Args:
-            hypotheses: Normalized, each once.
-            references: The same of the transcripts, in the same order.
+        """The number of each metric, by its name, of normalized texts.
 
         Raises:
             ConfigError: a metric cannot be loaded.

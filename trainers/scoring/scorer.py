@@ -63,12 +63,12 @@ class SplitScore:
         normalizer: What was done to both texts before they were compared.
         skipped: Utterances that are too long for the model, and were left out as the config says.
         decoding: How the hypotheses were made.
-        best_path: Of a beam search of CTC outputs, the score of their best path.
+        best_path: Next to that of a beam search of outputs, the score of their best path.
         alternative_scores: Of a beam search, the scores by the other weights of `recognizer.Beam`.
-        full_context: The same with every clip padded to the model's full context, where that was asked for.
+        full_context: The same with every clip padded to the model's full context, where that was requested.
         full_context_s: Seconds of that context.
         languages: Of a set whose clips have languages of their own, the score of each, by its code.
-        metrics: Numbers of the recipe's own metrics, see `scoring_part.ScoringPart`.
+        metrics: Numbers of the recipe's own metrics.
     """
 
     score: Score
@@ -91,7 +91,7 @@ class SplitScore:
         return {**rates, "loss": self.loss, **self.metrics}
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Gives what stands in evaluation/<split>.json: counts, rates, loss, and how they were made."""
+        """What stands in evaluation/<split>.json."""
         best_path = {} if self.best_path is None else {"best_path": self.best_path.to_json_dict()}
         full = self.full_context and {"context_s": self.full_context_s, **self.full_context.to_json_dict()}
         of_each = {language: score.to_json_dict() for language, score in self.languages.items()}
@@ -152,15 +152,7 @@ class Scorer:
         cache_bytes: int,
         metrics: RecipeMetrics | None = None,
     ):
-        """Takes what stays the same between scores.
-
-        Args:
-            clips: What is scored.
-            recognizer: Model (not wrapped) and processor.
-            session: This rank's rank and world.
-            cache_bytes: Bound of the node's copy of shards from s3://.
-            metrics: The recipe's own. None: there are none.
-        """
+        """Takes what stays the same between scores; `cache_bytes` bounds the node's copy of shards from s3://."""
         self._metrics = metrics
         self._prepared, self._labels, self._rows = clips.prepared, clips.labels, clips.rows
         self._languages: Sequence[str | None] = clips.languages or [None] * len(clips.rows)
@@ -176,13 +168,10 @@ class Scorer:
     ) -> SplitScore:
         """Recognizes every utterance once over all ranks, gathers, sums, divides; and again at the full context.
 
-        Args:
-            options: How.
-            what: Begins lines of progress; none are printed without it.
-            cut_short: Whether to give up; called on each rank, before each of its batches.
+        Lines of progress begin with `what`; none are printed without it. `cut_short` is called before each batch.
 
         Raises:
-            CutShortError: a rank gave up.
+            CutShortError: on some rank `cut_short` was true.
             ScoringError: an utterance was scored twice or not at all; the references hold no word; the model or a
                 metric of the recipe gives no finite numbers.
             ConfigError: a metric of the recipe cannot be loaded.

@@ -12,31 +12,19 @@ from trainers.scoring.scorer import SplitScore
 
 @dataclass(frozen=True)
 class Trial:
-    """What some weights came to on the validation set.
-
-    Attributes:
-        weights: The weights.
-        score: The score by them.
-    """
+    """What some weights came to on the validation set."""
 
     weights: Weights
     score: Score
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Weights and error rates, as they stand in evaluation/decoding.json."""
         lm, word, rescoring = self.weights
         return {"lm_weight": lm, "word_score": word, "rescoring_weight": rescoring, **self.score.rates}
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Weights that were tried, and those that were chosen.
-
-    Attributes:
-        trials: All of them.
-        best: The one that was chosen.
-        best_path: Score of the best path, without a search.
-    """
+    """Weights that were tried, the best of them, and the score of the best path, without a search."""
 
     trials: tuple[Trial, ...]
     best: Trial
@@ -61,13 +49,7 @@ class Tuning:
 
 
 def tune(grid: Sequence[Weights], rate: str, score: Callable[[tuple[Weights, ...]], SplitScore]) -> Tuning:
-    """Tries all weights in one pass over the validation set, whose outputs are computed once.
-
-    Args:
-        grid: The weights to choose from.
-        rate: Name of the metric that ranks the weights.
-        score: Scores the validation set by several weights, see `recognizer.Beam`.
-    """
+    """Tries all weights in one pass over the validation set, whose outputs are computed once."""
     result = score(tuple(grid))
     assert result.best_path is not None
     trials = tuple(Trial(*each) for each in zip(grid, (result.score, *result.alternative_scores), strict=True))
@@ -75,12 +57,7 @@ def tune(grid: Sequence[Weights], rate: str, score: Callable[[tuple[Weights, ...
 
 
 def choose(trials: Sequence[Trial], rate: str) -> Trial:
-    """The trial of the best rate; of equal ones that of the lowest CER, then of the least weights.
-
-    Args:
-        trials: At least one.
-        rate: As of `tune`.
-    """
+    """The trial of the best rate; of equal ones that of the lowest CER, then of the least weights."""
     sign = -1 if known_metrics()[rate].order == "max" else 1
 
     def rank(trial: Trial) -> tuple[float, ...]:

@@ -109,12 +109,10 @@ class Flag:
 
     @property
     def key(self) -> str:
-        """The name under which argparse keeps the value."""
         return self.name.replace("-", "_")
 
     @property
     def option(self) -> str:
-        """The name on the command line."""
         return f"--{self.name}"
 
     def fields_of(self, value: Any, verb: str) -> Mapping[str, Any]:

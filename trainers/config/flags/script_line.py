@@ -62,11 +62,7 @@ def given_flags(values: Mapping[str, Any]) -> Iterator[tuple[Flag, Any]]:
 
 
 def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Override]:
-    """The overrides that the given flags stand for.
-
-    Args:
-        values: Value of each flag by its key; None where it was not given.
-        verb: What task.py is to do.
+    """The overrides that the given flags stand for, by the key of each; None where it was not given.
 
     Raises:
         ConfigError: one message with every flag that is refused, or that contradicts another.
@@ -100,9 +96,7 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
 def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ()) -> dict[str, Any]:
     """The config that flags alone start from, without a file: a Hub data set and pretrained weights.
 
-    Args:
-        values: Value of each flag by its key; None where it was not given.
-        overrides: All that is set in this config then, by flags too; the usual length and warm-up depend on it.
+    The usual length and warm-up depend on `overrides`, all that is set in this config then.
     """
     name = values.get("dataset") or values.get("dataset_name") or DEFAULT_DATASET
     dataset = {"name": name}

@@ -96,17 +96,14 @@ class AugmentPart(Part):
 
     @property
     def changes_speed(self) -> bool:
-        """Whether any clip may become longer or shorter."""
         return self._speeds != [1.0]
 
     @property
     def masks(self) -> bool:
-        """Whether features are masked."""
         return bool(self.time_masks or self.frequency_masks)
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is changed."""
         return (
             self.changes_speed
             or self.masks

@@ -106,7 +106,6 @@ class DecodePart(Part):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a beam search."""
         return self.method == "beam"
 
     @property

@@ -175,13 +175,7 @@ def faults_of(config: Mapping[str, Any]) -> list[str]:
 
 
 def contradictions(config: Mapping[str, Any], training: TrainingPart, num_workers: int) -> list[str]:
-    """A line for each value that the rest of the recipe says otherwise, or that DeepSpeed would take from elsewhere.
-
-    Args:
-        config: A DeepSpeed config without faults.
-        training: The recipe's training part.
-        num_workers: Its number of workers.
-    """
+    """A line for each value of a faultless config that the rest of the recipe contradicts."""
     problems = []
     schedule = config.get("scheduler", {}).get("type")
     if schedule is not None and not _is_schedule(schedule, training):

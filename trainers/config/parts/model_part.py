@@ -136,7 +136,6 @@ class NewModelPart(ModelPart):
 
     @property
     def masks_features(self) -> bool:
-        """See `ModelPart`."""
         return self.apply_spec_augment
 
     @property
@@ -153,7 +152,6 @@ class NewModelPart(ModelPart):
         return SizeEstimate(float(self.encoder_layers * layer + self.vocab_size * self.d_model), self.d_model)
 
     def unused(self) -> dict[str, str]:
-        """See `ModelPart`."""
         found = super().unused()
         if self.init == "pretrained":
             found |= dict.fromkeys(self.sizes, "model.init is pretrained, and weights have theirs")

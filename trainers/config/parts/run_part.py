@@ -45,7 +45,6 @@ class RunPart(Part):
 
     @property
     def storage_options(self) -> StorageOptions:
-        """How the run's storage is reached."""
         return StorageOptions.of(dict(self))
 
     @field_validator("resume")

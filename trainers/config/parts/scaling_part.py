@@ -115,12 +115,11 @@ class ScalingPart(Part):
 
     @property
     def min_workers(self) -> int:
-        """The fewest workers that train."""
         return self.num_workers.min if isinstance(self.num_workers, WorkerRange) else self.num_workers
 
     @property
     def max_workers(self) -> int:
-        """The most workers that train, which are charged."""
+        """Those that are charged."""
         return self.num_workers.max if isinstance(self.num_workers, WorkerRange) else self.num_workers
 
     @property

@@ -125,11 +125,7 @@ class TrainingPart(Part):
         return self
 
     def warmup_note(self, steps: int | None) -> str | None:
-        """A line where the learning rate never comes to its peak; None where it does, or the steps are not known.
-
-        Args:
-            steps: The last optimizer step.
-        """
+        """A line where the learning rate never comes to its peak; None: it does, or the steps are not known."""
         # `unused_fields` says of constant that it has no warm-up.
         if steps is None or self.warmup_steps < steps or not self.warmup_steps or self.lr_scheduler_type == "constant":
             return None

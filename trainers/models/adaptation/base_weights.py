@@ -54,16 +54,11 @@ class Base:
 
     @property
     def is_own(self) -> bool:
-        """Whether only this run has them."""
         return self.folder is not None
 
     @classmethod
     def of_checkpoint(cls, folder: Path, file: str = BASE) -> "Base":
-        """What a checkpoint was trained on, or what its run began with.
-
-        Args:
-            folder: The checkpoint's.
-            file: `BASE` of an adapter's, else `ORIGINAL`.
+        """What a checkpoint was trained on (`BASE` of an adapter's), or what its run began with (`ORIGINAL`).
 
         Raises:
             DamagedError: it does not say so.
@@ -76,7 +71,6 @@ class Base:
         return cls(**json.loads((folder / file).read_text()))
 
     def write(self, folder: Path, file: str = BASE) -> None:
-        """Writes it into a checkpoint."""
         (folder / file).write_text(json.dumps(asdict(self), indent=1))
 
     def applied_to(self, model: ModelPart) -> ModelPart:
@@ -96,12 +90,7 @@ class Base:
             )
 
     def open(self, config: PretrainedConfig, network_class: Any, beside: Path) -> Any:
-        """Opens the weights as a network of this config.
-
-        Args:
-            config: A checkpoint's.
-            network_class: See `Family.auto_class`.
-            beside: Folder of that checkpoint here.
+        """Opens the weights as a network of a checkpoint's config, `beside` whose folder the run's own weights are.
 
         Raises:
             ConfigError: they cannot be opened.
@@ -121,14 +110,7 @@ class Base:
 
 
 def store_own(base: Base, network: Any, checkpoints: Storage, staging: Path) -> None:
-    """Writes the run's own weights beside the checkpoints, unless they are there already.
-
-    Args:
-        base: What they are.
-        network: The network, before it has an adapter.
-        checkpoints: The folder of the checkpoints.
-        staging: A folder on this node, where checkpoints that are fetched look for them too.
-    """
+    """Writes the run's own weights next to the checkpoints, unless they are there, and into the staging folder."""
     assert base.folder is not None
     network.save_pretrained(staging / base.folder)
     if not checkpoints.exists(f"{base.folder}/config.json"):

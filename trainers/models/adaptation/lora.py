@@ -34,12 +34,6 @@ class Adapter:
     def added(cls, network: Any, part: AdaptPart, seed: int, base: Base) -> "Adapter":
         """Puts a new adapter into a network and freezes all else, but for the head of a CTC model.
 
-        Args:
-            network: A transformers model.
-            part: The config's adapt part.
-            seed: Seed of the adapter's weights, which are the same on every rank.
-            base: What the network's weights are.
-
         Raises:
             ConfigError: `target_modules` does not fit the network.
         """
@@ -108,9 +102,6 @@ def holds_adapter(folder: Path) -> bool:
 
 def merge_folder(folder: Path) -> Path:
     """A checkpoint as a folder that `from_pretrained` opens: itself, or for an adapter's one beside it.
-
-    Args:
-        folder: Files of a checkpoint, and beside it the run's own weights where it was trained on those.
 
     Raises:
         ConfigError: the weights that it was trained on cannot be opened.

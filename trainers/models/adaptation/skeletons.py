@@ -24,11 +24,6 @@ def skeleton(config: PretrainedConfig, family: Family[Any]) -> Any:
 def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> str:
     """What a method trains of the config's model, for a person.
 
-    Args:
-        part: The config's adapt part.
-        model: The config's model part.
-        family: The model's family.
-
     Raises:
         ConfigError: the model has no such weights, or cannot be opened.
         StorageError: the Hub does not respond.

@@ -18,11 +18,7 @@ INSTEAD = ("intermediate_dense", "output_dense")
 
 
 def target_modules(network: Any, wanted: Sequence[str] | None) -> list[str]:
-    """Ends of the names of the linear layers that get an adapter.
-
-    Args:
-        network: A transformers model; its weights may have no content.
-        wanted: `adapt.target_modules`. None: all projections of every attention.
+    """Ends of the names of the linear layers that get an adapter; by default all projections of every attention.
 
     Raises:
         ConfigError: a name matches no linear layer, or one whose adapter would have no effect or could not be merged.

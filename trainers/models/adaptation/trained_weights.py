@@ -22,10 +22,6 @@ _LAYERS = ("layers", "layer", "h", "block")
 def train_only(network: Any, part: AdaptPart) -> None:
     """Freezes every weight of a network that the method does not train; one that is frozen already stays so.
 
-    Args:
-        network: A transformers model.
-        part: The config's adapt part.
-
     Raises:
         ConfigError: the network has no such weights.
     """

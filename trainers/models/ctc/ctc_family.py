@@ -143,7 +143,6 @@ class CtcFamily(Family[CtcPart]):
         return tokenizer_fingerprint(processor.tokenizer, f"{version('transformers')} {version('tokenizers')}")
 
     def language_code(self, language: str) -> str:
-        """Of a language that Whisper does not know, what the config says."""
         return code_or_name(language)
 
     def load_recognizer(

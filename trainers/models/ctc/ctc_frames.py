@@ -31,11 +31,7 @@ def limits_of(config: Any) -> Limits:
 
 
 def frame_count(config: Any) -> FrameCount:
-    """The layers along time of a model, from samples to outputs, as its `_get_feat_extract_output_lengths` counts.
-
-    Args:
-        config: The model's config.
-    """
+    """The layers along time, from samples to outputs, as the model's `_get_feat_extract_output_lengths` counts."""
     adapters = config.num_adapter_layers if getattr(config, "add_adapter", False) else 0
     if has_bins(config):
         kernel = config.adapter_kernel_size
@@ -48,11 +44,7 @@ def frame_count(config: Any) -> FrameCount:
 
 
 def has_bins(config: Any) -> bool:
-    """Whether a model is given mel frames, not samples.
-
-    Args:
-        config: The model's config.
-    """
+    """Whether a model is given mel frames, not samples."""
     return bool(config.model_type == "wav2vec2-bert")
 
 
@@ -61,8 +53,5 @@ def sees_padding(config: Any) -> bool:
 
     A group norm in the first layer averages over padding, too; several layers of convolutions for positions
     (data2vec-audio) carry it forward.
-
-    Args:
-        config: The model's config.
     """
     return getattr(config, "feat_extract_norm", None) == "group" or config.model_type == "data2vec-audio"

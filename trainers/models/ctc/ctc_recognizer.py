@@ -71,7 +71,7 @@ class CtcRecognizer(Recognizer):
         """Takes the best path, or searches.
 
         Raises:
-            ConfigError: beams of a decoder are asked for.
+            ConfigError: beams of a decoder are requested.
         """
         if decoding.num_beams > 1:
             raise ConfigError(
@@ -152,14 +152,7 @@ class CtcRecognizer(Recognizer):
 
 
 def _searched(logprobs: torch.Tensor, greedy: Recognition, beam: Beam, nbest: int | None) -> Recognition:
-    """The best of a beam search, beside the best path.
-
-    Args:
-        logprobs: Of the clip's own outputs, (T, V).
-        greedy: The best path, with the loss.
-        beam: How it is searched.
-        nbest: See `Decoding`.
-    """
+    """The best of a beam search of the clip's own outputs, (T, V), with the best path and its loss."""
     ranked = beam.search.search(logprobs.cpu().numpy(), beam.weights)
     found = [Alternative(each.text, each.acoustic / len(logprobs)) for each in ranked[0]]
     return Recognition(

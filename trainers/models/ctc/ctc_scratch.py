@@ -31,11 +31,7 @@ POSITION_LAYERS = 5
 
 
 def new_tokenizer(texts: Sequence[str], model: CtcPart) -> Any:
-    """The tokenizer of a config: its vocabulary given, or learned from the training text.
-
-    Args:
-        texts: Transcripts of the training set, and of nothing else.
-        model: Says what is learned, and the special tokens.
+    """The tokenizer of a config: its vocabulary given, or learned from the transcripts of the training set.
 
     Raises:
         ConfigError: a given vocabulary cannot be read, or lacks a special token; a special token is in the text.

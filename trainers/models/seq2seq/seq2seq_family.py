@@ -53,15 +53,9 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         return model.language is not None and self.open_processor(own, None).language_id is not None
 
     def new_processor(self, texts: Sequence[str], model: Seq2SeqPart) -> Any:
-        """Refused: there are no new models.
-
-        Raises:
-            ConfigError: always.
-        """
         raise ConfigError("model.family is seq2seq: its models begin with weights; set model.init: pretrained")
 
     def write_description(self, folder: Path, texts: Sequence[str], model: Seq2SeqPart) -> None:
-        """Refused, see `new_processor`."""
         self.new_processor(texts, model)
 
     def adopt_description(self, source: Path, folder: Path, model: Seq2SeqPart) -> None:
@@ -95,7 +89,6 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         return tokenizer_fingerprint(processor.tokenizer, repr(tokens))
 
     def language_code(self, language: str) -> str:
-        """Of a language that Whisper does not know, what the config says."""
         return code_or_name(language)
 
     def language_token(self, processor: Seq2SeqProcessor | None, language: str) -> int | None:

@@ -45,19 +45,12 @@ class Seq2SeqProcessor:
     language_id: int | None = None
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes both parts."""
         self.feature_extractor.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
 def processor_of(name_or_path: str | Path, revision: str, config: Any, language: str | None = None) -> Seq2SeqProcessor:
-    """Opens a processor, whose labels are in a language.
-
-    Args:
-        name_or_path: Hub id or folder.
-        revision: On the Hub.
-        config: The model's config.
-        language: The config's. None: that which the tokenizer was saved with.
+    """Opens a processor whose labels are in a language, by default that which the tokenizer was saved with.
 
     Raises:
         ConfigError: it does not fit the model, or has no token for the language.
@@ -76,16 +69,7 @@ def processor_of(name_or_path: str | Path, revision: str, config: Any, language:
 def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
     """Has a tokenizer with tokens of languages (multilingual Speech2Text) begin labels with the language's.
 
-    Args:
-        tokenizer: A transformers tokenizer; one without such tokens writes any language.
-        language: The config's. None: that which the tokenizer was saved with.
-        origin: Where it came from, for the message.
-
-    Returns:
-        The token's id; None for a tokenizer without such tokens.
-
-    Raises:
-        ConfigError: it has no token for the language.
+    Gives the token's id; None for a tokenizer without such tokens, which writes any language.
     """
     if getattr(tokenizer, "lang_codes", None) is None:
         return None

@@ -22,7 +22,6 @@ class FirstTokens(LogitsProcessor):
     """Begins each hypothesis with a token of its own; `forced_bos_token_id` is one for a batch."""
 
     def __init__(self, tokens: torch.Tensor):
-        """Takes the id of each row's token, (B × beams)."""
         self._tokens = tokens
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -48,7 +47,6 @@ class Seq2SeqRecognizer(Recognizer):
         return partial(pad_labels, start_id=self.processor.start_id, pad_id=self.processor.pad_id)
 
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """Cross-entropy."""
         return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @torch.no_grad()

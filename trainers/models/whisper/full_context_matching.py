@@ -31,19 +31,10 @@ class FullContextMatching:
 
     It is computed within the network's own forward pass, so that whatever wraps the network for training (DDP) sees one
     pass, and is given as the `loss` of its output, which nothing else fills where labels are not passed.
-
-    Attributes:
-        weight: What the difference is multiplied by before it is added to the loss.
     """
 
     def __init__(self, network: Any, weight: float, autocast: torch.dtype | None):
-        """Copies the encoder, which must still have the weights that training began with.
-
-        Args:
-            network: A Whisper, which is trained.
-            weight: See above.
-            autocast: Lower precision of training, or None for float32.
-        """
+        """Copies the encoder, which must still have the weights that training began with."""
         self.weight, self._autocast = weight, autocast
         self._original = copy.deepcopy(network.get_encoder()).eval().requires_grad_(False)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -51,12 +42,6 @@ class FullContextMatching:
 
     @contextmanager
     def of(self, features: torch.Tensor, shares: torch.Tensor) -> Iterator[None]:
-        """Within it, a forward pass gives the difference too.
-
-        Args:
-            features: Of the clips that are matched, padded to the whole context, (B, mel bins, frames).
-            shares: What each counts of the step's difference, float32 (B,); they add to 1 over all ranks and passes.
-        """
         self._given = features, shares.to(features.device)
         try:
             yield

@@ -11,13 +11,7 @@ def write_processor(folder: Path) -> set[str]:
     """Writes a processor as transformers before version 5, and converters made for it, read it; newer ones do, too.
 
     Those know neither processor_config.json with an extractor in it, nor merges as pairs, nor special tokens that only
-    tokenizer.json marks as such (tried with transformers 4.44).
-
-    Args:
-        folder: Holds a model and its processor.
-
-    Returns:
-        Names of the files.
+    tokenizer.json marks as such (tried with transformers 4.44). Gives the names of the files.
     """
     AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)

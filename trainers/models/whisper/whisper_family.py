@@ -62,7 +62,6 @@ class WhisperFamily(Family[WhisperPart]):
     checks = CHECKS
 
     def context_s(self, model: WhisperPart) -> float:
-        """Of a new one what it is made for."""
         return float(model.max_context_s or FULL_CONTEXT_S)
 
     def auto_class(self) -> Any:

@@ -21,13 +21,7 @@ PROMPT_TOKENS = 4
 
 
 def limits_of(processor: Any, empty_label: Sequence[int], max_target_positions: int) -> Limits:
-    """The limits of a processor's context and a decoder's positions.
-
-    Args:
-        processor: A WhisperProcessor.
-        empty_label: Label ids of a text without content; the end token, which is generated, is the last of them.
-        max_target_positions: Of the decoder.
-    """
+    """The limits of a WhisperProcessor and a decoder. Of an empty label the end token, its last, is generated."""
     context_s = float(processor.feature_extractor.chunk_length)
     new_tokens = max(1, max_target_positions - PROMPT_TOKENS)
     return Limits(context_s, max_target_positions, len(empty_label) - 1, new_tokens)
@@ -76,12 +70,7 @@ def language_of(generation: Any, model: WhisperPart) -> tuple[str, str] | None:
 
 
 def settle_generation(generation: Any, tokenizer: Any, language: tuple[str, str] | None) -> list[str]:
-    """Makes a generation config agree with the tokenizer, and transcribe one language by itself.
-
-    Args:
-        generation: Changed in place.
-        tokenizer: Its ids count.
-        language: See `language_of`.
+    """Makes a generation config agree with the tokenizer, and transcribe one language (`language_of`) by itself.
 
     Returns:
         What was changed and matters to the result, a line each.

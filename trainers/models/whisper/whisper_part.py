@@ -65,7 +65,7 @@ class WhisperPart(NewModelPart):
 
     @property
     def size(self) -> SizeEstimate:
-        """See `ModelPart`; of released weights by their name."""
+        """Of released weights by their name."""
         if self.init == "pretrained":
             _, prefix, size = str(self.name_or_path).rstrip("/").rpartition("whisper-")
             return SizeEstimate(RELEASED.get(size.removesuffix(".en"), 0.0) if prefix else 0.0, LEAST_WIDTH)

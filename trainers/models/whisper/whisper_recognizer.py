@@ -49,7 +49,6 @@ class PromptRecorder(LogitsProcessor):
     of_each: torch.Tensor
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Changes no score."""
         if not hasattr(self, "of_each"):
             self.of_each = input_ids.clone()
         return scores
@@ -63,7 +62,6 @@ class NoTimestamps(LogitsProcessor):
     """
 
     def __init__(self, first: int):
-        """Takes the id of the first timestamp."""
         self._first = first
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -96,7 +94,6 @@ class WhisperRecognizer(Recognizer):
         return FullContextMatching(self.model, weight, autocast) if weight else None
 
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """Cross-entropy."""
         return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @torch.no_grad()

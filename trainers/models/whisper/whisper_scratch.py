@@ -61,12 +61,7 @@ def language_code(language: str) -> str:
 
 
 def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:
-    """Learns a byte-level BPE from the training text, and adds Whisper's special tokens and timestamps.
-
-    Args:
-        texts: Transcripts of the training set, and of nothing else.
-        model: Says vocabulary size, language, task and context.
-    """
+    """Learns a byte-level BPE from the training text alone, and adds Whisper's special tokens and timestamps."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     learner.decoder = decoders.ByteLevel()

@@ -22,7 +22,6 @@ class BeamDecoder:
     """The beam search of CTC outputs, before a model is open; see `Decoder`."""
 
     def check(self, part: DecodePart, storage_options: StorageOptions) -> None:
-        """Raises what would stop it at the end of a training."""
         if not BEAM_SEARCH.is_met:
             raise ConfigError(BEAM_SEARCH.problem)
         check_files(part, storage_options)

@@ -70,13 +70,6 @@ class BeamSearch:
     ):
         """Loads word list and language model.
 
-        Args:
-            tokenizer: The model's.
-            part: The config's decode part.
-            files: Its files.
-            vocabulary_size: Outputs of the model.
-            rescorer: Of `part.rescoring_model`.
-
         Raises:
             ConfigError: a file cannot be used.
         """
@@ -97,12 +90,6 @@ class BeamSearch:
         self._trie = self._new_trie(self.words) if self.words is not None else None
 
     def search(self, logprobs: npt.NDArray[np.float32], choices: Sequence[Weights]) -> list[list[Hypothesis]]:
-        """The hypotheses of one utterance under each of several weights, the best first; at least one each.
-
-        Args:
-            logprobs: Log-softmax of the utterance's outputs without padding, shape (T, V), T at least 1.
-            choices: The weights.
-        """
         pairs = dict.fromkeys((weights.lm, weights.word) for weights in choices)
         emissions = self._emissions(logprobs)
         found = {pair: self._beam(emissions, len(logprobs), *pair) for pair in pairs}
@@ -115,7 +102,6 @@ class BeamSearch:
         return [_ranked(found[weights.lm, weights.word], weights) for weights in choices]
 
     def describe(self) -> dict[str, Any]:
-        """What decides its hypotheses beside weights, for the record of a score."""
         part = self._part
         said: dict[str, Any] = {
             "method": part.method,

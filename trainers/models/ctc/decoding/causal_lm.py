@@ -15,13 +15,7 @@ MAIN = "main"
 
 @dataclass(frozen=True)
 class CausalTokenizer:
-    """What a text is for a language model.
-
-    Attributes:
-        tokenizer: The model's.
-        start: Id that stands before a text.
-        end: Id that ends it. None: it has none.
-    """
+    """What a text is for a language model: ids between `start` and, where the model has one, `end`."""
 
     tokenizer: Any
     start: int
@@ -41,10 +35,6 @@ def revision_of(name: str) -> str:
 
 def open_tokenizer(name: str, revision: str = MAIN) -> CausalTokenizer:
     """Opens the tokenizer of `decode.rescoring_model`, whose config must be a causal language model's.
-
-    Args:
-        name: Hub id or folder.
-        revision: Of the Hub, see `revision_of`.
 
     Raises:
         ConfigError: it cannot be opened, is another kind of model, or has no token to begin with.

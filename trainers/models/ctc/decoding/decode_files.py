@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DecodeFiles:
-    """The files of a config's decode part.
+    """The files of a config's decode part on this node; None: there is none.
 
     Attributes:
-        lexicon: The word list here. None: there is none.
-        lm: The n-gram model here. None: there is none.
+        lexicon: The word list.
+        lm: The n-gram model.
         sha256: Of the content of each, by its field's name.
     """
 
@@ -63,13 +63,10 @@ def local_words(part: DecodePart, tokenizer: Any, storage_options: StorageOption
 
 
 def check_files(part: DecodePart, storage_options: StorageOptions) -> NgramFile | None:
-    """Finds in seconds what would stop the search: files that are missing or of another kind.
-
-    Returns:
-        What the language model is; None: there is none.
+    """Finds in seconds what would stop the search; gives what the language model is, or None where there is none.
 
     Raises:
-        ConfigError: names the field, the file and the fix.
+        ConfigError: a file is missing, or of another kind.
         StorageError: a bucket cannot be read.
     """
     if part.lexicon is not None:

@@ -39,10 +39,8 @@ class Lexicon:
 def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
     """Each word of a word list with its spelling in tokens, [] where the tokenizer is to spell it.
 
-    Args:
-        content: UTF-8, a word a line; what follows it after whitespace are the tokens that spell it. What marks the
-            ends of a sentence and unknown words is left out.
-        location: Where it is, for messages.
+    The content is UTF-8, a word a line; what follows it after whitespace are the tokens that spell it. What marks the
+    ends of a sentence and unknown words is left out.
 
     Raises:
         ConfigError: it holds no words, or is not UTF-8.
@@ -59,18 +57,13 @@ def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
 
 
 def spell(entries: Iterable[tuple[str, list[str]]], tokenizer: Any, origin: str) -> Lexicon:
-    """Spells words with a model's vocabulary.
+    """Spells the words of `read_entries` with a model's vocabulary.
 
     Where no token stands for the space between words, it is part of the tokens of the word behind it. Such a word has
     another spelling at the beginning, which elsewhere would join it to the word before.
 
-    Args:
-        entries: See `read_entries`.
-        tokenizer: The model's.
-        origin: The config's field and file, for the message.
-
     Raises:
-        ConfigError: none of the words can be spelled.
+        ConfigError: none of the words can be spelled; begins with `origin`.
     """
     delimiter = delimiter_of(tokenizer)
     unusable = {tokenizer.unk_token_id, tokenizer.pad_token_id, delimiter}

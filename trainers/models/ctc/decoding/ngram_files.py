@@ -35,16 +35,11 @@ class NgramFile:
 
     @property
     def is_arpa(self) -> bool:
-        """Whether its words can be read."""
         return self.kind == "ARPA"
 
 
 def recognize(start: bytes, location: str) -> NgramFile:
-    """What kind of language model a file holds.
-
-    Args:
-        start: Its first bytes, see `located_files.read_start`.
-        location: Where it is, for the message.
+    """What kind of language model a file holds, by its first bytes.
 
     Raises:
         ConfigError: it is none that KenLM reads.

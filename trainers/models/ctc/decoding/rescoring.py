@@ -21,14 +21,6 @@ class CausalScorer:
     """Scores texts by `decode.rescoring_model`, in float32."""
 
     def __init__(self, name: str, tokenizer: CausalTokenizer, network: Any, device: torch.device):
-        """Takes an opened model.
-
-        Args:
-            name: Its Hub id or folder, for the record.
-            tokenizer: Its tokenizer.
-            network: Its network, on the CPU.
-            device: Where it computes.
-        """
         self._name, self._tokenizer = name, tokenizer
         self._revision = getattr(network.config, "_commit_hash", None)
         self._sha256 = hash_of(network.named_parameters())
@@ -62,11 +54,7 @@ class CausalScorer:
 
     @torch.no_grad()
     def logprobs(self, texts: Sequence[str]) -> list[float]:
-        """The log-probability of each text and of its end, given its start: the sum over its tokens.
-
-        Args:
-            texts: Of one utterance, so that what is computed together depends on nothing else.
-        """
+        """The log-probability of each text and of its end, given its start: the sum over its tokens."""
         found: list[float] = []
         for rows in self._together([self._tokenizer.ids(text) for text in texts]):
             width, device = max(2, *map(len, rows)), self._network.device
