@@ -87,9 +87,9 @@ class Storage(ABC):
         would be lost. A line that a crash cut short stays a line of its own.
         """
 
-    @abstractmethod
     def exists(self, key: str) -> bool:
         """Whether a file has this key; a folder does not count."""
+        return self.entry(key) is not None
 
     @abstractmethod
     def entry(self, key: str) -> Entry | None:

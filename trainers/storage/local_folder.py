@@ -6,10 +6,10 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISREG
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from trainers.errors import StorageError
@@ -43,89 +43,52 @@ class LocalStorage(Storage):
     confined: bool = False
 
     def url(self, key: str = "") -> str:
-        """See Storage."""
         return str(self._path(key)) if key else self.root
 
     def sub(self, prefix: str) -> "LocalStorage":
-        """See Storage."""
-        return LocalStorage(self.url(clean_prefix(prefix)), self.retry, self.confined)
+        return replace(self, root=self.url(clean_prefix(prefix)))
 
     def read_bytes(self, key: str) -> bytes:
-        """See Storage."""
-        path = self._path(key)
-
-        def read() -> bytes:
-            with _open(path) as file:
-                return file.read()
-
-        return self._run("read", path, read)
+        return self._run("read", self._path(key), _read)
 
     def read_part(self, key: str, start: int, most: int) -> bytes:
-        """See Storage."""
-        path = self._path(key)
-
-        def read() -> bytes:
-            with _open(path) as file:
-                file.seek(start)
-                return file.read(most)
-
-        return self._run("read", path, read)
+        return self._run("read", self._path(key), lambda path: _read(path, start, most))
 
     def write_bytes(self, key: str, data: bytes) -> None:
-        """See Storage."""
-        path = self._path(key)
-
-        def write() -> None:
-            with _part_beside(path) as part:
+        def write(path: Path) -> None:
+            with _part_next_to(path) as part:
                 _write_synced(part, data)
                 _rename(part, path)
 
-        self._run("write", path, write)
+        self._run("write", self._path(key), write)
 
     def append_line(self, key: str, line: str) -> None:
-        """See Storage."""
-        path = self._path(key)
-
-        def append() -> None:
+        def append(path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a+b") as file:
                 file.seek(max(0, file.tell() - 1))
                 file.write(with_line(file.read(1), line))
 
         # Once only: whether a failed append left its line is not known.
-        self._run("append to", path, append, _ONCE)
-
-    def exists(self, key: str) -> bool:
-        """See Storage."""
-        path = self._path(key)
-        return self._run("look for", path, path.is_file)
+        self._run("append to", self._path(key), append, _ONCE)
 
     def entry(self, key: str) -> Entry | None:
-        """See Storage."""
-        path = self._path(key)
-
-        def find() -> Entry | None:
+        def find(path: Path) -> Entry | None:
             if not path.is_file():
                 return None
             stat = path.stat()
             return Entry(key, stat.st_size, stat.st_mtime)
 
-        return self._run("look for", path, find)
+        return self._run("look for", self._path(key), find)
 
     def list_files(self, prefix: str = "") -> list[Entry]:
-        """See Storage."""
-        folder = self._folder(prefix)
-
-        def entries() -> list[Entry]:
+        def entries(folder: Path) -> list[Entry]:
             return sorted(self._entries(folder), key=lambda entry: entry.key)
 
-        return self._run("list", folder, entries)
+        return self._run("list", self._folder(prefix), entries)
 
     def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:
-        """See Storage."""
-        folder = self._folder(prefix)
-
-        def folders() -> list[str]:
+        def folders(folder: Path) -> list[str]:
             try:
                 children = [child for child in folder.iterdir() if child.name.startswith(start) and child.is_dir()]
             except (FileNotFoundError, NotADirectoryError):
@@ -134,57 +97,40 @@ class LocalStorage(Storage):
             filled = (child for child in children if any(names for _, names in self._walk(child)))
             return sorted(child.relative_to(self.root).as_posix() for child in filled)
 
-        return self._run("list", folder, folders)
+        return self._run("list", self._folder(prefix), folders)
 
     def delete(self, key: str) -> None:
-        """See Storage."""
-        path = self._path(key)
-        self._run("delete", path, lambda: path.unlink(missing_ok=True))
+        self._run("delete", self._path(key), lambda path: path.unlink(missing_ok=True))
 
     def _delete_all(self, folder: str) -> None:
-        path = self._path(folder)
-
-        def delete() -> None:
-            if path.exists():
-                shutil.rmtree(path)
-
-        self._run("delete", path, delete)
+        self._run("delete", self._path(folder), lambda path: shutil.rmtree(path) if path.exists() else None)
 
     def create_exclusive(self, key: str, data: bytes) -> bool:
-        """See Storage."""
-        path = self._path(key)
-
-        def create() -> bool:
-            with _part_beside(path) as part:
+        def create(path: Path) -> bool:
+            with _part_next_to(path) as part:
                 _write_synced(part, data)
                 return _link(part, path)
 
-        return self._run("create", path, create, _ONCE)
+        return self._run("create", self._path(key), create, _ONCE)
 
     def copy_file(self, source: str, target: str) -> None:
-        """See Storage."""
-        old, new = self._path(source), self._path(target)
+        old = self._path(source)
 
-        def link() -> None:
-            with _part_beside(new) as part:
+        def link(new: Path) -> None:
+            with _part_next_to(new) as part:
                 os.link(old, part)
                 # Where both are names of one file already, this does nothing.
                 part.replace(new)
 
-        self._run(f"link {old} to", new, link)
+        self._run(f"link {old} to", self._path(target), link)
 
     def upload_file(self, local: Path, key: str) -> None:
-        """See Storage."""
-        path = self._path(key)
-        self._run(f"copy {local} to", path, lambda: _copy(local, path))
+        self._run(f"copy {local} to", self._path(key), lambda path: _copy(local, path))
 
     def download_file(self, key: str, local: Path) -> None:
-        """See Storage."""
-        path = self._path(key)
-        self._run(f"copy to {local} from", path, lambda: _copy(path, local))
+        self._run(f"copy to {local} from", self._path(key), lambda path: _copy(path, local))
 
     def for_pyarrow(self) -> tuple[str, "fs.FileSystem | None"]:
-        """See Storage."""
         return self.root, None
 
     def _path(self, key: str) -> Path:
@@ -223,17 +169,19 @@ class LocalStorage(Storage):
                 if not name.endswith(PART_SUFFIX):
                     yield Entry(path.relative_to(self.root).as_posix(), stat.st_size, stat.st_mtime)
 
-    def _run(self, action: str, path: Path, call: Callable[[], T], retry: RetryPolicy | None = None) -> T:
-        return (retry or self.retry).run(call, action=action, url=str(path), explain=_explain)
+    def _run(self, action: str, path: Path, call: Callable[[Path], T], retry: RetryPolicy | None = None) -> T:
+        return (retry or self.retry).run(lambda: call(path), action=action, url=str(path), explain=_explain)
 
 
-def _open(path: Path) -> IO[bytes]:
-    """Opens a file to read; a pipe in its place, whose other end may never be opened, is an error at once."""
+def _read(path: Path, start: int = 0, most: int = -1) -> bytes:
+    """Reads a file; a pipe in its place, whose other end may never be opened, is an error at once."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "not a file", str(path))
-    return os.fdopen(number, "rb")
+    with os.fdopen(number, "rb") as file:
+        file.seek(start)
+        return file.read(most)
 
 
 def _link_of_another(path: Path) -> Path | None:
@@ -243,7 +191,7 @@ def _link_of_another(path: Path) -> Path | None:
 
 
 @contextmanager
-def _part_beside(path: Path) -> Iterator[Path]:
+def _part_next_to(path: Path) -> Iterator[Path]:
     """Gives the name of a new file in the folder of `path`; what is left under it is deleted on leaving."""
     part = path.parent / f".{uuid4().hex}{PART_SUFFIX}"
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +218,7 @@ def _rename(part: Path, path: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with _part_beside(target) as part:
+    with _part_next_to(target) as part:
         shutil.copyfile(source, part)
         with part.open("rb+") as file:
             os.fsync(file.fileno())
@@ -297,10 +245,11 @@ def _explain(error: BaseException) -> Explanation | None:
     if not isinstance(error, OSError):
         return None
     cause = f"{error.strerror or error} ({error.filename})" if error.filename else str(error)
+    permission = f"permission is denied to user id {os.getuid()}: give it read and write access"
     fixes: dict[int | None, str] = {
         errno.ENOENT: "check that it exists",
-        errno.EACCES: f"permission is denied to user id {os.getuid()}: give it read and write access",
-        errno.EPERM: f"permission is denied to user id {os.getuid()}: give it read and write access",
+        errno.EACCES: permission,
+        errno.EPERM: permission,
         errno.EROFS: "mount the file system for writing or choose another storage path",
         errno.ENOSPC: f"free some space, as host {socket.gethostname()} sees it, or choose another storage path",
         errno.EDQUOT: "free some of the quota or choose another storage path",

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,6 @@ from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, in_parallel, with_line
 from trainers.storage.retry import RetryPolicy
 from trainers.storage.s3_errors import error_code, explain_s3_error
-from trainers.storage.s3_filesystem import S3Filesystem
 
 T = TypeVar("T")
 
@@ -48,7 +47,6 @@ class S3Connection:
     """
 
     def __init__(self, endpoint_url: str | None, connect_timeout_s: float, read_timeout_s: float) -> None:
-        """Connects to nothing yet; see `connection_to`."""
         self.endpoint_url = endpoint_url
         self._timeouts_s = (connect_timeout_s, read_timeout_s)
         self._clients: dict[tuple[int, int], Any] = {}
@@ -142,16 +140,13 @@ class S3Storage(Storage):
     retry: RetryPolicy
 
     def url(self, key: str = "") -> str:
-        """See Storage."""
         path = self._object(key) if key else self.prefix
         return f"s3://{self.bucket}/{path}" if path else f"s3://{self.bucket}"
 
     def sub(self, prefix: str) -> "S3Storage":
-        """See Storage."""
         return replace(self, prefix=self._object(prefix) if prefix else self.prefix)
 
     def read_bytes(self, key: str) -> bytes:
-        """See Storage."""
         return self._read(key)
 
     def read_one_of_many(self, key: str) -> bytes:
@@ -172,15 +167,12 @@ class S3Storage(Storage):
             return data
 
     def read_part(self, key: str, start: int, most: int) -> bytes:
-        """See Storage."""
         return self._read(key, most, Range=f"bytes={start}-{start + most - 1}")
 
     def _read(self, key: str, most: int | None = None, **options: str) -> bytes:
-        name = self._object(key)
-
-        def read() -> bytes:
+        def read(name: str) -> bytes:
             try:
-                response = self.connection.client().get_object(Bucket=self.bucket, Key=name, **options)
+                response = self._client.get_object(Bucket=self.bucket, Key=name, **options)
             except ClientError as error:
                 if error_code(error) == _BEYOND_THE_END:
                     return b""
@@ -191,51 +183,28 @@ class S3Storage(Storage):
                 data: bytes = body.read() if complete else body.read(most)
             return data
 
-        return self._run("read", self.url(key), read)
+        return self._run("read", key, read)
 
     def write_bytes(self, key: str, data: bytes) -> None:
-        """See Storage."""
-        name = self._object(key)
-
-        def write() -> None:
-            self.connection.client().put_object(Bucket=self.bucket, Key=name, Body=data)
-
-        self._run("write", self.url(key), write)
+        self._run("write", key, lambda name: self._client.put_object(Bucket=self.bucket, Key=name, Body=data))
 
     def append_line(self, key: str, line: str) -> None:
-        """See Storage."""
         so_far = self.read_bytes(key) if self.exists(key) else b""
         # Only the write is tried again, with the same bytes: a second read might find the line there.
         self.write_bytes(key, so_far + with_line(so_far, line))
 
-    def exists(self, key: str) -> bool:
-        """See Storage."""
-        name = self._object(key)
-        return self._run("look for", self.url(key), lambda: self._head(name) is not None)
-
     def entry(self, key: str) -> Entry | None:
-        """See Storage."""
-        name = self._object(key)
-        head = self._run("look for", self.url(key), lambda: self._head(name))
+        head = self._run("look for", key, self._head)
         return Entry(key, head["ContentLength"], head["LastModified"].timestamp()) if head is not None else None
 
     def list_files(self, prefix: str = "") -> list[Entry]:
-        """See Storage."""
-        below = self._below(prefix)
-
         def entries() -> list[Entry]:
-            pages = self.connection.client().get_paginator("list_objects_v2")
-            found = []
-            for page in pages.paginate(Bucket=self.bucket, Prefix=below):
-                # Consoles mark an empty folder by an object whose key ends with a slash.
-                found += [
-                    self._entry(item)
-                    for item in page.get("Contents", [])
-                    if not item["Key"].endswith(("/", PART_SUFFIX))
-                ]
+            items = (item for page in self._pages(Prefix=self._below(prefix)) for item in page.get("Contents", []))
+            # Consoles mark an empty folder by an object whose key ends with a slash.
+            found = [self._entry(item) for item in items if not item["Key"].endswith(("/", PART_SUFFIX))]
             return sorted(found, key=lambda entry: entry.key)
 
-        return self._run("list", self.url(clean_prefix(prefix)), entries)
+        return self._retry("list", self.url(clean_prefix(prefix)), entries)
 
     def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
         """See Storage. A bucket is listed from the first of the keys to the last: a thousand objects a request."""
@@ -244,15 +213,13 @@ class S3Storage(Storage):
             return {}
         # Strings have the order in which a bucket is listed, that of UTF-8.
         first, last = min(names), max(names)
+        # A prefix in S3 is one of characters. A listing starts behind a name: less one character, before `first`.
+        prefix = os.path.commonprefix([first, last])  # noqa: RUF071
 
         def entries() -> dict[str, Entry] | None:
-            pages = self.connection.client().get_paginator("list_objects_v2")
             found: dict[str, Entry] = {}
-            # A prefix in S3 is one of characters. A listing starts behind a name: less one character, before `first`.
-            prefix = os.path.commonprefix([first, last])  # noqa: RUF071
-            options = {"Prefix": prefix, "StartAfter": first[:-1]}
             try:
-                for page in pages.paginate(Bucket=self.bucket, **options):
+                for page in self._pages(Prefix=prefix, StartAfter=first[:-1]):
                     contents = page.get("Contents", [])
                     found |= {self._key(item["Key"]): self._entry(item) for item in contents if item["Key"] in names}
                     if contents and contents[-1]["Key"] >= last:
@@ -263,41 +230,30 @@ class S3Storage(Storage):
                 raise
             return found
 
-        return self._run("list", self.url(), entries)
+        return self._retry("list", self.url(), entries)
 
     def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:
-        """See Storage."""
-        below = self._below(prefix)
-
         def folders() -> list[str]:
-            pages = self.connection.client().get_paginator("list_objects_v2")
-            found = []
-            for page in pages.paginate(Bucket=self.bucket, Prefix=f"{below}{start}", Delimiter="/"):
-                found += [self._key(item["Prefix"]).rstrip("/") for item in page.get("CommonPrefixes", [])]
-            return sorted(found)
+            pages = self._pages(Prefix=f"{self._below(prefix)}{start}", Delimiter="/")
+            return sorted(
+                self._key(item["Prefix"]).rstrip("/") for page in pages for item in page.get("CommonPrefixes", [])
+            )
 
-        return self._run("list", self.url(clean_prefix(prefix)), folders)
+        return self._retry("list", self.url(clean_prefix(prefix)), folders)
 
     def delete(self, key: str) -> None:
-        """See Storage."""
-        name = self._object(key)
-
-        def delete() -> None:
-            self.connection.client().delete_object(Bucket=self.bucket, Key=name)
-
-        self._run("delete", self.url(key), delete)
+        self._run("delete", key, lambda name: self._client.delete_object(Bucket=self.bucket, Key=name))
 
     def _delete_all(self, folder: str) -> None:
         # One by one: services differ in the checksum that they require of S3's request that deletes many.
         in_parallel(lambda entry: self.delete(entry.key), self.list_files(folder))
 
     def create_exclusive(self, key: str, data: bytes) -> bool:
-        """See Storage."""
-        name, creator = self._object(key), uuid4().hex
+        creator = uuid4().hex
 
-        def create() -> bool:
+        def create(name: str) -> bool:
             try:
-                self.connection.client().put_object(
+                self._client.put_object(
                     Bucket=self.bucket, Key=name, Body=data, IfNoneMatch="*", Metadata={_CREATOR: creator}
                 )
             except ClientError as error:
@@ -308,41 +264,32 @@ class S3Storage(Storage):
                 return head is not None and head["Metadata"].get(_CREATOR) == creator
             return True
 
-        return self._run("create", self.url(key), create)
+        return self._run("create", key, create)
 
     def copy_file(self, source: str, target: str) -> None:
-        """See Storage."""
-        original, name = {"Bucket": self.bucket, "Key": self._object(source)}, self._object(target)
+        original = {"Bucket": self.bucket, "Key": self._object(source)}
 
-        def copy() -> None:
-            client = self.connection.client(self.retry.part_attempts)
-            client.copy(original, self.bucket, name, Config=_COPY)
+        def copy(name: str) -> None:
+            self._client_of_parts.copy(original, self.bucket, name, Config=_COPY)
 
-        self._run(f"copy {self.url(source)} to", self.url(target), copy)
+        self._run(f"copy {self.url(source)} to", target, copy)
 
     def upload_file(self, local: Path, key: str) -> None:
-        """See Storage."""
-        name = self._object(key)
+        def upload(name: str) -> None:
+            self._client_of_parts.upload_file(str(local), self.bucket, name, Config=_TRANSFER)
 
-        def upload() -> None:
-            client = self.connection.client(self.retry.part_attempts)
-            client.upload_file(str(local), self.bucket, name, Config=_TRANSFER)
-
-        self._run(f"upload {local} to", self.url(key), upload)
+        self._run(f"upload {local} to", key, upload)
 
     def download_file(self, key: str, local: Path) -> None:
-        """See Storage."""
-        name = self._object(key)
         part = local.parent / f".{uuid4().hex}{PART_SUFFIX}"
 
-        def download() -> None:
+        def download(name: str) -> None:
             local.parent.mkdir(parents=True, exist_ok=True)
-            client = self.connection.client(self.retry.part_attempts)
-            client.download_file(self.bucket, name, str(part), Config=_TRANSFER)
+            self._client_of_parts.download_file(self.bucket, name, str(part), Config=_TRANSFER)
             part.replace(local)
 
         try:
-            self._run(f"download to {local} from", self.url(key), download)
+            self._run(f"download to {local} from", key, download)
         finally:
             part.unlink(missing_ok=True)
 
@@ -365,7 +312,7 @@ class S3Storage(Storage):
                 tls_ca_file_path=os.environ.get("AWS_CA_BUNDLE"),
             )
 
-        return self.url().removeprefix("s3://"), self._run("open", self.url(), make)
+        return self.url().removeprefix("s3://"), self._retry("open", self.url(), make)
 
     def _region_of_bucket(self) -> str:
         try:
@@ -376,6 +323,21 @@ class S3Storage(Storage):
                 "check its name and the network, or set AWS_REGION"
             ) from error
         return region
+
+    @property
+    def _client(self) -> Any:
+        return self.connection.client()
+
+    @property
+    def _client_of_parts(self) -> Any:
+        """For files that may be sent in parts, each of which is tried several times."""
+        return self.connection.client(self.retry.part_attempts)
+
+    def _pages(self, **options: str) -> Iterable[dict[str, Any]]:
+        pages: Iterable[dict[str, Any]] = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.bucket, **options
+        )
+        return pages
 
     def _object(self, key: str) -> str:
         """The name in the bucket of a key of this storage."""
@@ -395,13 +357,30 @@ class S3Storage(Storage):
     def _head(self, name: str) -> dict[str, Any] | None:
         """What is known of an object without its content; None if there is no such object."""
         try:
-            head: dict[str, Any] = self.connection.client().head_object(Bucket=self.bucket, Key=name)
+            head: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=name)
         except ClientError as error:
             if error_code(error) in ("404", "NoSuchKey", "NotFound"):
                 return None
             raise
         return head
 
-    def _run(self, action: str, url: str, call: Callable[[], T]) -> T:
+    def _run(self, action: str, key: str, call: Callable[[str], T]) -> T:
+        """Calls `call` with the name in the bucket of `key`."""
+        name = self._object(key)
+        return self._retry(action, self.url(key), lambda: call(name))
+
+    def _retry(self, action: str, url: str, call: Callable[[], T]) -> T:
         explain = partial(explain_s3_error, bucket=self.bucket, endpoint=self.connection.endpoint_url or "AWS")
         return self.retry.run(call, action=action, url=url, explain=explain)
+
+
+class S3Filesystem(fs.S3FileSystem):  # type: ignore[misc]
+    """pyarrow's own, which forgets its number of tries when Ray sends it to other processes; this one keeps it."""
+
+    def __init__(self, attempts: int, **options: Any):
+        super().__init__(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts), **options)
+        self._made_with = (attempts, options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        attempts, options = self._made_with
+        return partial(S3Filesystem, **options), (attempts,)
