@@ -10,11 +10,11 @@ import pytest
 
 from jobs.lifecycle import RunState
 from jobs.model import Cause
+from tests.cluster_configs.providers.metadata_server import metadata_server
 from tests.hosts.network import REPOSITORY
 from tests.hosts.ray_hosts import RayHosts
 from tests.hosts.recorded_runs import RecordedRuns
 from tests.hosts.runs import MAX_STEPS, ended_well, journal_of
-from tests.trainers.distributed.metadata_server import metadata_server
 
 DURING, CLIPS = 13, 48
 # Two workers do not fit on one host.

@@ -11,9 +11,9 @@ from typing import Any
 import ray
 from ray._private.state import state
 
+from tests.cluster_configs.providers.metadata_server import metadata_server
 from tests.integration.forked_process import REPOSITORY
 from tests.integration.ray_cluster import ray_cluster
-from tests.trainers.distributed.metadata_server import metadata_server
 
 TIMEOUT_S = 60.0
 

@@ -174,6 +174,17 @@ class BatchPlan:
         edges_s: Bucket edges, see `bucket_edges`.
         window_shards: Utterances are shuffled within this many shards at a time. None: over the complete set.
         steps_per_epoch: Optimizer steps of every epoch.
+
+    Args:
+        selection: What to plan over; at least one row.
+        shape: Batch shape.
+        edges_s: Bucket edges, see `bucket_edges`.
+        seed: Seed of the order.
+        window_shards: Shuffle within this many shards at a time. None: over the complete set.
+        full_context_fraction: Fraction of batches padded to the last edge instead of their own.
+        matched_fraction: See `matched`.
+        durations_of: Durations of the selection in an epoch, seconds, shape (N,); with dynamic batching they must
+            be the same in each. None: those of the selection.
     """
 
     def __init__(
@@ -188,19 +199,6 @@ class BatchPlan:
         matched_fraction: float = 0.0,
         durations_of: Callable[[int], FloatArray] | None = None,
     ):
-        """Makes a plan.
-
-        Args:
-            selection: What to plan over; at least one row.
-            shape: Batch shape.
-            edges_s: Bucket edges, see `bucket_edges`.
-            seed: Seed of the order.
-            window_shards: Shuffle within this many shards at a time. None: over the complete set.
-            full_context_fraction: Fraction of batches padded to the last edge instead of their own.
-            matched_fraction: See `matched`.
-            durations_of: Durations of the selection in an epoch, seconds, shape (N,); with dynamic batching they must
-                be the same in each. None: those of the selection.
-        """
         self.shape = shape
         self.edges_s = tuple(edges_s)
         self._selection = selection

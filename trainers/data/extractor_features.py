@@ -12,17 +12,16 @@ from trainers.data.features import LENGTHS
 
 
 class ExtractorFeatures:
-    """See `features.Features`. The extractor runs on the CPU, one clip at a time: padding moves none of its values."""
+    """See `features.Features`. The extractor runs on the CPU, one clip at a time: padding moves none of its values.
+
+    Args:
+        extractor: A transformers feature extractor.
+        masked: Whether the model is given an attention mask.
+    """
 
     on_cpu = True
 
     def __init__(self, extractor: Any, *, masked: bool):
-        """Starts on the CPU.
-
-        Args:
-            extractor: A transformers feature extractor.
-            masked: Whether the model is given an attention mask.
-        """
         self._extractor, self._masked = extractor, masked
         self._device: Any = "cpu"
         # Padding has one length for each edge.

@@ -51,21 +51,20 @@ class Features(Protocol):
 
 
 class LogMel(torch.nn.Module):
-    """Computes input_features on the device where it lies."""
+    """Computes input_features on the device where it lies.
+
+    Args:
+        feature_extractor: A transformers WhisperFeatureExtractor.
+
+    Raises:
+        ConfigError: it dithers, so that its features are random.
+    """
 
     on_cpu = False
     mel_filters: torch.Tensor
     window: torch.Tensor
 
     def __init__(self, feature_extractor: Any):
-        """Takes rates, sizes and mel filters from the reference.
-
-        Args:
-            feature_extractor: A transformers WhisperFeatureExtractor.
-
-        Raises:
-            ConfigError: it dithers, so that its features are random.
-        """
         super().__init__()
         if feature_extractor.dither:
             raise ConfigError(

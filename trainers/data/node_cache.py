@@ -16,15 +16,14 @@ UNUSED_S = 3 * 24 * 3600.0
 
 
 class NodeCache:
-    """The node's files of one prepared folder."""
+    """The node's files of one prepared folder.
+
+    Args:
+        url: The prepared folder's URL.
+        key: Hash of the set.
+    """
 
     def __init__(self, url: str, key: str):
-        """Makes nothing yet.
-
-        Args:
-            url: The prepared folder's URL.
-            key: Hash of the set.
-        """
         self._name = hashlib.sha256(f"{url} {key}".encode()).hexdigest()[:16]
 
     @cached_property

@@ -221,15 +221,14 @@ def finish(
 
 
 class ClipReader:
-    """Reads stored clips of one set by their position in the index."""
+    """Reads stored clips of one set by their position in the index.
+
+    Args:
+        prepared: The set.
+        cache_bytes: Bound of the node's copy of shards from s3://; unused for a folder.
+    """
 
     def __init__(self, prepared: PreparedSet, *, cache_bytes: int):
-        """Opens no shard yet.
-
-        Args:
-            prepared: The set.
-            cache_bytes: Bound of the node's copy of shards from s3://; unused for a folder.
-        """
         self._prepared = prepared
         index = prepared.index
         self._shards = index["shard"].to_numpy()

@@ -18,16 +18,14 @@ class ShardCache:
 
     Processes of one node share the copy: whoever needs a shard first fetches it, and the others wait for it. An evicted
     file stays readable for whoever has it mapped.
+
+    Args:
+        storage: The prepared folder.
+        key: Hash of the set.
+        bound_bytes: Most bytes that the copies of all sets of the node may hold.
     """
 
     def __init__(self, storage: Storage, key: str, bound_bytes: int):
-        """Fetches nothing yet.
-
-        Args:
-            storage: The prepared folder.
-            key: Hash of the set.
-            bound_bytes: Most bytes that the copies of all sets of the node may hold.
-        """
         self._storage = storage
         self._root = None if is_url(storage.url()) else Path(storage.url())
         self._node = NodeCache(storage.url(), key)

@@ -25,7 +25,16 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 
 
 class Progress:
-    """Counts towards a total and prints a line now and then; lines are for logs, so none is overwritten."""
+    """Counts towards a total and prints a line now and then; lines are for logs, so none is overwritten.
+
+    Args:
+        what: Start of each line.
+        total: Number of units.
+        unit: Name of the units.
+        log: Called with each line.
+        every_s: Least seconds between two lines.
+        clock: Monotonic clock, in seconds.
+    """
 
     def __init__(
         self,
@@ -37,16 +46,6 @@ class Progress:
         every_s: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Starts the clock.
-
-        Args:
-            what: Start of each line.
-            total: Number of units.
-            unit: Name of the units.
-            log: Called with each line.
-            every_s: Least seconds between two lines.
-            clock: Monotonic clock, in seconds.
-        """
         self._what, self._total, self._unit, self._log = what, total, unit, log
         self._every_s, self._clock = every_s, clock
         self._start = self._last = clock()

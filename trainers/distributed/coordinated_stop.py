@@ -7,9 +7,9 @@ the number of requests grows with the number of ranks, and not with its square.
 """
 
 import threading
-from types import TracebackType
 from typing import Any, Self
 
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from transformers import TrainerCallback
 
@@ -26,16 +26,14 @@ class LastStep(TrainerCallback):
 
     Attributes:
         stopped_at: The step after which training was stopped. None: it was not stopped.
+
+    Args:
+        session: This rank.
+        first_step: Optimizer steps that are already done.
+        store: torch.distributed.Store of all ranks. None: that of the process group.
     """
 
     def __init__(self, session: Session, first_step: int, store: Any = None):
-        """Starts at the first step.
-
-        Args:
-            session: This rank.
-            first_step: Optimizer steps that are already done.
-            store: torch.distributed.Store of all ranks. None: that of the process group.
-        """
         self.stopped_at: int | None = None
         self._session, self._shared = session, store
         self._lock = threading.Lock()
@@ -46,14 +44,10 @@ class LastStep(TrainerCallback):
         self._thread = threading.Thread(target=self._poll, name="last-step", daemon=True)
 
     def __enter__(self) -> Self:
-        """Starts polling; every rank does."""
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the thread."""
+    def __exit__(self, *error: object) -> None:
         self._closed.set()
         self._thread.join()
 
@@ -121,18 +115,15 @@ class _StepVote:
 
     def __init__(self, session: Session, shared: Any):
         self._session = session
-        self._own: int | None = None
         if shared is None and session.world_size > 1:
             # A separate connection, since another thread may block on the first one.
             first: Any = _get_default_store()
             # A process group may train twice.
             shared = PrefixStore(f"rayscribe-last-step-{session.group}", first.clone())
-        self._shared = shared
+        self._shared: Any = HashStore() if shared is None else shared
 
     def is_requested(self) -> bool:
         """Whether this rank, or another one, was requested to stop."""
-        if self._shared is None:
-            return self._session.stop_requested()
         if self._shared.check([REQUESTED]):
             return True
         if self._session.stop_requested():
@@ -141,10 +132,6 @@ class _StepVote:
         return False
 
     def cast(self, step: int) -> None:
-        """Casts this rank's vote."""
-        if self._shared is None:
-            self._own = step
-            return
         size = self._session.world_size
         self._shared.set(str(self._session.rank), str(step))
         if self._shared.add(CAST, 1) == size:
@@ -152,6 +139,4 @@ class _StepVote:
 
     def outcome(self) -> int | None:
         """The largest vote; None as long as one is missing."""
-        if self._shared is None:
-            return self._own
         return int(self._shared.get(OUTCOME)) if self._shared.check([OUTCOME]) else None

@@ -45,7 +45,6 @@ class Coordinator:
     """Holds lines until the driver polls them, the workers' phase, and the requests to stop or to leave."""
 
     def __init__(self) -> None:
-        """Starts empty."""
         self._lines: list[str] = []
         self._phase: str | None = None
         self._nodes: tuple[str, ...] = ()
@@ -55,11 +54,9 @@ class Coordinator:
         self._controller: Any = None
 
     def add_line(self, line: str) -> None:
-        """Adds a line that the driver is to print."""
         self._lines.append(line)
 
     def set_phase(self, phase: str) -> None:
-        """Sets the phase of the workers."""
         self._phase = phase
 
     def begin(self, nodes: tuple[str, ...], group: str) -> None:
@@ -80,11 +77,9 @@ class Coordinator:
         return self._controller
 
     def request_stop(self) -> None:
-        """Passes a request to stop on to the workers."""
         self._stop_requested = True
 
     def stop_requested(self) -> bool:
-        """Whether a stop was requested."""
         return self._stop_requested
 
     def request_regroup(self, reason: str, group: str) -> None:
@@ -93,7 +88,6 @@ class Coordinator:
             self._regroup_reason = reason
 
     def end_request(self) -> EndRequest | None:
-        """What was requested of the workers."""
         if self._stop_requested:
             return EndRequest()
         return EndRequest(self._regroup_reason) if self._regroup_reason is not None else None

@@ -21,6 +21,5 @@ class Gauge(Enum):
     CER = "cer_ratio", "Character error rate of the last score. Rank 0.", "split"
 
     def __init__(self, suffix: str, meaning: str, *labels: str):
-        """Takes a row of the table."""
         self.full_name = f"rayscribe_{suffix}"
         self.meaning, self.labels = meaning, labels

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -317,13 +316,7 @@ def holder_of(port: int) -> str:
 def gcs_address_at(dashboard_port: int) -> str | None:
     """What drivers of the Ray whose dashboard listens at this port of this host join; None where none does."""
     process = _listener(dashboard_port)
-    if process is None:
-        return None
-    with contextlib.suppress(psutil.Error):
-        for argument in process.cmdline():
-            if argument.startswith(GCS_ADDRESS):
-                return str(argument).removeprefix(GCS_ADDRESS)
-    return None
+    return next(iter(gcs_addresses_of([process])), None) if process is not None else None
 
 
 def agent_clash(dashboard_port: int) -> str | None:
@@ -361,18 +354,11 @@ def shorten(command: Sequence[str], limit: int = 120) -> str:
 
 
 def _listener(port: int) -> psutil.Process | None:
-    for connection in _connections():
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid is not None:
-            with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):  # macOS without root
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid is not None:
                 return psutil.Process(connection.pid)
     return None
-
-
-def _connections() -> list[Any]:
-    try:
-        return list(psutil.net_connections(kind="tcp"))
-    except (psutil.Error, OSError):  # macOS without root
-        return []
 
 
 def with_parent(parent: int, command: Sequence[str]) -> None:

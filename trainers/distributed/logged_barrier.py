@@ -28,17 +28,16 @@ _SHOWN_RANKS = 10
 
 
 class LoggedBarrier:
-    """The barriers of all ranks of a process group, in the same order on each."""
+    """The barriers of all ranks of a process group, in the same order on each.
+
+    Args:
+        rank: This rank.
+        world_size: Number of ranks.
+        print_line: Prints a line where the user sees it, from any rank.
+        store: torch.distributed.Store that all ranks share.
+    """
 
     def __init__(self, rank: int, world_size: int, print_line: Callable[[str], None], store: Any):
-        """No rank has come yet.
-
-        Args:
-            rank: This rank.
-            world_size: Number of ranks.
-            print_line: Prints a line where the user sees it, from any rank.
-            store: torch.distributed.Store that all ranks share.
-        """
         self._rank, self._world_size, self._print_line, self._store = rank, world_size, print_line, store
         self._numbers = itertools.count(1)
 

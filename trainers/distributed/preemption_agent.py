@@ -62,7 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Agent:
-    """Drains each raylet of this machine once after a notice."""
+    """Drains each raylet of this machine once after a notice.
+
+    Args:
+        cloud: Gives the notices.
+        node_id: The only node to drain. None: all of this machine.
+        log: Called with each line; what stays as it was is said once.
+    """
 
     def __init__(
         self,
@@ -70,24 +76,13 @@ class Agent:
         node_id: str | None = None,
         log: Callable[[str], None] = lambda line: print(line, flush=True),
     ):
-        """Nothing is drained.
-
-        Args:
-            cloud: Gives the notices.
-            node_id: The only node to drain. None: all of this machine.
-            log: Called with each line; what stays as it was is said once.
-        """
         self._cloud, self._node_id, self._log = cloud, node_id, log
         self._drained: set[str] = set()
         self._notice: Notice | None = None
-        self._said = ""
+        self._last_line = ""
 
     def run(self, poll_s: float) -> None:
-        """Watches until the machine has no raylet any more.
-
-        Args:
-            poll_s: Seconds between two looks.
-        """
+        """Looks every `poll_s` seconds until the machine has no raylet any more."""
         end = time.monotonic() + START_TIMEOUT_S
         were_there = False
         while (found := self._raylets()) or (not were_there and time.monotonic() < end):
@@ -104,23 +99,24 @@ class Agent:
             try:
                 self._notice = self._cloud.notice(time.time())
             except OSError as error:
-                self._say(f"no answer from the metadata service: {error}")
+                self._print(f"no answer from the metadata service: {error}")
         if self._notice is None:
             return
         for raylet in raylets:
-            if raylet.node_id not in self._drained:
-                problem = drain(raylet, self._notice)
-                if problem is None:
-                    self._drained.add(raylet.node_id)
-                left_s = max(0, round(self._notice.at_s - time.time()))
-                node = f"{self._notice.text} in {left_s} s: Ray node {raylet.node_id}"
-                self._say(f"{node} is drained" if problem is None else f"{node} cannot be drained, yet: {problem}")
+            if raylet.node_id in self._drained:
+                continue
+            problem = drain(raylet, self._notice)
+            if problem is None:
+                self._drained.add(raylet.node_id)
+            left_s = max(0, round(self._notice.at_s - time.time()))
+            node = f"{self._notice.text} in {left_s} s: Ray node {raylet.node_id}"
+            self._print(f"{node} is drained" if problem is None else f"{node} cannot be drained, yet: {problem}")
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         # Seconds count down.
         key = re.sub(r" in \d+ s", "", line)
-        if key != self._said:
-            self._said = key
+        if key != self._last_line:
+            self._last_line = key
             self._log(line)
 
 
@@ -166,23 +162,19 @@ def raylets_here(processes: Path = Path("/proc")) -> Iterator[Raylet]:
             program, _, line = (folder / "cmdline").read_bytes().decode("utf-8", "replace").partition("\0")
             if Path(program).name != "raylet" or _network(folder) != _network(processes / "self"):
                 continue
-            node_id, head = (_argument(line, name) for name in ("node_id", "gcs-address"))
+            given = dict(re.findall(r"--(node_id|gcs-address)=([^\s\0]+)", line))
             variables = (folder / "environ").read_bytes().decode("utf-8", "replace").split("\0")
         except OSError:
             # It has ended, or is another user's.
             continue
-        if node_id is not None and head is not None:
+        if len(given) == 2:
             pairs = (item.partition("=") for item in variables if item.startswith("RAY_AUTH_"))
-            yield Raylet(node_id, head, {name: value for name, _, value in pairs})
+            tokens = {name: value for name, _, value in pairs}
+            yield Raylet(given["node_id"], given["gcs-address"], tokens)
 
 
 def _network(process: Path) -> Path:
     return (process / "ns" / "net").readlink()
-
-
-def _argument(line: str, name: str) -> str | None:
-    found = re.search(rf"--{name}=([^\s\0]+)", line)
-    return found.group(1) if found is not None else None
 
 
 def find_cloud(url: str) -> Cloud | None:

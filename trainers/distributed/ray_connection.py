@@ -267,13 +267,18 @@ def open_coordinator() -> Iterator[Any]:
         ray.kill(actor)
 
 
-def poll_coordinator(coordinator: Any) -> WorkerUpdate | None:
-    """What has changed since the last poll; None if the coordinator is gone, which the cluster's error explains."""
+def _response(call: Any) -> Any:
+    """What the coordinator responds to a call; None if it is gone."""
     try:
-        update: WorkerUpdate = ray.get(coordinator.poll.remote(), timeout=COORDINATOR_TIMEOUT_S)
-        return update
+        return ray.get(call, timeout=COORDINATOR_TIMEOUT_S)
     except ray.exceptions.RayError:
         return None
+
+
+def poll_coordinator(coordinator: Any) -> WorkerUpdate | None:
+    """What has changed since the last poll; None if the coordinator is gone, which the cluster's error explains."""
+    update: WorkerUpdate | None = _response(coordinator.poll.remote())
+    return update
 
 
 def kill_controller(coordinator: Any) -> bool:
@@ -289,19 +294,13 @@ def kill_controller(coordinator: Any) -> bool:
 
 def stop_requested(coordinator: Any) -> bool:
     """Whether a stop was requested; False if the coordinator is gone."""
-    try:
-        return bool(ray.get(coordinator.stop_requested.remote(), timeout=COORDINATOR_TIMEOUT_S))
-    except ray.exceptions.RayError:
-        return False
+    return bool(_response(coordinator.stop_requested.remote()))
 
 
 def end_request(coordinator: Any) -> EndRequest | None:
     """What was requested of the workers. None: nothing, or the coordinator does not say."""
-    try:
-        request: EndRequest | None = ray.get(coordinator.end_request.remote(), timeout=COORDINATOR_TIMEOUT_S)
-        return request
-    except ray.exceptions.RayError:
-        return None
+    request: EndRequest | None = _response(coordinator.end_request.remote())
+    return request
 
 
 def driver_node_id() -> str:

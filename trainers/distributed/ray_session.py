@@ -56,11 +56,9 @@ class RaySession(Session):
 
     @property
     def node(self) -> str:
-        """Ray's id of the node."""
         return ray.get_runtime_context().get_node_id()
 
     def print_line(self, line: str) -> None:
-        """Sends the line to the driver, which prints it."""
         self.coordinator.add_line.remote(line)
 
     def show(self, gauge: Gauge, value: float, **labels: str) -> None:
@@ -107,7 +105,6 @@ class RaySession(Session):
 
     @contextlib.contextmanager
     def stoppable(self) -> Iterator[None]:
-        """While the block runs, the driver waits after a request to stop."""
         if self.is_main_process:
             self.coordinator.set_phase.remote(STOPPABLE)
         yield
@@ -115,7 +112,6 @@ class RaySession(Session):
             self.coordinator.set_phase.remote(WORKING)
 
     def stop_requested(self) -> bool:
-        """Asks the coordinator, on the main process for all ranks."""
         request = end_request(self.coordinator) if self.is_main_process else None
         if request is not None:
             self._requests.append(request)

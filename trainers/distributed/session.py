@@ -52,7 +52,6 @@ class Session(ABC):
         """Prints a line in the driver's log."""
 
     def print_from_main(self, line: str) -> None:
-        """Prints a line in the driver's log, if this is the main process."""
         if self.is_main_process:
             self.print_line(line)
 
@@ -202,7 +201,6 @@ class LocalSession(Session):
         return os.environ.get("GROUP_RANK", "0")
 
     def print_line(self, line: str) -> None:
-        """Prints the line."""
         print(line, flush=True)
 
     def show(self, gauge: Gauge, value: float, **labels: str) -> None:
@@ -212,17 +210,13 @@ class LocalSession(Session):
         """There is no engine to report to."""
 
     def reported_pointers(self) -> set[str] | None:
-        """None: there is no engine."""
         return None
 
     def stoppable(self) -> AbstractContextManager[None]:
-        """Defers the signals of this process."""
         return STOP_SIGNAL.deferred()
 
     def stop_requested(self) -> bool:
-        """Whether this process has received a signal."""
         return STOP_SIGNAL.received
 
     def regroup_reason(self) -> str | None:
-        """None: nobody starts others."""
         return None

@@ -19,13 +19,11 @@ class StopSignal:
     """The stop signals of this process. The first one may be deferred; all others end the process."""
 
     def __init__(self) -> None:
-        """No signal has been received."""
         self._number = 0
         self._deferring = 0
 
     @property
     def received(self) -> bool:
-        """Whether a signal has been received."""
         return self._number != 0
 
     @property
@@ -65,15 +63,10 @@ class StopSignal:
             self.end()
 
     def end(self) -> None:
-        """Ends the process.
-
-        Raises:
-            Interruption: always.
-        """
+        """Ends the process, by an Interruption."""
         raise Interruption
 
     def reset(self) -> None:
-        """Forgets a received signal."""
         self._number = 0
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -90,15 +90,14 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
 
 
 class StatusWriter:
-    """Writes an attempt's status in a thread. Storage that is slow or not available costs the attempt nothing."""
+    """Writes an attempt's status in a thread. Storage that is slow or not available costs the attempt nothing.
+
+    Args:
+        folder: The run folder.
+        attempt: Number of the attempt; None where it has none yet, so that nothing is written.
+    """
 
     def __init__(self, folder: RunFolder, attempt: int | None):
-        """Writes nothing yet.
-
-        Args:
-            folder: The run folder.
-            attempt: Number of the attempt; None where it has none yet, so that nothing is written.
-        """
         self._folder, self._attempt = folder, attempt
         self._status: dict[str, Any] = {}
         self._condition = threading.Condition()

@@ -169,15 +169,14 @@ class State:
 
 
 class Journal:
-    """Reads and extends a run's journal; threads may share it. What was read once is not read again."""
+    """Reads and extends a run's journal; threads may share it. What was read once is not read again.
+
+    Args:
+        folder: The run folder.
+        most_bytes: A longer journal is not read, for a reader with less memory than its writers. None: any is.
+    """
 
     def __init__(self, folder: RunFolder, *, most_bytes: int | None = None):
-        """Reads nothing yet.
-
-        Args:
-            folder: The run folder.
-            most_bytes: A longer journal is not read, for a reader with less memory than its writers. None: any is.
-        """
         self._storage, self._most_bytes = folder.storage.sub(JOURNAL), most_bytes
         self._state = State()
         self._lock = threading.Lock()

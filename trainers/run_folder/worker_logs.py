@@ -93,17 +93,16 @@ def _cut_beside(text: bytes, secrets: Sequence[bytes]) -> int:
 
 
 class WorkerLog:
-    """Copies the log of the calling process while the block runs. No error of it disturbs the worker."""
+    """Copies the log of the calling process while the block runs. No error of it disturbs the worker.
+
+    Args:
+        folder: The run folder.
+        attempt: Number of the attempt.
+        rank: The worker's rank.
+        group: Name of its worker group.
+    """
 
     def __init__(self, folder: RunFolder, attempt: int, *, rank: int, group: str):
-        """Starts nothing yet.
-
-        Args:
-            folder: The run folder.
-            attempt: Number of the attempt.
-            rank: The worker's rank.
-            group: Name of its worker group.
-        """
         self._folder = folder
         self._key = worker_log_key(attempt, rank, group)
         self._name = f"{_local_name(folder)}-{attempt}-{rank}-{group}"

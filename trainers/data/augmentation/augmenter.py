@@ -16,7 +16,15 @@ FULL_SCALE = np.float32(32_768)
 
 
 class Augmenter:
-    """Changes clips of one prepared set. A pure function of the clip, its position in the index, and the epoch."""
+    """Changes clips of one prepared set. A pure function of the clip, its position in the index, and the epoch.
+
+    Args:
+        part: The config's augment part.
+        seed: The run's.
+        speeds: Speed factors. None: speed is not changed.
+        noise: Recordings that are added. None: none are.
+        rirs: Impulse responses. None: none are convolved with.
+    """
 
     def __init__(
         self,
@@ -27,15 +35,6 @@ class Augmenter:
         noise: RecordingPool | None,
         rirs: RecordingPool | None,
     ):
-        """Draws nothing yet.
-
-        Args:
-            part: The config's augment part.
-            seed: The run's.
-            speeds: Speed factors. None: speed is not changed.
-            noise: Recordings that are added. None: none are.
-            rirs: Impulse responses. None: none are convolved with.
-        """
         self._part, self._seed = part, seed
         self._speeds, self._noise, self._rirs = speeds, noise, rirs
 

@@ -34,17 +34,16 @@ def changed_lengths(samples: npt.ArrayLike, factors: npt.ArrayLike) -> FloatArra
 
 
 class Speeds:
-    """The speed factor of each utterance of an index in each epoch."""
+    """The speed factor of each utterance of an index in each epoch.
+
+    Args:
+        part: The config's augment part.
+        seed: The run's.
+        durations_s: Durations of the stored clips, shape (N,).
+        context_s: What no clip becomes longer than, where it is not already.
+    """
 
     def __init__(self, part: AugmentPart, seed: int, durations_s: FloatArray, context_s: float):
-        """Draws nothing yet.
-
-        Args:
-            part: The config's augment part.
-            seed: The run's.
-            durations_s: Durations of the stored clips, shape (N,).
-            context_s: What no clip becomes longer than, where it is not already.
-        """
         self._part, self._seed = part, seed
         self._samples = np.rint(durations_s * SAMPLING_RATE_HZ)
         # The factor at which a clip just fits.
