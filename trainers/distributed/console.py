@@ -33,7 +33,6 @@ class Progress:
         unit: Name of the units.
         log: Called with each line.
         every_s: Least seconds between two lines.
-        clock: Monotonic clock, in seconds.
     """
 
     def __init__(

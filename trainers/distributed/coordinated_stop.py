@@ -60,7 +60,7 @@ class LastStep(TrainerCallback):
         return self._requested.is_set() and args.metric_for_best_model is None
 
     def end_at(self, step: int) -> None:
-        """Records that all ranks have agreed in another way to end after a step."""
+        """All ranks have agreed in another way to end after this step."""
         self.stopped_at = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

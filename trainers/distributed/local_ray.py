@@ -93,7 +93,6 @@ class LocalRay:
         raise ResourceError(f"Ray did not start on this machine: {_reason(self.folder, self.ports)}")
 
     def stop(self) -> None:
-        """Ends its processes and removes its folder."""
         stop_ray(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 

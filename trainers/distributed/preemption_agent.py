@@ -67,7 +67,7 @@ class Agent:
     Args:
         cloud: Gives the notices.
         node_id: The only node to drain. None: all of this machine.
-        log: Called with each line; what stays as it was is said once.
+        log: Called with each line; what stays as it was is printed once.
     """
 
     def __init__(

@@ -149,11 +149,6 @@ def _own_ray(config: TrainConfig) -> contextlib.AbstractContextManager[LocalRay]
 
 
 def _cpus_here() -> int:
-    """CPUs that this process may use.
-
-    Raises:
-        ConfigError: RAYSCRIBE_CPUS is not a number.
-    """
     given = os.environ.get(CPUS)
     if given is None:
         return os.cpu_count() or 1
@@ -163,11 +158,7 @@ def _cpus_here() -> int:
 
 
 def _gcs_address(address: str | None) -> str | None:
-    """What a driver joins, of an address of either kind: Ray's own job commands take the URL of a dashboard.
-
-    Raises:
-        ResourceError: the dashboard is not that of a Ray of this host.
-    """
+    """What a driver joins, of an address of either kind: Ray's own job commands take the URL of a dashboard."""
     if address is None or not address.startswith(("http://", "https://")):
         return address
     parts = urlsplit(address)
@@ -194,8 +185,7 @@ def set_own_token() -> None:
 def _check_answers(address: str) -> None:
     """Finds within seconds that no server listens there; Ray itself waits for minutes.
 
-    Raises:
-        ConnectionError: no server listens at host:port. Other forms of addresses are left to Ray.
+    Forms of addresses other than host:port are left to Ray.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
@@ -206,13 +196,10 @@ def _check_answers(address: str) -> None:
 
 
 def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:
-    """The runtime_env of everything that this driver starts.
+    """The runtime_env of everything that this driver starts, with the variable that tells which cluster is meant.
 
     Ray Train asks the state API whether its controller lives. Where it is not told which cluster is meant, it asks the
     Ray that was started last on the machine; another's answers no, and the workers are ended in mid-training.
-
-    Args:
-        cluster: The variable that tells it.
     """
     starter = os.environ.get(PY_EXECUTABLE)
     # Workers then start with the packages that install_and_run.sh has given this driver.
@@ -250,7 +237,6 @@ def largest_cluster() -> dict[str, float]:
 
 
 def _growth() -> dict[str, float]:
-    """The most that the cluster can have, where its autoscaler may add nodes."""
     return read_growth(os.environ.get(GROWTH_VARIABLE, ""))
 
 
@@ -335,9 +321,6 @@ def have_reported(nodes: Iterable[str]) -> None:
     """Has nodes report to the control store what is free on them, and does not wait for it.
 
     A node reports changes: a task takes a little memory there, and gives it back.
-
-    Args:
-        nodes: Their ids.
     """
     task: Any = ray.remote(num_cpus=0, memory=2**20, max_retries=0)(_do_nothing)
     for node in nodes:
@@ -349,12 +332,7 @@ def _do_nothing() -> None:
 
 
 def lasting_resources(every: Mapping[str, dict[str, float]], leaving: Set[str]) -> list[dict[str, float]]:
-    """All that each node has which is not among those that leave, and as one more what an autoscaler can add.
-
-    Args:
-        every: See `node_resources`.
-        leaving: Ids of nodes.
-    """
+    """All that each node has which is not among those that leave, and as one more what an autoscaler can add."""
     nodes = [each for node, each in every.items() if node not in leaving]
     limits = _growth().items()
     return [*nodes, {name: limit - sum(node.get(name, 0.0) for node in nodes) for name, limit in limits}]

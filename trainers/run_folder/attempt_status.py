@@ -106,15 +106,12 @@ class StatusWriter:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        """Starts the thread."""
         if self._attempt is not None:
             self._thread = threading.Thread(target=self._write_on, name="status", daemon=True)
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Writes the last change, and ends the thread; waits for JOIN_TIMEOUT_S at most."""
         with self._condition:
             self._closed = True
@@ -127,11 +124,9 @@ class StatusWriter:
 
         Args:
             phase: What the attempt does.
-            numbers: Of `step`, `max_steps`, `loss`, `wer` and
-                `full_context_wer` (percent, of the last validation), `eta_s`, `checkpoint_s`
-                (seconds that storing the last checkpoint took), `workers`
-                (of an elastic run) and `detail` those that have changed; a detail holds
-                until the next change.
+            numbers: Of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
+                `eta_s`, `checkpoint_s` (seconds that storing the last checkpoint took), `workers` (of an elastic run)
+                and `detail` those that have changed; a detail holds until the next change.
         """
         with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")
@@ -184,12 +179,10 @@ class FinalStatus:
     """
 
     def __init__(self, config: TrainConfig, folder: RunFolder, attempt: int | None):
-        """Writes nothing yet."""
         self.attempt, self.headline = attempt, ""
         self._config, self._folder = config, folder
 
     def __enter__(self) -> Self:
-        """The block begins."""
         return self
 
     def __exit__(

@@ -1,10 +1,9 @@
 """Checkpoints of a run: uploaded during training, retained by score over all attempts, fetched and verified.
 
-The life of a checkpoint: training writes its files to a staging folder on the node's own disk, and `staging.stage`
-declares it complete. A thread (`Uploader`) then copies it to the run folder while training goes on: the files first,
-MANIFEST.json with sizes and SHA-256 after them, an entry in the run's journal last. A checkpoint that the journal does
-not name does not exist. One that a killed process left complete in staging is uploaded by the next worker on that node
-(`resume.take_over`), so that a kill during an upload costs no step. One that is found damaged is quarantined.
+Training completes a checkpoint on the node's own disk (`staging.stage`). A thread (`Uploader`) copies its files to the
+run folder, then MANIFEST.json with sizes and SHA-256, and enters it in the journal last. One that a killed process left
+in staging is uploaded by the next worker on that node (`resume.take_over`), so that a kill during an upload costs no
+step. One that is found damaged is quarantined.
 """
 
 import json
@@ -125,10 +124,6 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
 def upload_part(staged: Path, writer: GroupWriter) -> None:
     """Copies a part of a checkpoint, not its first, to the run folder; the staged files stay until it is entered.
 
-    Args:
-        staged: Its folder, see `upload_staged`.
-        writer: This worker group.
-
     Raises:
         FencedError: another attempt has taken over.
         StorageError: the storage does not accept it.
@@ -156,11 +151,7 @@ def _store(staged: Path, checkpoint: Checkpoint, target: Storage) -> dict[str, d
 
 
 def _await_part(target: Storage, index: int, writer: GroupWriter) -> dict[str, dict[str, Any]]:
-    """The files of another node's part, once it is stored.
-
-    Raises:
-        FencedError: another attempt has taken over meanwhile.
-    """
+    """The files of another node's part, once it is stored; FencedError where another attempt takes over."""
     key = PART.format(index)
     while not target.exists(key):
         writer.check()
@@ -190,11 +181,7 @@ def _enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPoli
 
 
 def read_manifest(storage: Storage, name: str) -> Checkpoint:
-    """The description in a checkpoint's own folder, for one that is named by its URL.
-
-    Args:
-        storage: The folder above it.
-        name: Its name.
+    """The description in the folder of a checkpoint below `storage`, for one that is named by its URL.
 
     Raises:
         DamagedError: it has no manifest.
@@ -212,7 +199,8 @@ def description_of(checkpoint: Checkpoint) -> Checkpoint:
 
 def model_of(checkpoint: Checkpoint) -> Checkpoint:
     """A checkpoint without what only training needs to go on: model, processor and scores."""
-    files = {name: entry for name, entry in checkpoint.files.items() if not _is_training_state(name)}
+    trained = {name for name in checkpoint.files if name in TRAINING_STATE or _SHARDS.fullmatch(name)}
+    files = {name: entry for name, entry in checkpoint.files.items() if name not in trained}
     return replace(checkpoint, files=files)
 
 
@@ -220,10 +208,6 @@ def for_ranks(checkpoint: Checkpoint, ranks: Collection[int]) -> Checkpoint:
     """A checkpoint without the shards of other ranks than these."""
     others = {name for name in checkpoint.files if (owner := _OWNER.search(name)) and int(owner[1]) not in ranks}
     return replace(checkpoint, files={name: entry for name, entry in checkpoint.files.items() if name not in others})
-
-
-def _is_training_state(name: str) -> bool:
-    return name in TRAINING_STATE or _SHARDS.fullmatch(name) is not None
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
@@ -251,7 +235,6 @@ def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
 
 
 def _download(storage: Storage, key: str, local: Path) -> str:
-    """Copies a file to this node; gives its SHA-256."""
     storage.download_file(key, local)
     return sha256_of(local)
 

@@ -20,13 +20,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Writer(ABC):
-    """A process that may write until the journal names another.
-
-    Attributes:
-        folder: The run folder.
-        journal: Its journal.
-        attempt: The attempt that it is part of.
-    """
+    """A process that may write until the journal names another."""
 
     folder: RunFolder
     journal: Journal
@@ -115,7 +109,6 @@ class Driver(Writer):
         return cls(folder, journal, state.attempt, driver_id) if state.driver == driver_id else None
 
     def holds(self, state: State) -> bool:
-        """See Writer."""
         return state.driver == self.id
 
     @property
@@ -136,14 +129,10 @@ class GroupWriter(Writer):
 
     @classmethod
     def of(cls, folder: RunFolder, attempt: int, group: str) -> "GroupWriter":
-        """The writer of a worker group, not opened."""
         return cls(folder, Journal(folder), attempt, Group(attempt, group))
 
     def open(self, workers: int) -> State:
         """Takes over from the group before, whose metrics count up to this moment.
-
-        Args:
-            workers: Number of its ranks.
 
         Raises:
             FencedError: a later attempt has begun.
@@ -167,10 +156,6 @@ class GroupWriter(Writer):
     def resize(self, step: int, workers: int) -> str | None:
         """Enters from which step on the group trains, where it has another number of workers than the one before.
 
-        Args:
-            step: Optimizer steps before it.
-            workers: Number of its ranks.
-
         Returns:
             What changes, as a line; None: nothing does.
 
@@ -185,7 +170,6 @@ class GroupWriter(Writer):
         return f"from step {step} on there are {workers} workers, before {before}"
 
     def holds(self, state: State) -> bool:
-        """See Writer."""
         return state.group == self.group.id
 
 

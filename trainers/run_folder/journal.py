@@ -343,12 +343,7 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
 
 
 def metrics_of(folder: RunFolder, state: State | None = None) -> list[dict[str, Any]]:
-    """All lines of metrics that count, of all worker groups in their order.
-
-    Args:
-        folder: The run folder.
-        state: The state of its journal, where the caller has read it.
-    """
+    """All lines of metrics that count, of all worker groups in their order."""
     content = accepted_metrics(folder, Journal(folder).read() if state is None else state)
     return [json.loads(line) for line in content.splitlines() if _is_whole(line)]
 

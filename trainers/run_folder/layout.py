@@ -111,15 +111,10 @@ class RunFolder:
         self.storage.write_bytes(key, (to_json(content, self.storage.url(key), indent=2) + "\n").encode())
 
     def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes one line of JSON a row.
-
-        Raises:
-            ScoringError: a number in it is not finite.
-        """
+        """Writes one line of JSON a row; ScoringError as `write_json`."""
         self.storage.write_bytes(key, to_jsonl(rows, self.storage.url(key)).encode())
 
     def write_request(self, config: TrainConfig, overrides: Sequence[str]) -> None:
-        """Writes the config, and what was changed on the command line."""
         self.storage.write_bytes(CONFIG, to_yaml(config).encode())
         self.storage.write_bytes(OVERRIDES, yaml.safe_dump(list(overrides), allow_unicode=True).encode())
 
@@ -128,7 +123,6 @@ class RunFolder:
         return RunFolder(self.storage.sub(prefix))
 
     def write_evaluation(self, split: str, totals: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes evaluation/<split>.jsonl, then evaluation/<split>.json."""
         self.write_jsonl(f"{EVALUATION}/{split}.jsonl", rows)
         self.write_json(f"{EVALUATION}/{split}.json", totals)
 

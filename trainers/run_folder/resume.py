@@ -41,13 +41,6 @@ def take_over(
     process deletes what they left incomplete in the run folder. A kill in between leaves those that are not uploaded
     to the next group.
 
-    Args:
-        staging: This group's folders.
-        writer: This group.
-        retention: Which checkpoints stay.
-        session: The ranks.
-        numbered: See `Staging.others`.
-
     Raises:
         FencedError: a later attempt has begun; every rank raises it.
         ResumeError: an earlier group is alive on this node, see `Staging.others`.
@@ -92,12 +85,7 @@ def _failure(upload: Callable[[Path], object], parts: Sequence[StagedPart]) -> R
 
 
 def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> tuple[Checkpoint, Path] | None:
-    """Fetches the run's checkpoint to go on from to every node. Every rank calls it.
-
-    Args:
-        staging: Where to put it.
-        writer: This group.
-        session: The ranks.
+    """Fetches the run's newest checkpoint into the staging folder of every node. Every rank calls it.
 
     Returns:
         The checkpoint and its local folder; None where the run has none yet.
@@ -113,21 +101,7 @@ def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> t
 def fetch_best(
     staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session
 ) -> tuple[Checkpoint, Path] | None:
-    """Fetches the model of the run's best checkpoint to every node. Every rank calls it.
-
-    Args:
-        staging: Where to put it.
-        writer: This group.
-        retention: Which is the best.
-        session: The ranks.
-
-    Returns:
-        The checkpoint and its local folder; None where the run has none.
-
-    Raises:
-        FencedError: another attempt has taken over.
-        ResumeError: all of the run's are damaged.
-    """
+    """Fetches the model of the best checkpoint to every node, otherwise as `starting_point`."""
     local = staging.folder / "best"
 
     def best(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:

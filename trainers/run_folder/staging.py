@@ -112,12 +112,10 @@ class Staging:
         return ended
 
     def release(self) -> None:
-        """Gives the lock back: this group has ended."""
         if self.lock is not None:
             self.lock.close()
 
     def remove(self) -> None:
-        """Deletes this group's folder."""
         remove(self.folder)
         # Another group that is still alive has its folder there.
         with contextlib.suppress(OSError):
@@ -125,11 +123,9 @@ class Staging:
 
 
 class NodePart(NamedTuple):
-    """Which of a checkpoint's parts a node has staged: the files that its own ranks wrote.
+    """Which of a checkpoint's parts, and of how many, a node has staged: the files that its own ranks wrote.
 
-    Attributes:
-        number: 0 is the main process's, which has all but the other nodes' shards.
-        total: Of how many.
+    Number 0 is the main process's, which has all but the other nodes' shards.
     """
 
     number: int
@@ -223,11 +219,7 @@ def left_ahead(
     """The staged checkpoints that are ahead of a run's, in the order of their steps: each part with a rank that has it.
 
     Only those of which every part is staged somewhere; one of each step. Ahead is also a score that the run's own
-    checkpoint of the step lacks.
-
-    Args:
-        checkpoints: The run's.
-        parts_of_ranks: What each rank has found on its node.
+    checkpoint of the step lacks. `parts_of_ranks` is what each rank has found on its node.
     """
     found: dict[tuple[int, bool, str], dict[int, tuple[int, StagedPart]]] = {}
     for rank, parts in enumerate(parts_of_ranks):
@@ -267,12 +259,6 @@ def _lock_of(folder: Path) -> Path:
 
 
 def _new_lock(path: Path) -> TextIO:
-    """Creates a lock file and locks it.
-
-    Raises:
-        ResumeError: another process holds it.
-        StorageError: the temporary folder has no locks.
-    """
     end = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from trainers.config.secrets import secret_values
@@ -57,9 +56,7 @@ class Source:
     def take(self, secrets: Sequence[bytes], *, to_the_end: bool) -> bytes:
         """The new bytes up to the last complete line, with the values of secrets masked.
 
-        Args:
-            secrets: The values.
-            to_the_end: Whether nothing more will be printed, so that the last line counts as complete.
+        With `to_the_end` nothing more will be printed, so that the last line counts as complete.
         """
         with Path(self.path).open("rb") as file:
             file.seek(self.offset)
@@ -93,14 +90,7 @@ def _cut_beside(text: bytes, secrets: Sequence[bytes]) -> int:
 
 
 class WorkerLog:
-    """Copies the log of the calling process while the block runs. No error of it disturbs the worker.
-
-    Args:
-        folder: The run folder.
-        attempt: Number of the attempt.
-        rank: The worker's rank.
-        group: Name of its worker group.
-    """
+    """Copies the log of the calling process while the block runs. No error of it disturbs the worker."""
 
     def __init__(self, folder: RunFolder, attempt: int, *, rank: int, group: str):
         self._folder = folder
@@ -111,7 +101,6 @@ class WorkerLog:
         self._thread = threading.Thread(target=self._follow, name="worker-log", daemon=True)
 
     def __enter__(self) -> Self:
-        """Starts the thread, where this process prints to files."""
         sources = _sources_of_this_process()
         if sources:
             with contextlib.suppress(OSError, StorageError):
@@ -119,10 +108,7 @@ class WorkerLog:
                 self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Copies the last lines, and uploads them."""
+    def __exit__(self, *error: object) -> None:
         if self._copy is None:
             return
         self._closed.set()

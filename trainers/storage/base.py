@@ -107,9 +107,7 @@ class Storage(ABC):
     def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:
         """The keys of the folders right below `prefix` that have a file somewhere in them, sorted.
 
-        Args:
-            prefix: The folder above them.
-            start: With what their names begin; others are not looked at.
+        Names that do not begin with `start` are not looked at.
         """
 
     @abstractmethod
@@ -117,12 +115,10 @@ class Storage(ABC):
         """Deletes one file; one that is not there is no error."""
 
     def delete_tree(self, prefix: str, *, first: str | None = None) -> None:
-        """Deletes the folder `prefix` with all that is in it; one that is not there is no error.
+        """Deletes the folder `prefix`, never the root, with all that is in it; one that is not there is no error.
 
-        Args:
-            prefix: The folder; never "", so that no slip deletes a complete storage.
-            first: A file of the folder to delete before all others, such as its manifest, so that a
-                deletion cut short leaves nothing that looks complete.
+        `first` is deleted before all others, such as a manifest, so that a deletion cut short leaves nothing that looks
+        complete.
         """
         folder = clean_key(prefix)
         if first is not None:
@@ -157,10 +153,10 @@ class Storage(ABC):
         """Copies `key` to the file `local`, which is visible only when it is complete; its folder is made."""
 
     def upload_folder(self, local: Path, prefix: str, *, last: str | None = None) -> None:
-        """Stores all files below `local` under `prefix`, several at a time.
+        """Stores all files below `local` under `prefix`, several at a time; links to files are followed.
 
         Args:
-            local: A folder; links to files are followed.
+            local: A folder.
             prefix: Where it goes; files that are there already and not in `local` stay.
             last: A file of `local`, such as MANIFEST.json, that is stored after all others. An older one
                 under `prefix` is deleted before anything is written, so where `last` is visible, so is all of

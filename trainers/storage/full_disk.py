@@ -64,12 +64,7 @@ def full_disk(detail: str) -> str:
 
 
 def is_full_disk(error: BaseException, free_bytes: int | None) -> bool:
-    """Whether the error says that a disk is full, or may come from one that is.
-
-    Args:
-        error: Of a write.
-        free_bytes: What the disk has left that was written to; None: not known.
-    """
+    """Whether an error of a write says that the disk is full; where it says nothing, `free_bytes` decides if known."""
     text = str(error)
     if any(item in text for item in SHARED_MEMORY_TEXTS):
         return False

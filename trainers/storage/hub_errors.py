@@ -22,11 +22,7 @@ _FIX = "try again later, or give a folder that has the files"
 
 
 def read_from_hub(call: Callable[[], T], what: str) -> T:
-    """Calls a function that reads from the Hub, and retries it after transient errors of the Hub, network or disk.
-
-    Args:
-        call: Something that is safe to do twice.
-        what: What is read, for the message.
+    """Calls a function that reads `what` from the Hub, again after transient errors of the Hub, network or disk.
 
     Raises:
         StorageError: such an error at the last try. Any other error is raised as it is.
@@ -51,7 +47,6 @@ def explain_hub_error(error: BaseException) -> Explanation | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, then what it was raised from or in."""
     item: BaseException | None = error
     while item is not None:
         yield item

@@ -9,16 +9,10 @@ from trainers.errors import ScoringError
 
 
 def to_json(content: Any, what: str, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
-    """Renders content as JSON.
-
-    Args:
-        content: What `json.dumps` takes.
-        what: Its file or title, for the message.
-        indent: See `json.dumps`.
-        default: See `json.dumps`.
+    """Renders content as JSON, as `json.dumps` does.
 
     Raises:
-        ScoringError: a number in it is not finite; names its field.
+        ScoringError: a number in it is not finite; names its field, and with `what` its file or title.
     """
     try:
         return json.dumps(content, indent=indent, default=default, ensure_ascii=False, allow_nan=False)
@@ -33,11 +27,7 @@ def to_json(content: Any, what: str, *, indent: int | None = None, default: Call
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]], what: str) -> str:
-    """Renders one line of JSON a row.
-
-    Raises:
-        ScoringError: see `to_json`.
-    """
+    """Renders one line of JSON a row; ScoringError as `to_json`."""
     return "".join(f"{to_json(row, what)}\n" for row in rows)
 
 

@@ -101,16 +101,7 @@ _CLIENT_ERRORS = (
 
 
 def explain_s3_error(error: BaseException, *, bucket: str, endpoint: str) -> Explanation | None:
-    """What an exception of a call to a bucket means.
-
-    Args:
-        error: The exception.
-        bucket: The bucket's name, for the message.
-        endpoint: Where its service is, for the message.
-
-    Returns:
-        None if it comes neither from boto3 nor from the operating system.
-    """
+    """What an exception of a call to a bucket means; None if it comes neither from boto3 nor the operating system."""
     if isinstance(error, S3UploadFailedError) and isinstance(error.__context__, ClientError):
         # boto3 turns what S3 responded into text; the response itself is in the context.
         error = error.__context__
