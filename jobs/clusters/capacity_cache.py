@@ -9,7 +9,7 @@ from jobs.clusters.cluster import Cluster
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 
 # A cached capacity is used for this long.
 CACHE_TTL_S = 5.0

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 from jobs.submission.ray_request import SubmitRequest
 
 PENDING = "PENDING"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from jobs.clusters.cluster import JobInfo
 from jobs.errors import ClusterError, ClusterGoneError, ConflictError, JobLostError
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest
 
 

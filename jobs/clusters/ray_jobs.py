@@ -19,7 +19,7 @@ from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ClusterError, ConflictError, JobLostError, RefusedError
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 from jobs.submission.ray_request import METADATA_UID, SETUP_LOG, SubmitRequest
 from trainers.distributed.local_ray import agent_clash
 

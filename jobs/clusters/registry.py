@@ -10,7 +10,7 @@ from jobs.clusters.cluster import Cluster, JobInfo
 from jobs.clusters.managed.growth import growth_of
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 from jobs.submission.ray_request import SubmitRequest
 
 Result = TypeVar("Result")

@@ -11,8 +11,7 @@ from jobs.ledger import tables
 from jobs.ledger.database import Database
 from jobs.lifecycle import HOLDING, WAITING, RunState
 from jobs.model import Gang
-from jobs.scheduler.feasibility import Amounts
-from jobs.scheduler.policy import Holding, Waiting
+from jobs.scheduler.decision import Holding, Waiting
 
 # SQLite takes 32,766 values in a statement.
 _IDS_AT_ONCE = 5_000
@@ -92,10 +91,10 @@ def _select(*more: Any) -> Select[Any]:
 
 
 @lru_cache(maxsize=4096)
-def _gang(text: str) -> tuple[Amounts, Amounts, int, int | None]:
+def _gang(text: str) -> tuple[dict[str, float], dict[str, float], int, int | None]:
     """Total, each worker's part, number of workers and fewest; runs of one recipe share the text, and so the work."""
     gang = Gang.model_validate_json(text)
-    return Amounts(gang.total), Amounts(gang.resources_per_worker), gang.num_workers, gang.min_workers
+    return gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers
 
 
 @lru_cache(maxsize=4096)

@@ -10,8 +10,8 @@ from jobs.errors import ClusterError
 from jobs.model import DEFAULT_QUEUE
 from jobs.preflight.context import Context
 from jobs.preflight.dashboard import DashboardResponse, external_url, get_metadata
+from jobs.scheduler.feasibility import Capacity, never_fits
 from jobs.scheduler.limits import QueuesConfig
-from jobs.scheduler.policy import Capacity, never_fits
 from jobs.submission.job_spec import JobSpec
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.findings import Check, Finding, ok, problem, skipped, warning

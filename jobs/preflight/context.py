@@ -9,7 +9,7 @@ from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import is_local_address
 from jobs.errors import ClusterError
 from jobs.preflight.dashboard import DashboardResponse, get_metadata
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 from jobs.submission.assemble import Bundle, collect_bundle
 from jobs.submission.job_spec import JobSpec
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobs.preflight.context import Context
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 from runtime_env.tree import package_size
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, LM_FIELDS

@@ -1,30 +1,24 @@
 """Input and output of the scheduling policy: rows of the ledger in, a decision out."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
-from jobs.scheduler.feasibility import Amounts, Resources
+from jobs.scheduler.feasibility import Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A run that waits to start.
+class Holding:
+    """A run that holds its gang.
 
     Attributes:
-        id: The run.
-        queue: Its queue.
-        user: Who submitted it.
         priority: Larger goes first.
         queued_s: When it was queued. Seconds since 1970.
         address: Its cluster.
-        need: Resources of its whole gang.
-        per_worker: Resources of one training worker.
-        num_workers: Training workers of the gang.
-        depends_on: Runs that must have succeeded before.
-        not_before_s: Earliest start of a retry. None: at any time.
-        min_workers: The fewest workers of an elastic run, for the message. None: their number is fixed.
+        need: Resources of its gang.
     """
 
     id: str
@@ -34,29 +28,25 @@ class Waiting:
     queued_s: float
     address: str
     need: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Holding):
+    """A run that waits to start.
+
+    Attributes:
+        per_worker: Resources of one training worker.
+        num_workers: Training workers of the gang.
+        depends_on: Runs that must have succeeded before.
+        not_before_s: Earliest start of a retry. None: at any time.
+        min_workers: The fewest workers of an elastic run, for the message. None: their number is fixed.
+    """
+
     per_worker: Resources
     num_workers: int
     depends_on: tuple[str, ...] = ()
     not_before_s: float | None = None
     min_workers: int | None = None
-
-    def __post_init__(self) -> None:
-        """Makes the amounts comparable by value."""
-        object.__setattr__(self, "need", Amounts.of(self.need))
-        object.__setattr__(self, "per_worker", Amounts.of(self.per_worker))
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """A run that holds its gang; fields as of Waiting."""
-
-    id: str
-    queue: str
-    user: str
-    priority: int
-    queued_s: float
-    address: str
-    need: Resources
 
 
 class WaitCause(StrEnum):
@@ -73,12 +63,7 @@ class WaitCause(StrEnum):
 
 
 class Reason(NamedTuple):
-    """Why a run waits.
-
-    Attributes:
-        cause: In one word.
-        text: In one line: what it needs and which pool has how much, or what else it waits for.
-    """
+    """Why a run waits: in one word, and in one line with what it needs and which pool has how much."""
 
     cause: WaitCause
     text: str
@@ -86,12 +71,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a run does not start now.
-
-    Attributes:
-        position: Its position among the waiting runs of its queue, from 1.
-        reason: See `Reason.text`.
-    """
+    """Why a run does not start now, and its position among the waiting runs of its queue, from 1."""
 
     position: int
     reason: str
@@ -99,13 +79,7 @@ class Wait:
 
 @dataclass
 class WaitTotals:
-    """The runs of one queue that wait for one cause now.
-
-    Attributes:
-        runs: How many.
-        seconds: How long they have waited, added up.
-        longest_s: How long the one has waited that was queued first.
-    """
+    """How many runs of one queue wait for one cause now, and how long: added up, and the one that was queued first."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -113,41 +87,25 @@ class WaitTotals:
 
 
 class Waits(Mapping[str, Wait]):
-    """Run → why it waits; worked out when it is read, since thousands wait and few are asked about."""
+    """Run → why it waits; computed when it is read, since thousands wait and few are asked about."""
 
-    __slots__ = ("_counted", "_reason_of", "_runs")
-
-    def __init__(self, runs: Sequence[Waiting] = (), reason_of: Callable[[int], Reason] | None = None):
+    def __init__(self, runs: Sequence[Waiting], reason_of: Callable[[int], Reason]):
         """Takes the runs that wait in the order of rank, and what gives the reason of the one at a place of it."""
         self._runs, self._reason_of = runs, reason_of
-        # Place of each run among all, and the position in its queue at each place.
-        self._counted: tuple[dict[str, int], list[int]] | None = None
 
     def __getitem__(self, run_id: str) -> Wait:
-        if self._counted is None:
-            # Several threads may count at once, and come to the same.
-            self._counted = self._count()
-        places, positions = self._counted
-        place = places[run_id]
-        return Wait(positions[place], self._reason(place).text)
+        place, position = self._places[run_id]
+        return Wait(position, self._reason_of(place).text)
 
     def totals(self, now_s: float) -> dict[tuple[str, WaitCause], WaitTotals]:
-        """The runs that wait, by queue and cause.
-
-        Args:
-            now_s: The time. Seconds since 1970.
-        """
+        """The runs that wait, by queue and cause."""
         found: dict[tuple[str, WaitCause], WaitTotals] = {}
         for place, run in enumerate(self._runs):
-            total = found.setdefault((run.queue, self._reason(place).cause), WaitTotals())
+            total = found.setdefault((run.queue, self._reason_of(place).cause), WaitTotals())
             waited_s = max(0.0, now_s - run.queued_s)
             total.runs, total.seconds = total.runs + 1, total.seconds + waited_s
             total.longest_s = max(total.longest_s, waited_s)
         return found
-
-    def _reason(self, place: int) -> Reason:
-        assert self._reason_of is not None, "runs wait, and nothing says why"
-        return self._reason_of(place)
 
     def __iter__(self) -> Iterator[str]:
         return (run.id for run in self._runs)
@@ -155,16 +113,15 @@ class Waits(Mapping[str, Wait]):
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-    def _count(self) -> tuple[dict[str, int], list[int]]:
-        last: dict[str, int] = {}
-        positions = []
-        for run in self._runs:
-            last[run.queue] = position = last.get(run.queue, 0) + 1
-            positions.append(position)
-        return {run.id: place for place, run in enumerate(self._runs)}, positions
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Place of each run among all, and its position in its queue; threads may compute it twice, to the same."""
+        last: Counter[str] = Counter()
+        places = {}
+        for place, run in enumerate(self._runs):
+            last[run.queue] += 1
+            places[run.id] = place, last[run.queue]
+        return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +134,6 @@ class Decision:
         refuse: Run → why it can never start.
     """
 
-    start: tuple[str, ...] = ()
-    waits: Waits = field(default_factory=Waits)
-    refuse: dict[str, str] = field(default_factory=dict)
+    start: tuple[str, ...]
+    waits: Waits
+    refuse: dict[str, str]

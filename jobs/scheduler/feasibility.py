@@ -15,30 +15,6 @@ from jobs.scheduler.limits import Limits, QueuesConfig
 
 Resources = Mapping[str, float]
 
-
-class Amounts(dict[str, float]):
-    """Immutable amounts of resources, which can be dictionary keys.
-
-    The hash is computed once: a decision compares those of thousands of runs, most of which share one object.
-    """
-
-    __slots__ = ("_hash",)
-
-    _hash: int
-
-    @classmethod
-    def of(cls, resources: Resources) -> "Amounts":
-        """Converts amounts; returns them unchanged if they are of this class."""
-        return resources if isinstance(resources, cls) else cls(resources)
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        try:
-            return self._hash
-        except AttributeError:
-            self._hash = hash(frozenset(self.items()))
-            return self._hash
-
-
 # Ray counts resources in ten-thousandths; sums of fractions may be off by far less than that.
 EPSILON = 1e-6
 GIB = 2.0**30
@@ -94,15 +70,8 @@ class Capacity:
 def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str) -> str | None:
     """Why a gang can never be admitted, even if nothing else ran: for a check at submission.
 
-    Args:
-        gang: What the run holds at once.
-        queue: The queue that it names.
-        queues: What the queues allow.
-        capacity: Capacity of the cluster. None: not known, and not checked.
-        address: The cluster's URL, for the message.
-
     Returns:
-        One line with the amounts and the fix, or None if it fits.
+        One line with the amounts and the fix, or None if it fits, or the cluster's capacity is not known (None).
     """
     parts = GangParts(gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers)
     return infeasible_reason(parts, queue, queues, capacity, address)
@@ -151,14 +120,7 @@ def amounts(resources: Resources) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GangParts:
-    """A gang, and why it exceeds limits.
-
-    Attributes:
-        need: In total, of which `num_workers` take `per_worker` each.
-        per_worker: What a worker takes.
-        num_workers: Workers that are charged, the most of an elastic run.
-        min_workers: The fewest of an elastic run. None: their number is fixed.
-    """
+    """A gang, and why it exceeds limits: a total, of which `num_workers` (elastic: the most) take `per_worker`."""
 
     need: Resources
     per_worker: Resources
@@ -177,8 +139,6 @@ class GangParts:
 
     def excess_over(self, most: Resources, allowed: str, other: str) -> str | None:
         """Why the total is more than `most`; a resource that is not named there has no limit."""
-        if all(self.need.get(name, 0.0) <= value + EPSILON for name, value in most.items()):
-            return None
         for name in sorted(most, reverse=True):  # GPUs first: they are the more useful message
             if self.need.get(name, 0.0) > most[name] + EPSILON:
                 return (

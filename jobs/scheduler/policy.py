@@ -36,24 +36,11 @@ from operator import attrgetter, itemgetter
 
 from jobs.lifecycle import RunState
 from jobs.model import MAX_BACKOFF_S
-from jobs.scheduler.decision import Decision, Holding, Reason, Wait, WaitCause, Waiting, Waits
-from jobs.scheduler.feasibility import EPSILON, Capacity, never_fits
-from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
+from jobs.scheduler.decision import Decision, Holding, Reason, WaitCause, Waiting, Waits
+from jobs.scheduler.feasibility import EPSILON, Capacity
+from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.pools import Blocker
 from jobs.scheduler.run_demands import Place, PoolDemands, RunDemands
-
-__all__ = [
-    "Capacity",
-    "Decision",
-    "Holding",
-    "Limits",
-    "QueuePart",
-    "QueuesConfig",
-    "Wait",
-    "Waiting",
-    "decide",
-    "never_fits",
-]
 
 # Why a run waits: a line, what does not get into a pool, or the run itself, whose reason is found out when it is read.
 _Found = Reason | Blocker | Waiting
@@ -71,12 +58,12 @@ def decide(
     """Decides for each waiting run whether it starts now, waits, or can never start.
 
     Args:
-        waiting: Runs that wait to start, in any order.
-        holding: Runs that hold their gang.
+        waiting: In any order.
+        holding: In any order.
         capacity: Clusters that respond, by address.
         queues: Limits and starvation timeout.
         dependencies: States of the runs that others depend on.
-        now_s: The time. Seconds since 1970.
+        now_s: Seconds since 1970.
         unreachable: What is known of clusters that do not respond, by address.
     """
     pools = RunDemands(capacity, queues, _needed_by_all(waiting), unreachable or {})

@@ -6,8 +6,10 @@ from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.ledger import Ledger
 from jobs.model import Attempt, Run
+from jobs.scheduler.decision import Decision
+from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import QueuesConfig
-from jobs.scheduler.policy import Capacity, Decision, decide
+from jobs.scheduler.policy import decide
 from jobs.service.run_changes import RunChange, admitted
 from jobs.service.run_folders import RunFolders
 from trainers.errors import StorageError

@@ -14,10 +14,9 @@ from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
-from jobs.scheduler.decision import WaitCause, WaitTotals
+from jobs.scheduler.decision import Decision, WaitCause, WaitTotals
 from jobs.scheduler.feasibility import never_fits
 from jobs.scheduler.limits import QueuesConfig
-from jobs.scheduler.policy import Decision
 from jobs.service.admission import forecast
 from jobs.service.logs import read_logs
 from jobs.service.package_store import PackageStore

@@ -19,8 +19,10 @@ from random import Random
 from typing import Any
 
 from jobs.lifecycle import RunState
-from jobs.scheduler.feasibility import Amounts
-from jobs.scheduler.policy import Capacity, Decision, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
+from jobs.scheduler.decision import Decision, Holding, Waiting
+from jobs.scheduler.feasibility import Capacity
+from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
+from jobs.scheduler.policy import decide
 
 TURNS = 15
 ADDRESS = "http://head:8265"
@@ -28,9 +30,9 @@ NOW_S = 1_000_000.0
 CPUS_OF_A_GPU = 8.0
 GPUS_OF_A_NODE = 8
 MEMORY = 2.0**34  # of a node
-PER_WORKER = Amounts({"GPU": 1.0, "CPU": 4.0})
+PER_WORKER = {"GPU": 1.0, "CPU": 4.0}
 # A gang of which ten share a GPU.
-TENTH = Amounts({"GPU": 0.1, "CPU": 0.5})
+TENTH = {"GPU": 0.1, "CPU": 0.5}
 MOST_MEMORY_RATIO = 1.2
 MOST_LEFT_MB = 1.0
 
@@ -56,17 +58,17 @@ SMALL, LARGE = Size(10_000, 200, 50.0), Size(64_000, 1_000, 350.0)
 @cache
 def gang(gpus: float) -> Mapping[str, float]:
     """The gang of so many workers; the ledger, too, gives runs of one recipe the same object."""
-    return Amounts({"GPU": float(gpus), "CPU": 4.0 * gpus + 1})
+    return {"GPU": float(gpus), "CPU": 4.0 * gpus + 1}
 
 
 def unlike(number: int) -> Mapping[str, float]:
     """A gang that no other run has."""
-    return Amounts({"GPU": 1.0 + number % 8, "CPU": 9.0 + number % 97, "memory": 1e9 + number})
+    return {"GPU": 1.0 + number % 8, "CPU": 9.0 + number % 97, "memory": 1e9 + number}
 
 
 def large_unlike(number: int) -> Mapping[str, float]:
     """A gang that no other run has, and of which no two fit beside each other."""
-    return Amounts({"GPU": 5_000.0 + number % 1_000, "CPU": 20_000.0 + number, "memory": 1e9 + number})
+    return {"GPU": 5_000.0 + number % 1_000, "CPU": 20_000.0 + number, "memory": 1e9 + number}
 
 
 NO_LIMITS = QueuePart()

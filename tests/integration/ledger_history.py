@@ -7,8 +7,10 @@ from typing import Any
 
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, Run
+from jobs.scheduler.decision import Holding, Waiting
+from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import QueuesConfig
-from jobs.scheduler.policy import Capacity, Holding, Waiting, decide
+from jobs.scheduler.policy import decide
 
 
 def check_each_run(runs: Sequence[Run], events: Sequence[Event], attempts: Mapping[str, Sequence[Attempt]]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from jobs.clusters.capacity_cache import CACHE_TTL_S, MAX_STALE_S, CachingClusters
 from jobs.clusters.fake_cluster import FakeCluster
 from jobs.errors import ClusterError
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 from tests.jobs.ledger.builders import TIMEOUT_S, wait_until
 
 ADDRESS = "http://head:8265"

@@ -3,7 +3,7 @@ import pytest
 from jobs.ledger import Ledger
 from jobs.lifecycle import HOLDING, WAITING, RunState
 from jobs.model import Gang
-from jobs.scheduler.policy import Holding, Waiting
+from jobs.scheduler.decision import Holding, Waiting
 from tests.jobs.ledger.builders import add, add_in_state, move_to
 
 GANG = Gang(num_workers=3, resources_per_worker={"CPU": 4.0, "GPU": 0.5}, extra={"CPU": 2.0, "slot": 1.0})

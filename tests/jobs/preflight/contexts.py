@@ -15,7 +15,7 @@ import yaml
 
 from jobs.clusters.registry import Clusters
 from jobs.preflight.context import Context
-from jobs.scheduler.policy import Capacity
+from jobs.scheduler.feasibility import Capacity
 from jobs.submission.job_spec import JobSpec, load_spec
 from tests.trainers.synthetic import content
 from trainers.findings import Check, Finding, run_check

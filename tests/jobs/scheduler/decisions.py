@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.lifecycle import RunState
-from jobs.scheduler.policy import Capacity, Decision, Holding, QueuePart, QueuesConfig, Waiting, decide
+from jobs.scheduler.decision import Decision, Holding, Waiting
+from jobs.scheduler.feasibility import Capacity
+from jobs.scheduler.limits import QueuePart, QueuesConfig
+from jobs.scheduler.policy import decide
 
 HERE = "http://head:8265"
 NOW_S = 100_000.0

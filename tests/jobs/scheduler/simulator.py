@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jobs.scheduler.policy import Capacity, Decision, Holding, QueuesConfig, Waiting, decide
+from jobs.scheduler.decision import Decision, Holding, Waiting
+from jobs.scheduler.feasibility import Capacity
+from jobs.scheduler.limits import QueuesConfig
+from jobs.scheduler.policy import decide
 
 ADDRESS = "http://head:8265"
 

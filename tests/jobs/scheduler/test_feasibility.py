@@ -1,7 +1,8 @@
 """Gangs that can never fit: the amounts and the fix in the message."""
 
 from jobs.model import Gang
-from jobs.scheduler.policy import Capacity, Limits, QueuePart, never_fits
+from jobs.scheduler.feasibility import Capacity, never_fits
+from jobs.scheduler.limits import Limits, QueuePart
 from tests.jobs.scheduler.decisions import HERE, cluster, decided, queues, reason, run
 
 

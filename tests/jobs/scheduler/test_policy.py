@@ -4,7 +4,9 @@ import pytest
 
 from jobs.lifecycle import RunState
 from jobs.model import MAX_BACKOFF_S
-from jobs.scheduler.policy import Capacity, Decision, Limits, QueuePart, decide
+from jobs.scheduler.feasibility import Capacity
+from jobs.scheduler.limits import Limits, QueuePart
+from jobs.scheduler.policy import decide
 from jobs.scheduler.pools import MAX_WAITING
 from tests.jobs.scheduler.decisions import HERE, HOUR_S, NOW_S, cluster, decided, held, queues, reason, run
 
@@ -298,4 +300,5 @@ class TestOtherReasons:
         assert reason(decision, "one") == "needs 1 GPU; the cluster has 0 of 16 GPU free"
 
     def test_nothing_waits_and_nothing_happens(self) -> None:
-        assert decided() == Decision()
+        decision = decided()
+        assert (decision.start, dict(decision.waits), decision.refuse) == ((), {}, {})

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jobs.scheduler.policy import Capacity, Decision, Holding, Limits, QueuePart, QueuesConfig, Waiting, decide
+from jobs.scheduler.decision import Decision, Holding, Waiting
+from jobs.scheduler.feasibility import Capacity
+from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
+from jobs.scheduler.policy import decide
 from jobs.scheduler.pools import Ahead, Demand
 from jobs.scheduler.run_demands import Place, RunDemands
 from tests.jobs.scheduler.simulator import ADDRESS, Arrival, World, held, in_order, over, simulate, without_overtaking

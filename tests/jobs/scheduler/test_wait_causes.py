@@ -4,7 +4,7 @@ import pytest
 
 from jobs.lifecycle import RunState
 from jobs.scheduler.decision import Decision, WaitCause, WaitTotals
-from jobs.scheduler.policy import Limits, QueuePart
+from jobs.scheduler.limits import Limits, QueuePart
 from tests.jobs.scheduler.decisions import NOW_S, cluster, decided, held, queues, run
 
 RESEARCH = queues(research=QueuePart(max_gpus=4, per_user=Limits(max_gpus=2)))
