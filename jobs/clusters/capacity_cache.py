@@ -39,14 +39,7 @@ class CachingClusters(Clusters):
         clock: Callable[[], float] = time.monotonic,
         wait_s: float = WAIT_S,
     ):
-        """Opens no connection yet; see Clusters.
-
-        Args:
-            grows_to: What each cluster's autoscaler can grow it to, by address.
-            connect: Opens a cluster.
-            clock: Monotonic clock, in seconds.
-            wait_s: How long a caller waits for a new capacity. Seconds.
-        """
+        """Opens no connection yet, see Clusters; a caller waits `wait_s` for a new capacity."""
         super().__init__(grows_to, connect=connect, clock=clock)
         self._now, self._wait_s = clock, wait_s
         self._lock = threading.Lock()
@@ -54,11 +47,6 @@ class CachingClusters(Clusters):
         self._sizes: dict[str, tuple[float, Capacity]] = {}
 
     def capacity(self, address: str) -> Capacity:
-        """What the cluster has and can grow to, as of a few seconds ago.
-
-        Raises:
-            ClusterError: it does not respond, or has not yet.
-        """
         with self._lock:
             size = self._sizes.get(address)
             if size is not None and self._now() - size[0] < CACHE_TTL_S:

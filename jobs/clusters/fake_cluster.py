@@ -11,14 +11,7 @@ from jobs.submission.ray_request import METADATA_UID, SubmitRequest
 
 @dataclass
 class FakeJob:
-    """One job.
-
-    Attributes:
-        request: Its request.
-        reads: How often its info was read.
-        end: How it ends: (status, exit code, message, error type).
-        lasts: Reads until it ends.
-    """
+    """One job, which ends after `lasts` reads of its info, as (status, exit code, message, error type)."""
 
     request: SubmitRequest
     lasts: int
@@ -32,10 +25,8 @@ class FakeCluster:
     """A Cluster; see its contract in tests/jobs/clusters.
 
     Attributes:
-        cpus: Its number of CPUs.
         ends: Ends of jobs by submission id; ("SUCCEEDED", 0, "", "") for those not named.
         lasts: Reads until a job ends, by submission id; 1 for those not named.
-        jobs: All that were submitted.
         submits: Every call of submit, including repeated ones.
         down: Whether it does not respond.
         breaks: Submission ids whose submit raises an unexpected error.
@@ -56,7 +47,6 @@ class FakeCluster:
     setup_logs: dict[str, str] = field(default_factory=dict)
 
     def submit(self, request: SubmitRequest) -> bool:
-        """Accepts each submission id once."""
         self._respond()
         if request.submission_id in self.breaks:
             raise TypeError("odd")
@@ -72,13 +62,11 @@ class FakeCluster:
         return True
 
     def job_info(self, submission_id: str) -> JobInfo:
-        """One job; each read brings it closer to its end."""
         self._respond()
         job = self.jobs.get(submission_id)
         return self._read(job) if job is not None else JobInfo.unknown()
 
     def job_infos(self) -> dict[str, JobInfo]:
-        """All jobs; each read brings them closer to their end."""
         self._respond()
         return {name: self._read(job) for name, job in self.jobs.items()}
 

@@ -37,29 +37,6 @@ TIMEOUT_S = 600.0
 ASK = "import sys; from jobs.clusters.ray_private import jobs_in_control_store as ask; print(len(ask(sys.argv[1])))"
 
 
-class IdleClock:
-    """How long a cluster has been seen without jobs."""
-
-    def __init__(self) -> None:
-        """Starts as one that has just had a job."""
-        self._idle_s = 0.0
-        self._seen_s: float | None = None
-
-    def idle_s(self, working: int | None, now_s: float) -> float:
-        """Seconds without jobs, as far as they were seen since the last one.
-
-        Args:
-            working: How many jobs work now. None: not known, and jobs may; the time until it is known does not count.
-            now_s: The time.
-        """
-        if working:
-            self._idle_s = 0.0
-        if working == 0 and self._seen_s is not None:
-            self._idle_s += now_s - self._seen_s
-        self._seen_s = now_s if working == 0 else None
-        return self._idle_s
-
-
 def watch(
     count: Callable[[], int],
     end: Callable[[], None],
@@ -69,24 +46,19 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits until the cluster was idle for long enough, and ends it; repeats where that fails. No error ends the watch.
-
-    Args:
-        count: How many jobs work; it may raise.
-        end: Ends the cluster; it may raise, after it has ended a part.
-        limit_s: How long it may be idle. Seconds.
-        poll_s: Between two looks. Seconds.
-        clock: Seconds of a clock that only goes forward.
-        sleep: Waits.
-    """
-    idle, ending = IdleClock(), False
+    """Waits until the cluster was idle for `limit_s`, and ends it; no error ends the watch."""
+    idle_s, ending = 0.0, False
+    seen_s: float | None = None
     while True:
         working: int | None = None
         try:
             working = count()
         except Exception as error:  # whatever it is, machines that nobody uses must not stay
             print(f"the jobs are not known: {type(error).__name__}: {error}", flush=True)
-        idle_s = idle.idle_s(working, clock())
+        now_s = clock()
+        # While it is not known how many work, jobs may: that time does not count.
+        idle_s = 0.0 if working else idle_s + (now_s - seen_s if working == 0 and seen_s is not None else 0.0)
+        seen_s = now_s if working == 0 else None
         # An end that failed may have ended the dashboard.
         ending = not working and (ending or (working == 0 and idle_s >= limit_s))
         if ending:
@@ -103,11 +75,8 @@ def working_jobs(address: str, folder: Path | None) -> int:
     """How many jobs work on the Ray of this host, also where its dashboard has died or hangs.
 
     Its control store is then asked, from which the dashboard reads them too; of several Rays on the host, each. Where
-    none is left, no job is.
-
-    Args:
-        address: URL of the dashboard.
-        folder: Temporary folder of a Ray of this machine alone. None: its processes are any of this user.
+    none is left, no job is. Without a `folder`, that of a Ray of this machine alone, its processes are any of this
+    user.
 
     Raises:
         ClusterError: neither says.
@@ -183,9 +152,6 @@ def end_cluster() -> None:
 
 def terminate_machines(config: dict[str, Any]) -> None:
     """Takes away all machines of a cloud, this one last.
-
-    Args:
-        config: What `ray up` has left on the head.
 
     Raises:
         ClusterError: workers are still there.

@@ -46,13 +46,10 @@ UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException
 
 
 class RayJobs:
-    """The jobs of one cluster."""
+    """The Cluster at the URL of a dashboard, e.g. http://127.0.0.1:8265, or at cluster://NAME."""
 
     def __init__(self, address: str):
         """Connects.
-
-        Args:
-            address: URL of the dashboard, e.g. http://127.0.0.1:8265, or cluster://NAME.
 
         Raises:
             ClusterError: it does not respond, or rejects the connection.
@@ -84,18 +81,6 @@ class RayJobs:
             time.sleep(POLL_S)
 
     def submit(self, request: SubmitRequest) -> bool:
-        """Uploads the package and starts the entrypoint, unless the cluster has this very submission already.
-
-        Idempotent: the submission id is derived from run and attempt, and Ray accepts each id once.
-
-        Returns:
-            Whether this call started it.
-
-        Raises:
-            ClusterError: the cluster does not respond, or rejects the request.
-            JobLostError: it takes no jobs, although it is up for a while.
-            ConflictError: another ledger's run has this submission id.
-        """
         while True:
             try:
                 self._call(lambda: self._start(request), timeout_s=SUBMIT_TIMEOUT_S)
@@ -111,11 +96,6 @@ class RayJobs:
             time.sleep(POLL_S)
 
     def job_info(self, submission_id: str) -> JobInfo:
-        """What Ray knows of a job now; `known` is False where it knows nothing.
-
-        Raises:
-            ClusterError: the cluster does not respond.
-        """
         try:
             details: JobDetails = self._call(lambda: self._client.get_job_info(submission_id))
         except ClusterError as error:
@@ -125,13 +105,7 @@ class RayJobs:
         return _job_info_of(details)
 
     def job_infos(self) -> dict[str, JobInfo]:
-        """What Ray knows of all submitted jobs, by submission id.
-
-        Raises:
-            ClusterError: the cluster does not respond.
-        """
-        every: list[JobDetails] = self._call(self._client.list_jobs)
-        return {item.submission_id: _job_info_of(item) for item in every if item.submission_id is not None}
+        return {item.submission_id: _job_info_of(item) for item in self._jobs() if item.submission_id is not None}
 
     def working_jobs(self) -> list[str]:
         """Jobs and drivers that have not ended, by submission id or Ray's own.
@@ -139,46 +113,28 @@ class RayJobs:
         Raises:
             ClusterError: the cluster does not respond.
         """
-        every: list[JobDetails] = self._call(self._client.list_jobs)
-        return [item.submission_id or item.job_id or "a driver" for item in every if not _job_info_of(item).ended]
+        return [one.submission_id or one.job_id or "a driver" for one in self._jobs() if not one.status.is_terminal()]
+
+    def _jobs(self) -> list[JobDetails]:
+        return self._call(self._client.list_jobs)
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
-        """Logical resources of the nodes that are alive.
-
-        Args:
-            grows_to: What the cluster's autoscaler can grow it to, as configured; Ray has no public API for it.
-
-        Raises:
-            ClusterError: the cluster does not respond.
-        """
         every = self._call(lambda: self._state.all(StateResource.NODES))
-        nodes = [node for node in every if node.state == "ALIVE"]
-        if not nodes:
+        each = tuple(_resources_of(node.resources_total or {}) for node in every if node.state == "ALIVE")
+        if not each:
             raise ClusterError(f"{self.address}: no node has joined it yet; wait for its head to come up")
-        each = tuple(_resources_of(node.resources_total or {}) for node in nodes)
         names = sorted({name for node in each for name in node})
         total = {name: sum(node.get(name, 0.0) for node in each) for name in names}
         largest = {name: max(total.get(name, 0.0), grows_to.get(name, 0.0)) for name in {*total, *grows_to}}
         return Capacity(total=total, can_grow_to=largest, nodes=each)
 
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
-        """What a job's placement groups wait for; empty where nothing waits.
-
-        Raises:
-            ClusterError: the cluster does not respond.
-        """
         groups = self._call(lambda: self._state.all(StateResource.PLACEMENT_GROUPS, detail=True))
         mine = [group for group in groups if group.creator_job_id == ray_job_id and group.state == "PENDING"]
         bundles = [bundle for group in mine for bundle in group.bundles or []]
         return [dict(bundle.get("unit_resources", {})) for bundle in bundles]
 
     def log(self, submission_id: str, start: int, size: int) -> bytes:
-        """What the job's entrypoint has printed so far: at most `size` bytes from byte `start` on.
-
-        Raises:
-            JobLostError: the cluster has forgotten the job, or never knew it.
-            ClusterError: the cluster does not respond.
-        """
         return self._log(submission_id, start, size, ray_private.ALL_LINES)
 
     def log_end(self, submission_id: str, lines: int, size: int) -> bytes:
@@ -200,11 +156,6 @@ class RayJobs:
             raise
 
     def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
-        """The last lines of the log of installing a job's packages where drivers start, at most `size` bytes of them.
-
-        Raises:
-            ClusterError: the cluster does not respond.
-        """
 
         def read() -> bytes:
             heads = [node.node_id for node in self._state.all(StateResource.NODES) if node.is_head_node]
@@ -214,11 +165,7 @@ class RayJobs:
         return self._call(read)
 
     def stop(self, submission_id: str) -> None:
-        """Requests a job's end; a second request changes nothing. A pending job stops when its entrypoint starts.
-
-        Raises:
-            ClusterError: the cluster does not respond.
-        """
+        """A pending job stops when its entrypoint starts."""
         self._call(lambda: self._client.stop_job(submission_id))
 
     def _start(self, request: SubmitRequest) -> None:
@@ -244,8 +191,7 @@ class RayJobs:
             ) from error
 
     def _check_same_run(self, request: SubmitRequest) -> None:
-        details: JobDetails = self._call(lambda: self._client.get_job_info(request.submission_id))
-        if (details.metadata or {}).get(METADATA_UID) != request.metadata.get(METADATA_UID):
+        if self.job_info(request.submission_id).uid != request.metadata[METADATA_UID]:
             raise ConflictError(
                 f"{self.address} has a job {request.submission_id} that this ledger did not submit: "
                 "give the run another name (--set run.name=…)"

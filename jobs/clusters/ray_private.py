@@ -62,13 +62,6 @@ class JobsClient(JobSubmissionClient):
 
         The Jobs API has only the complete log, which its agent reads into memory at once and answers nobody meanwhile.
         The state API sends the file in blocks.
-
-        Args:
-            node_id: Ray's id of the node.
-            name: The log, see `driver_log`.
-            start: First byte, of the lines below.
-            size: At most that many bytes.
-            last_lines: Only of that many lines at the end.
         """
         query: dict[str, str | int] = {
             "node_id": node_id,
@@ -135,9 +128,6 @@ def token_headers() -> Mapping[str, str]:
 def jobs_in_control_store(gcs_address: str) -> list[str]:
     """Jobs and drivers that have not ended, by submission id or Ray's own, as a dashboard that responds has them.
 
-    Args:
-        gcs_address: host:port that drivers join.
-
     Raises:
         RayError: the control store does not respond, or refuses the token.
     """
@@ -153,10 +143,5 @@ def jobs_in_control_store(gcs_address: str) -> list[str]:
 
 
 def node_provider(provider: dict[str, Any], cluster_name: str) -> Any:
-    """What Ray's autoscaler starts and ends machines by.
-
-    Args:
-        provider: The `provider` of a file of `ray up`.
-        cluster_name: Its `cluster_name`.
-    """
+    """What Ray's autoscaler starts and ends machines by, from those two fields of a file of `ray up`."""
     return _get_node_provider(provider, cluster_name, use_cache=False)

@@ -33,13 +33,7 @@ class Clusters:
         connect: Callable[[str], Cluster] = RayJobs,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Opens no connection yet.
-
-        Args:
-            grows_to: What each cluster's autoscaler can grow it to, by address.
-            connect: Opens a cluster.
-            clock: Monotonic clock, in seconds.
-        """
+        """Opens no connection yet; `grows_to` is what each cluster's autoscaler can grow it to, by address."""
         self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
         self._open: dict[str, Cluster] = {}
         self._down: dict[str, tuple[float, ClusterError]] = {}

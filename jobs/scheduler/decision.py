@@ -1,6 +1,5 @@
 """Input and output of the scheduling policy: rows of the ledger in, a decision out."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -116,11 +115,11 @@ class Waits(Mapping[str, Wait]):
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
         """Place of each run among all, and its position in its queue; threads may compute it twice, to the same."""
-        last: Counter[str] = Counter()
+        last: dict[str, int] = {}
         places = {}
         for place, run in enumerate(self._runs):
-            last[run.queue] += 1
-            places[run.id] = place, last[run.queue]
+            last[run.queue] = position = last.get(run.queue, 0) + 1
+            places[run.id] = place, position
         return places
 
 

@@ -43,10 +43,7 @@ class ClusterEndpoint:
 
 
 def connect(address: str) -> ClusterEndpoint:
-    """Opens what is needed to call a cluster.
-
-    Args:
-        address: URL of a dashboard, or cluster://NAME.
+    """Opens what is needed to call a cluster, by the URL of its dashboard or cluster://NAME.
 
     Raises:
         ClusterError: it cannot be reached, or another machine has started it.
@@ -61,7 +58,12 @@ def connect(address: str) -> ClusterEndpoint:
         return ClusterEndpoint(known.dashboard, token_headers_of(known), on_this_machine=True)
     record = find_record(name)
     if record is None:
-        raise _unknown(name)
+        if was_taken_down(name):
+            raise ClusterGoneError(f"{address} was taken down; start it again: rayscribe cluster up")
+        raise ClusterError(
+            f"{address} is not known on this machine, which cannot tell whether it runs: start it here "
+            "(rayscribe cluster up), or work on the machine that has started it"
+        )
     if isinstance(record, LocalRecord):
         if not record.ray_lives():
             raise ClusterGoneError(f"{address} has ended; start it again: rayscribe cluster up --local --name {name}")
@@ -73,16 +75,6 @@ def connect(address: str) -> ClusterEndpoint:
     tunnel = _tunnel_of(record)
     tunnel.ensure()
     return ClusterEndpoint(tunnel.url, token_headers_of(record), on_this_machine=False, ensure=tunnel.ensure)
-
-
-def _unknown(name: str) -> ClusterError:
-    """What a cluster without a record means."""
-    if was_taken_down(name):
-        return ClusterGoneError(f"cluster://{name} was taken down; start it again: rayscribe cluster up")
-    return ClusterError(
-        f"cluster://{name} is not known on this machine, which cannot tell whether it runs: start it here "
-        "(rayscribe cluster up), or work on the machine that has started it"
-    )
 
 
 def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:

@@ -19,9 +19,6 @@ SIGNAL_EXIT = 128
 def at_work_on(name: str) -> Iterator[None]:
     """Holds a cluster while it is started or ended; SIGTERM and SIGHUP end the block by an exception.
 
-    Args:
-        name: Its name.
-
     Raises:
         ConflictError: another command of this user is at work on it.
         ConfigError: the name cannot be that of a cluster.

@@ -31,14 +31,7 @@ DASHBOARD_PORT = 8265
 
 
 class SshTarget(BaseModel):
-    """How the head is reached over SSH.
-
-    Attributes:
-        host: Name or address.
-        user: User there.
-        private_key: Path on this machine; None for ssh's own choice.
-        proxy_command: As ssh's ProxyCommand.
-    """
+    """How the head is reached over SSH; without `private_key`, a path on this machine, by ssh's own choice."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -52,8 +45,6 @@ class ClusterRecord(BaseModel):
     """What is known of every cluster.
 
     Attributes:
-        name: Its name.
-        created_s: When it was first started. Seconds since 1970.
         state: starting: not up yet, or the start failed; up.
         idle_stop_minutes: Minutes without jobs after which it ends itself; None: it stays.
     """
@@ -78,12 +69,10 @@ class ClusterRecord(BaseModel):
 
     @property
     def path(self) -> Path:
-        """What is remembered of it."""
         return clusters_folder() / f"{self.name}.json"
 
     @property
     def token_path(self) -> Path:
-        """File with its token."""
         return token_path(self.name)
 
     @property
@@ -93,7 +82,6 @@ class ClusterRecord(BaseModel):
 
     @property
     def known_hosts_path(self) -> Path:
-        """The key of its head."""
         return clusters_folder() / f"{self.name}.known_hosts"
 
     def write(self) -> None:
@@ -102,11 +90,7 @@ class ClusterRecord(BaseModel):
         _taken_down_path(self.name).unlink(missing_ok=True)
 
     def forget(self, *, taken_down: bool = False) -> None:
-        """Removes all but the logs; the token is of no more use.
-
-        Args:
-            taken_down: Whether it has ended for certain, and its jobs with it, which is known until its next start.
-        """
+        """Removes all but the logs; `taken_down`, that its jobs have ended with it, is known until its next start."""
         if taken_down:
             write_private(_taken_down_path(self.name), "")
         for path in (self.token_path, self.config_path, self.known_hosts_path, self.path):
@@ -299,11 +283,7 @@ def all_records() -> list[Record]:
 
 
 def ensure_token(name: str) -> Path:
-    """Makes the cluster's token, once.
-
-    Returns:
-        Its file.
-    """
+    """The file of the cluster's token, which is made once."""
     path = token_path(name)
     if not path.exists():
         write_private(path, secrets.token_hex(TOKEN_BYTES))

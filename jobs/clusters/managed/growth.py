@@ -8,16 +8,13 @@ from jobs.clusters.managed.ray_up_content import on_own_hosts
 
 
 def growth_of(address: str) -> dict[str, float]:
-    """The most that a cluster of a cloud can have of each logical resource.
+    """The most that a cluster of a cloud can have of each logical resource: summed over the nodes that its file allows.
 
     The nodes that are there do not tell, since pools may be empty, and Ray has no call for it. Own hosts are all there.
-
-    Args:
-        address: Its URL, of which nothing is known, or cluster://NAME.
+    Types of nodes whose resources the file does not give are left out.
 
     Returns:
-        The sum over all nodes that the file allows; without types of nodes whose resources it does not give, and empty
-        where the cluster was not started from this machine, or does not grow.
+        Empty where the cluster was not started from this machine, or does not grow.
     """
     name = cluster_name(address)
     record = find_record(name) if name is not None else None

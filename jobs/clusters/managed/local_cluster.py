@@ -51,7 +51,6 @@ class LocalCluster(ManagedCluster):
         return f"its processes have ended; start it again: rayscribe cluster up --local --name {self.record.name}"
 
     def down(self, *, say: Callable[[str], None], force: bool = False) -> None:
-        """Ends its processes; raises ClusterError where it is elsewhere."""
         self.record.check_machine()
         _ray_of(self.record).stop()
         self.record.forget(taken_down=True)
@@ -74,7 +73,7 @@ def up(
     Args:
         name: Its name.
         num_cpus: Logical CPUs. None: as many as there are, LEAST_CPUS at least.
-        dashboard_port: Port of the dashboard. None: Ray's default where that is free, else any.
+        dashboard_port: None: Ray's default where that is free, else any.
         idle_stop_minutes: Minutes without jobs after which it ends itself. None: it stays.
         now_s: The time.
 

@@ -37,15 +37,7 @@ def run_logged(
     say: Callable[[str], None],
     doing: str,
 ) -> None:
-    """Runs a command to its end.
-
-    Args:
-        command: Its arguments.
-        log: File that takes all that it prints.
-        environment: Its variables.
-        timeout_s: It is ended after this. Seconds.
-        say: Shows a line of progress.
-        doing: What it does, for the error.
+    """Runs a command to its end, or for `timeout_s`; its output goes to a file, and what tells of progress is shown.
 
     Raises:
         ClusterError: it failed, or took too long; with the lines of its output that say why.

@@ -18,7 +18,6 @@ class ClusterStatus:
     """One cluster.
 
     Attributes:
-        name: Its name.
         kind: local or ray-up.
         state: up, starting (not up yet, or its start failed), ended, or unreachable.
         nodes: How many nodes are alive; None where it does not respond.
@@ -55,11 +54,7 @@ class ManagedCluster(ABC):
 
     @abstractmethod
     def check_machine(self) -> None:
-        """Refuses one of another machine.
-
-        Raises:
-            ClusterError: names that machine.
-        """
+        """Raises ClusterError for one of another machine."""
 
     @abstractmethod
     def has_ended(self) -> bool:
@@ -72,11 +67,7 @@ class ManagedCluster(ABC):
 
     @abstractmethod
     def down(self, *, say: Callable[[str], None], force: bool = False) -> None:
-        """Ends it, and forgets it.
-
-        Args:
-            say: Shows a line of progress.
-            force: Whether it is also forgotten where a part of it may still run.
+        """Ends it, and forgets it; with `force` also where a part of it may still run.
 
         Raises:
             ClusterError: something may still run; the cluster stays remembered, and the call may be repeated.
@@ -84,11 +75,7 @@ class ManagedCluster(ABC):
 
     @abstractmethod
     def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
-        """The command line of a shell on the head, or of a command there.
-
-        Args:
-            command: What the shell runs. None: what is typed.
-            terminal: Whether somebody sees it in a terminal.
+        """The command line of a shell on the head, or of a command there; `terminal`: somebody sees it in one.
 
         Raises:
             ConflictError: this machine is its head.
@@ -97,11 +84,7 @@ class ManagedCluster(ABC):
 
     @abstractmethod
     def tunnel(self, port: int | None) -> Tunnel:
-        """A forwarded port to the dashboard, not open yet; raises as `attach_command`.
-
-        Args:
-            port: Port on this machine. None: any.
-        """
+        """A forwarded port (None: any) to the dashboard, not open yet; raises as `attach_command`."""
 
     @abstractmethod
     def key_change(self) -> KeyChange:

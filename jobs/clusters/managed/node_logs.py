@@ -25,16 +25,10 @@ UNREACHABLE = (requests.RequestException, RayStateApiException, RayError, Connec
 def archive_logs(
     endpoint: ClusterEndpoint, folder: Path, say: Callable[[str], None], *, timeout_s: float = ARCHIVE_TIMEOUT_S
 ) -> int:
-    """Copies every log of every node that lives, as `folder`/<address of the node>/<file>.
-
-    Args:
-        endpoint: How the cluster is called.
-        folder: Where they go; it is made.
-        say: Shows what could not be copied, and why.
-        timeout_s: What has not been copied until then is left. Seconds.
+    """Copies every log of every node that lives, as `folder`/<address of the node>/<file>, for at most `timeout_s`.
 
     Returns:
-        How many files were copied.
+        How many files were copied; `say` is told what was not, and why.
 
     Raises:
         ClusterError: the dashboard does not respond, so that none was copied.

@@ -91,15 +91,8 @@ class RayUpCluster(ManagedCluster):
                 with contextlib.suppress(ClusterError):
                     record = record.model_copy(update={"ssh": head_of(record)})
             left = [host for host in _stop_hosts(record, content) if host is not None]
-        doing = f"ending {record.name}"
-        _ray(
-            record,
-            ["down", str(record.config_path), "--yes"],
-            "down.log",
-            timeout_s=DOWN_TIMEOUT_S,
-            say=say,
-            doing=doing,
-        )
+        arguments = ["down", str(record.config_path), "--yes"]
+        _ray(record, arguments, "down.log", timeout_s=DOWN_TIMEOUT_S, say=say, doing=f"ending {record.name}")
         if left:
             text = f"Ray could not be stopped on {'; '.join(left)}"
             if not force:
@@ -205,9 +198,7 @@ def _bring_up(
 def head_runs(record: RayUpRecord, *, restart: bool = False) -> bool:
     """Whether Ray runs on the cluster's head, so that a new start would end its jobs.
 
-    Args:
-        record: The cluster.
-        restart: Its jobs may be lost: Ray counts as not running, and only the head's key is checked.
+    With `restart` they may be lost: Ray counts as not running, and only the head's key is checked.
 
     Raises:
         ClusterError: the head is there, and cannot be asked; or it shows another key.
@@ -316,14 +307,9 @@ def autoscaler_lines(record: RayUpRecord) -> str:
     if record.ssh is None:
         return ""
     command = "tail -n 200 /tmp/ray/session_latest/logs/monitor.* | grep -iE 'error|fail|denied|timed out' | tail -n 8"
+    line = [*ssh_command(record.ssh, record.known_hosts_path), command]
     with contextlib.suppress(subprocess.SubprocessError, OSError):
-        done = subprocess.run(
-            [*ssh_command(record.ssh, record.known_hosts_path), command],
-            capture_output=True,
-            text=True,
-            timeout=STOP_TIMEOUT_S,
-            check=False,
-        )
+        done = subprocess.run(line, capture_output=True, text=True, timeout=STOP_TIMEOUT_S, check=False)
         if done.stdout.strip():
             return f"its autoscaler says:\n{done.stdout}"
     return ""

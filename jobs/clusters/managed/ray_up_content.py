@@ -18,12 +18,9 @@ IDLE_STOP = "jobs.clusters.idle_stop"
 
 
 def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | None = None) -> dict[str, Any]:
-    """What `ray up` is given: the user's file, with the token of this machine, and the head's idle stop.
+    """What `ray up` is given: the user's file, with the token of this machine for every node, and the head's idle stop.
 
-    Args:
-        content: The file.
-        token: The file that every node gets as its token.
-        idle_stop_minutes: Minutes without jobs after which the head ends the cluster. None: it stays.
+    Without `idle_stop_minutes` the cluster stays; with them the head ends it after so long without jobs.
     """
     config: dict[str, Any] = copy.deepcopy(dict(content))
     config["file_mounts"] = {**(config.get("file_mounts") or {}), TOKEN_ON_NODES: str(token)}

@@ -48,13 +48,7 @@ def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
 
 
 def run_over_ssh(target: SshTarget, known_hosts: Path, command: str, *, timeout_s: float) -> tuple[int, str]:
-    """Runs a command on a host.
-
-    Args:
-        target: How the host is reached.
-        known_hosts: File of the keys of hosts.
-        command: What its shell runs.
-        timeout_s: It is ended after this. Seconds.
+    """Runs a command in the shell of a host, for at most `timeout_s`.
 
     Returns:
         The exit code, 255 where ssh itself failed, and what was said on standard error; -1 where it took too long.
@@ -71,12 +65,7 @@ class Tunnel:
     """A forwarded port, which keeps its number when the connection is opened again."""
 
     def __init__(self, record: RayUpRecord, *, port: int | None = None):
-        """Opens nothing yet.
-
-        Args:
-            record: The cluster, whose head is known.
-            port: Port on this machine. None: any.
-        """
+        """Opens nothing yet; the head of the cluster is known. Without a port of this machine, any is taken."""
         assert record.ssh is not None
         self._record, self.ssh = record, record.ssh
         self.port = port if port is not None else free_ports(1)[0]
@@ -85,12 +74,10 @@ class Tunnel:
 
     @property
     def url(self) -> str:
-        """URL of the dashboard on this machine."""
         return f"http://{LOOPBACK}:{self.port}"
 
     @property
     def alive(self) -> bool:
-        """Whether the connection stands."""
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> None:
@@ -105,7 +92,6 @@ class Tunnel:
                 self._open()
 
     def close(self) -> None:
-        """Closes the connection."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
