@@ -1,11 +1,12 @@
 """What rules look at: a file of any kind as scripts, variables, images and pools, each with its place."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from cluster_configs.validation.shell_commands import RayStart, SimpleCommand, commands_in, ray_starts_in
+from cluster_configs.validation.shell_commands import RayStart, command_lines, ray_starts_in
 from cluster_configs.validation.yaml_nodes import Node, Place
 
 
@@ -57,10 +58,10 @@ class Script(Value):
         """The place of one of its lines, counted from 0."""
         return Place(self.place.path, line + 1) if self.whole_file else self.place
 
-    def commands(self) -> Iterator[tuple[Place, SimpleCommand]]:
-        """Its simple commands, with their places."""
-        for command in commands_in(self.text, self.environment):
-            yield self.at(command.line), command
+    def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[Place, re.Match[str]]]:
+        """Where its commands match a pattern."""
+        for match in pattern.finditer(command_lines(self.text)):
+            yield self.at(self.text.count("\n", 0, match.start())), match
 
     def ray_starts(self) -> Iterator[tuple[Place, RayStart]]:
         """Where it starts Ray."""
@@ -127,10 +128,10 @@ class ClusterFile:
         for script in self.scripts:
             yield from script.ray_starts()
 
-    def commands(self) -> Iterator[tuple[Place, SimpleCommand]]:
-        """Every simple command."""
+    def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[Place, re.Match[str]]]:
+        """Where the commands of its scripts match a pattern."""
         for script in self.scripts:
-            yield from script.commands()
+            yield from script.find(pattern)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,6 @@ from cluster_configs.validation.yaml_nodes import Node
 
 KUBERNETES = frozenset({FileKind.KUBERNETES})
 START_COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")
-_READERS = ("cat", "head", "tail", "less", "more", "tac", "nl", "base64", "xxd", "od")
-# What stands for the token inside a text.
-_TOKEN_IN_TEXT = re.compile(r"\$\{?RAY_AUTH_TOKEN(?!_PATH)\b|(\$\(|`)[^)`]*auth_token")
 TOKEN_FILE = "~/.ray/auth_token"
 # Options of docker run by which a container acts on its host.
 _ON_HOST = re.compile(
@@ -71,17 +68,6 @@ def _token_on_every_node(file: ClusterFile, installed: Installed) -> Iterator[Vi
         yield Violation(
             mounts.place, ", ".join(targets), f"add {TOKEN_FILE}: ~/.rayscribe/clusters/NAME.token to file_mounts"
         )
-
-
-def _token_not_printed(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    fix = "send its output to a file of mode 0600, or to a program's input: what a command prints is in logs"
-    for place, command in file.commands():
-        words = " ".join(command.words)
-        shows = (command.program in _READERS and "auth_token" in words) or (
-            command.program in ("echo", "printf", *_READERS) and _TOKEN_IN_TEXT.search(words)
-        )
-        if (shows or words.startswith("ray get-auth-token")) and not command.redirected:
-            yield Violation(place, words[:60], fix)
 
 
 def _dashboard_loopback(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -227,7 +213,6 @@ def _least_rights(file: ClusterFile, installed: Installed) -> Iterator[Violation
 RULES = (
     Rule("token-authentication", "every Ray asks for the token", CLUSTERS | BATCH, _token_authentication),
     Rule("token-on-every-node", "every node gets the token", RAY_UP, _token_on_every_node),
-    Rule("token-not-printed", "no command prints the token", CLUSTERS | BATCH, _token_not_printed),
     Rule("dashboard-loopback", "the dashboard listens on loopback alone", CLUSTERS | BATCH, _dashboard_loopback),
     Rule("inside-the-cluster", "no Service leads out of Kubernetes", KUBERNETES, _inside_the_cluster),
     Rule("network-policy", "a NetworkPolicy says who reaches the pods", KUBERNETES, _network_policy),

@@ -10,6 +10,7 @@ SLURM = frozenset({FileKind.SLURM})
 # Long enough for a step, and a checkpoint on a shared storage.
 LEAST_WARNING_S = 60
 _OPTIONS = re.compile(r"#(?:SBATCH|\$)\s.*")
+_RAY_STOP = re.compile(r"(?<![\w.-])ray\s+stop\b")
 _COMMAND = re.compile(r"\s*[^#\s]")
 
 
@@ -61,9 +62,7 @@ def _output_kept(file: ClusterFile, installed: Installed) -> Iterator[Violation]
 
 def _no_ray_stop(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     fix = "take it out: it ends every Ray of yours on the host, other jobs' too; the scheduler ends the job's own"
-    for place, command in file.commands():
-        if re.search(r"(^|[/ ])ray stop( |$)", " ".join(command.words[:4])):
-            yield Violation(place, "ray stop", fix)
+    yield from (Violation(place, "ray stop", fix) for place, _ in file.find(_RAY_STOP))
 
 
 def _all_nodes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:

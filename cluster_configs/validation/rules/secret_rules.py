@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.shell_commands import WORD_PART, unquoted
 from cluster_configs.validation.yaml_nodes import Node, Place
 from runtime_env.credentials import is_switch, is_token_of_text, name_looks_secret, value_looks_secret
 
@@ -18,6 +19,12 @@ _FIXES = {
 # What takes a password with -p; `login -p` of other programs is something else (gh: a protocol).
 _CLIENTS = r"docker|podman|nerdctl|buildah|skopeo|helm|oras|crane|az"
 _PASSWORD = re.compile(rf"\b(?:sshpass\s(?:-[^p]\S*\s+)*|(?:{_CLIENTS})\s.*?\blogin\b.*?\s)-p\s*(\S+)")
+# `NAME=value`, `--name=value`, `--name value`, and `-eNAME=value`, docker's -e NAME=value.
+_NAMED = re.compile(
+    r"(?<![\w$-])(?:(?:-e|--?)?(?P<name>[A-Za-z_][\w-]*)=|--(?P<option>[a-z][\w-]*(?<!-stdin))[ \t]+(?!-))"
+    rf"(?P<value>{WORD_PART}+)"
+)
+_LINE = re.compile(r".+")
 _BATCH_FIX = "take it out, and revoke it; read it from a file of mode 0600"
 
 
@@ -37,22 +44,16 @@ def _of_variables(file: ClusterFile) -> Iterator[tuple[Place, str]]:
 
 def _of_scripts(file: ClusterFile) -> Iterator[tuple[Place, str]]:
     for script in file.scripts:
-        for place, command in script.commands():
-            named = {**command.assignments}
-            for index, word in enumerate(command.words):
-                name, equals, value = word.partition("=")
-                following = command.words[index + 1] if index + 1 < len(command.words) else ""
-                if name.startswith("--") and not equals:
-                    value = "" if following.startswith("-") else following
-                if name.startswith("--") or equals:
-                    # -eNAME=value is docker's -e NAME=value.
-                    given = name[2:] if name.startswith("-e") else name.lstrip("-")
-                    named[given.replace("-", "_")] = value
-            found = [name for name, value in named.items() if _is_secret(name, value)]
-            given_with_p = _PASSWORD.search(" ".join(command.words))
-            found += [command.program] if given_with_p and _is_literal(given_with_p[1]) else []
-            found += [command.program for word in command.words if value_looks_secret(word)]
-            yield from ((place, name) for name in found[:1])
+        for place, match in script.find(_NAMED):
+            name = match["name"] or match["option"]
+            if _is_secret(name.replace("-", "_"), unquoted(match["value"])):
+                yield place, name
+        for place, match in script.find(_PASSWORD):
+            if _is_literal(match[1]):
+                yield place, "a password"
+        for place, match in script.find(_LINE):
+            if value_looks_secret(match[0]):
+                yield place, "a command"
         if value_looks_secret(script.text):
             yield script.place, "a command"
 

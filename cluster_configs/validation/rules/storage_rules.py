@@ -18,9 +18,7 @@ SHARED_FIX = "give an s3://bucket/… URL, or a folder that every node mounts at
 
 def storage_paths(file: ClusterFile) -> Iterator[tuple[Place, str]]:
     """Every storage path that the file names."""
-    commands = ((place, " ".join(command.words)) for place, command in file.commands())
-    # A command line inside an argument would say it again.
-    yield from dict.fromkeys((place, path) for place, words in commands for path in _STORAGE.findall(words))
+    yield from dict.fromkeys((place, match[1]) for place, match in file.find(_STORAGE))
 
 
 def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
