@@ -20,13 +20,7 @@ ENTRY_SIGNATURE, MAX_BYTES_OF_ENTRY = b"PK\1\2", 512
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file of an archive.
-
-    Attributes:
-        name: Path in it, with /.
-        source: Its bytes, or the file that holds them.
-        executable: Whether it may be run.
-    """
+    """One file of an archive."""
 
     name: str
     source: Path | bytes
@@ -108,12 +102,6 @@ def write_archive(
     members: Iterable[Member], file: IO[bytes] | Counter, *, max_bytes: int, max_unpacked_bytes: int
 ) -> None:
     """Writes a zip: names sorted, times fixed, modes 644 and 755.
-
-    Args:
-        members: What goes in; each name once.
-        file: Where to write; empty, and can seek.
-        max_bytes: The archive must stay below this.
-        max_unpacked_bytes: All its files together must stay below this.
 
     Raises:
         TooLargeError: a bound is reached.

@@ -16,10 +16,6 @@ LOCKS_OF_OTHER_FORMATS = (".toml", ".lock")
 def freeze(part: RuntimeEnvPart, root: Path) -> RuntimeEnvPart:
     """The part with the lines of a requirements file, or of a lock in its format, in place of the file's name.
 
-    Args:
-        part: The key `job.runtime_env`.
-        root: The repository's root; no file outside of it is read.
-
     Raises:
         ConfigError: a file is missing or is no requirements file, or a line in it cannot work.
     """

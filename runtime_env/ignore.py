@@ -74,13 +74,7 @@ def rules_in(folder: Path, root: Path) -> list[Rules]:
 
 
 def why_left_out(path: str, rules: Sequence[Rules], *, is_folder: bool) -> str | None:
-    """Why a path is left out. None: it is not, as far as patterns and its name tell.
-
-    Args:
-        path: Absolute.
-        rules: All that hold there.
-        is_folder: Whether it is a folder.
-    """
+    """Why a path is left out. None: it is not, as far as patterns and its name tell."""
     looks_secret = folder_looks_secret if is_folder else file_looks_secret
     if looks_secret(path.rpartition("/")[2]):
         return BY_SECRECY

@@ -20,30 +20,17 @@ TEMPLATE = "install_and_run.template.sh"
 
 
 def script_files(part: RuntimeEnvPart) -> dict[str, bytes]:
-    """What has to be added to the package: path → content. Empty where nothing is installed by a script.
-
-    Args:
-        part: The key `job.runtime_env`, its requirements read (`freeze`).
-    """
+    """What has to be added to the package: path → content. Empty where nothing is installed by a script."""
     return {SCRIPT: render(part).encode()} if _by_script(part) else {}
 
 
 def wrap_entrypoint(part: RuntimeEnvPart, entrypoint: str) -> str:
-    """The entrypoint, run by the script where that installs.
-
-    Args:
-        part: The key `job.runtime_env`.
-        entrypoint: A simple command line, e.g. python task.py --config ….
-    """
+    """The entrypoint, run by the script where that installs."""
     return f"bash {SCRIPT} {entrypoint}" if _by_script(part) else entrypoint
 
 
 def render(part: RuntimeEnvPart) -> str:
-    """The script's text, which holds the requirements but no credentials: pip and uv look those up on the node.
-
-    Args:
-        part: The key `job.runtime_env`, its requirements read (`freeze`).
-    """
+    """The script's text, which holds the requirements but no credentials: pip and uv look those up on the node."""
     lines = requirement_lines(part)
     options = pip_options(part) if part.tool == "pip" else uv_options(part)
     key = hashlib.sha256("\n".join([str(part.tool), *options, *lines]).encode()).hexdigest()[:16]

@@ -26,14 +26,7 @@ ENCRYPTED = 0x1
 
 @dataclass(frozen=True)
 class Package:
-    """A package on this machine's disk.
-
-    Attributes:
-        sha256: Of the zip; also its name.
-        path: Where it is.
-        size_bytes: Size of the zip.
-        files: Number of files in it.
-    """
+    """A package on this machine's disk."""
 
     sha256: str
     path: Path
@@ -43,11 +36,6 @@ class Package:
 
 def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes] | None = None) -> Package:
     """Writes the package, `<sha256>.zip`: the same content gives the same name, byte for byte.
-
-    Args:
-        tree: The working directory.
-        target_folder: Where to put it; made where it is missing.
-        extra: Further files: path → content.
 
     Raises:
         ConfigError: it is larger than Ray takes, a file cannot be read, task.py is left out, or a further file's

@@ -20,10 +20,6 @@ _URL = re.compile(r"@\s*[a-z+]+://\S+|^[a-z+]+://\S+", re.IGNORECASE)
 def check_line(line: str, tool: str) -> None:
     """Refuses a requirement line that cannot work on a node, or that gives a credential away.
 
-    Args:
-        line: One logical line, without comment.
-        tool: pip or uv, which installs it.
-
     Raises:
         ValueError: says what is wrong with the line; a credential in it is not repeated.
     """
@@ -117,11 +113,7 @@ def included_file(line: str) -> str | None:
 
 
 def logical_lines(text: str) -> list[str]:
-    """A requirements file in lines: comments gone, continued ones joined, blanks single.
-
-    Args:
-        text: What the file holds.
-    """
+    """A requirements file in lines: comments gone, continued ones joined, blanks single."""
     lines, begun = [], ""
     for written in text.splitlines():
         # As in pip, a comment ends a line that was continued.

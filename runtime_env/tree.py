@@ -30,13 +30,7 @@ NO_PORTABLE_NAME = "a name that no node could unpack"
 
 @dataclass(frozen=True, slots=True)
 class TreeFile:
-    """One file that is packaged.
-
-    Attributes:
-        path: Relative to the root, with /.
-        size_bytes: Its size.
-        executable: Whether its owner may run it.
-    """
+    """One file that is packaged."""
 
     path: str
     size_bytes: int
@@ -58,13 +52,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Tree:
-    """A working directory, listed.
-
-    Attributes:
-        root: The folder, absolute, links resolved.
-        files: What is packaged, by path.
-        left_out: What is left out.
-    """
+    """A working directory, listed."""
 
     root: Path
     files: tuple[TreeFile, ...]
@@ -72,9 +60,6 @@ class Tree:
 
     def members(self, extra: Mapping[str, bytes]) -> list[Member]:
         """What goes into the archive.
-
-        Args:
-            extra: Further files: path → content.
 
         Raises:
             ConfigError: a further file has the path of one of the tree's.
@@ -142,10 +127,6 @@ def find_root(start: Path) -> Path:
 def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
     """Lists what is packaged and what is left out.
 
-    Args:
-        root: The working directory.
-        excludes: Further patterns, as in .gitignore.
-
     Raises:
         ConfigError: an ignore file cannot be read, or a pattern is none.
     """
@@ -157,10 +138,6 @@ def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
 
 def package_size(tree: Tree, extra: Mapping[str, bytes] | None = None) -> PackageSize:
     """Computes the size that the package would have, without writing it.
-
-    Args:
-        tree: The working directory.
-        extra: Further files: path → content.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -187,13 +164,7 @@ def unreadable(error: OSError) -> ConfigError:
 
 @dataclass
 class _Walk:
-    """A walk through a working directory.
-
-    Attributes:
-        root: Where it began.
-        files: Files that are packaged, so far.
-        left_out: What is left out, so far.
-    """
+    """A walk through a working directory."""
 
     root: Path
     files: list[TreeFile]

@@ -47,10 +47,6 @@ class Settings:
 def render_files(settings: Settings, alerts: str) -> Mapping[str, str]:
     """What is written into the folder, by name.
 
-    Args:
-        settings: What to fill in.
-        alerts: Content of the file of rules.
-
     Raises:
         ConfigError: the service's URL has no host.
     """

@@ -114,10 +114,6 @@ class ClusterSpec(Part):
     def pool(self, name: str | None, field: str) -> tuple[str, PoolPart]:
         """The pool that a batch job runs on.
 
-        Args:
-            name: The name that the target's part gives. None: the only pool.
-            field: The field that it stands in, for the message.
-
         Raises:
             ConfigError: there is no such pool, or more than one to choose from.
         """

@@ -59,16 +59,6 @@ def pod_template(
 ) -> dict[str, Any]:
     """A pod of the cluster with its one container.
 
-    Args:
-        spec: The cluster.
-        part: What Kubernetes needs.
-        component: HEAD, SUBMITTER or the name of a pool.
-        for_job: Whether it is a RayJob's, not a RayCluster's.
-        container: Name of the container.
-        resources: What it asks for.
-        variables: Its environment, beside that of the spec.
-        ports: Its ports, by name.
-
     Raises:
         ConfigError: the spec has no image, or says what Kubernetes does not have.
     """

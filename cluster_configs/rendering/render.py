@@ -63,11 +63,6 @@ def unused(spec: ClusterSpec, target: Target) -> list[str]:
 def render(spec: ClusterSpec, target: Target, kind: KubernetesKind | None = None) -> str:
     """The file for one target.
 
-    Args:
-        spec: What the cluster is.
-        target: For what.
-        kind: Which of KubeRay's resources. None: the target's default.
-
     Raises:
         ConfigError: the spec lacks what the target needs, or the target has no kinds.
     """

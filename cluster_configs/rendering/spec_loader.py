@@ -15,10 +15,6 @@ SPEC = FileKind("spec", "cluster_configs/specs/local.yaml", "name, head, pools, 
 def load_cluster_spec(path: Path, overrides: Sequence[str] = ()) -> ClusterSpec:
     """Reads a spec.
 
-    Args:
-        path: The YAML file.
-        overrides: `key.subkey=value`, each takes the place of what the file says.
-
     Raises:
         ConfigError: one message with every problem, each with its field, value and fix.
     """
@@ -28,10 +24,6 @@ def load_cluster_spec(path: Path, overrides: Sequence[str] = ()) -> ClusterSpec:
 
 def build_cluster_spec(content: Mapping[str, Any], *, origin: str) -> ClusterSpec:
     """Validates the content of a spec.
-
-    Args:
-        content: What the YAML holds, overrides applied.
-        origin: Where it came from, for the message.
 
     Raises:
         ConfigError: one message with every problem.

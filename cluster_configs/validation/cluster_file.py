@@ -94,17 +94,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """A file that was read.
-
-    Attributes:
-        kind: What it is, by its content.
-        text: All of it.
-        documents: The parts of a YAML file.
-        scripts: Everything that a shell runs.
-        variables: Variables that are set outside scripts.
-        images: Container images.
-        pools: Nodes by kind.
-    """
+    """A file that was read."""
 
     kind: FileKind
     text: str

@@ -17,13 +17,7 @@ _PAIR = re.compile(r"""(\w+)=("(?:\\.|[^"\\])*"|'[^']*'|\S*)""")
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction.
-
-    Attributes:
-        name: In capitals.
-        rest: Its arguments.
-        place: Of its first line.
-    """
+    """One instruction."""
 
     name: str
     rest: str

@@ -29,15 +29,9 @@ _KINDS = (
 
 
 class UnreadableError(Exception):
-    """A file cannot be checked further.
-
-    Attributes:
-        rule: The rule of READING that it breaks.
-        violation: Where, and what to do.
-    """
+    """A file cannot be checked further."""
 
     def __init__(self, rule: str, violation: Violation) -> None:
-        """The violation says it all."""
         super().__init__(violation.fix)
         self.rule, self.violation = rule, violation
 

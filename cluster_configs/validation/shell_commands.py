@@ -47,12 +47,7 @@ def command_lines(text: str) -> str:
 
 
 def ray_starts_in(text: str, environment: Mapping[str, str]) -> Iterator[RayStart]:
-    """The calls that start Ray on a node.
-
-    Args:
-        text: A script or a command line.
-        environment: Variables that it is started with.
-    """
+    """The calls that start Ray on a node."""
     lines = command_lines(text)
     for start in _START.finditer(lines):
         before = lines[: start.start()]

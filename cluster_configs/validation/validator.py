@@ -38,13 +38,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class Report:
-    """What was found in a file.
-
-    Attributes:
-        kind: What it is; None where that could not be told.
-        checked: Names of the rules that were checked.
-        broken: Rule and place, in the order of the rules.
-    """
+    """What was found in a file."""
 
     kind: FileKind | None
     checked: tuple[str, ...]
@@ -52,12 +46,7 @@ class Report:
 
 
 def validate(content: bytes, installed: Installed) -> Report:
-    """Checks a file; raises for nothing that a file may hold.
-
-    Args:
-        content: The bytes of the file.
-        installed: What it is compared with.
-    """
+    """Checks a file; raises for nothing that a file may hold."""
     try:
         file = read_cluster_file(content)
     except UnreadableError as error:

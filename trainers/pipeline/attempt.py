@@ -112,12 +112,6 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
 def _check_utterances(config: TrainConfig, processor: Any, own: RunFolder, sets: Mapping[str, PreparedSet]) -> None:
     """Finds what would stop or falsify the run later, and writes which rows are left out and why.
 
-    Args:
-        config: The config.
-        processor: The run's.
-        own: The attempt's folder.
-        sets: Prepared set of each split.
-
     Raises:
         DataError: transcripts or clips do not fit the model; nothing is left to train on.
     """

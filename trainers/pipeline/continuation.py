@@ -308,11 +308,6 @@ def refuse_without_journal(state: State, folder: RunFolder) -> None:
 def refuse_without_checkpoint(state: State, folder: RunFolder, expected: str | None) -> None:
     """Refuses a folder in which a checkpoint that the run is known to have is missing, as where nothing is mounted.
 
-    Args:
-        state: The state of the run.
-        folder: The run folder.
-        expected: A checkpoint that a service knows the run has. None: it knows of none.
-
     Raises:
         StorageError: a checkpoint is missing; it is tried again, since the storage may be mounted meanwhile.
     """

@@ -43,11 +43,6 @@ class LocalEngine:
     runner: Runner = staticmethod(run_here)
 
     def __init__(self, backend: str = "auto"):
-        """Joins nothing yet.
-
-        Args:
-            backend: What torchrun's ranks communicate by, see `scaling_part`.
-        """
         self._backend = backend
 
     def once(self, make: Callable[[], Made]) -> Made:

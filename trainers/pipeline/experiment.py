@@ -95,12 +95,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
 
 
 def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """A description that an earlier version wrote, as this one would have written it.
-
-    Args:
-        description: See `describe`.
-        config: The config, whose model is of the same family.
-    """
+    """A description that an earlier version wrote, as this one would have written it."""
     defaults = {
         f"{part}.{name}": field.get_default(call_default_factory=True)
         for part, model in (

@@ -59,11 +59,7 @@ PROGRAM_CLASSES = {
 
 
 class TooManyFailuresError(Exception):
-    """Workers failed more often than `run.max_failures` allows.
-
-    Attributes:
-        worker_failures: The error of each rank that failed last.
-    """
+    """Workers failed more often than `run.max_failures` allows."""
 
     def __init__(self, worker_failures: Mapping[int, Exception]):
         super().__init__(worker_failures)
@@ -74,13 +70,7 @@ class TooManyFailuresError(Exception):
 
 
 def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "training") -> RayscribeError:
-    """The Rayscribe error that caused what Ray raised, or a new one that says what has happened.
-
-    Args:
-        error: The error that was raised.
-        lost_nodes: How many nodes the cluster has lost since the workers started.
-        doing: What was being done, for the message.
-    """
+    """The Rayscribe error that caused what Ray raised, or a new one that says what has happened."""
     found = list(cause_chain(error))
     # Ray raises a task's error as one of its own that is an instance of the error's class as well, with a traceback.
     own = next((item for item in found if isinstance(item, RayscribeError) and not is_task_error(item)), None)

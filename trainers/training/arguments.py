@@ -129,12 +129,6 @@ def training_arguments(
 ) -> Seq2SeqTrainingArguments:
     """Builds the arguments of one rank.
 
-    Args:
-        config: The config.
-        output_dir: Staging folder of checkpoints on the node's own disk.
-        accumulation: Forward passes of a rank per optimizer step, from the batch shape.
-        on_gpu: Whether this worker has a GPU.
-
     Raises:
         ConfigError: transformers refuses a value.
     """

@@ -107,18 +107,6 @@ class ProgressReport(TrainerCallback):
         metrics: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Takes what the lines are made of.
-
-        Args:
-            session: This rank.
-            log: Takes the numbers.
-            plan: Says which utterances each step had.
-            durations_s: Duration of each position of the index, seconds.
-            attempt: Number of this attempt.
-            status: Shows how far training is.
-            metrics: Names of the recipe's own metrics.
-            clock: Seconds from any origin.
-        """
         self._session, self._plan = session, plan
         self._log, self._status, self._metrics = log, status, tuple(metrics)
         self._durations_s, self._attempt, self._clock = durations_s, attempt, clock
@@ -225,11 +213,7 @@ class DeleteResumeFiles(TrainerCallback):
 
 
 class KeepCheckpoints(TrainerCallback):
-    """Hands each checkpoint that the Trainer wrote, with its score, to the uploader.
-
-    Attributes:
-        newest: Name of the last one.
-    """
+    """Hands each checkpoint that the Trainer wrote, with its score, to the uploader."""
 
     def __init__(self, session: Session, uploader: Uploader, attempt: int, group: str, *, sharded: bool):
         """Takes where checkpoints go. Every rank calls it.

@@ -140,13 +140,7 @@ def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recogni
 
 
 def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray) -> str | None:
-    """A warning about references that are longer than a hypothesis may become; None if there are none.
-
-    Args:
-        config: The config.
-        limits: The model's.
-        label_lengths: Label tokens of each reference.
-    """
+    """A warning about references that are longer than a hypothesis may become; None if there are none."""
     if limits.new_tokens is None:
         return None
     # The end token is generated, too.
@@ -176,15 +170,7 @@ def scoring_options(
     nbest: int | None = None,
     beam: Beam | None = None,
 ) -> ScoringOptions:
-    """How a split is scored by a resolved config.
-
-    Args:
-        config: The config.
-        limits: The model's.
-        full_context: Score once more, with every clip padded to the full context.
-        nbest: See `Decoding`.
-        beam: See `Decoding`.
-    """
+    """How a split is scored by a resolved config."""
     edges_s = bucket_edges(context_of(config, limits.context_s), bucketed=is_bucketed(config, limits))
     return ScoringOptions(
         batch_size=config.training.per_device_eval_batch_size,

@@ -71,9 +71,6 @@ class Schedule:
     def factor(self, shape: Callable[[int], Factor]) -> Factor:
         """The factor of the peak learning rate at each step.
 
-        Args:
-            shape: The factor of a schedule of so many steps, from its first step on.
-
         Raises:
             ConfigError: `constant` after a schedule that ends at 0.
         """
@@ -102,13 +99,7 @@ class Schedule:
 
 
 def new_scheduler(schedule: Schedule, arguments: TrainingArguments, optimizer: Any) -> LambdaLR:
-    """The learning rate of a run that was extended.
-
-    Args:
-        schedule: Its lengths.
-        arguments: Say which of transformers' schedules, and its warm-up.
-        optimizer: Whose rate it sets.
-    """
+    """The learning rate of a run that was extended."""
 
     def shape(steps: int) -> Factor:
         # The factor alone is wanted, and transformers gives it with an optimizer only.

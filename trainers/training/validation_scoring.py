@@ -11,17 +11,7 @@ from trainers.training.callbacks import VALIDATION, KeepCheckpoints, ProgressRep
 
 @dataclass(frozen=True)
 class Validation:
-    """Scores the validation set over all ranks.
-
-    Attributes:
-        session: This rank.
-        scorer: Of the validation set.
-        options: How it is scored.
-        arguments: The Trainer's.
-        stop: Ends scoring early, once somebody asks to stop.
-        progress: Reports the score.
-        keeper: Takes the score for the checkpoint of its step.
-    """
+    """Scores the validation set over all ranks."""
 
     session: Session
     scorer: Scorer

@@ -25,11 +25,6 @@ from trainers.training.worker_context import ResumePoint, TrainTask, WorkerConte
 def work(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:
     """Trains, scores and exports one run. Every rank calls it.
 
-    Args:
-        task: What all workers are to do.
-        session: The ranks.
-        watch: Called with what training is built of, before it begins.
-
     Raises:
         DivergedError: a loss or a weight is no longer finite; the checkpoints from before are stored.
         FencedError: another attempt has taken the run over.

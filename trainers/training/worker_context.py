@@ -44,15 +44,7 @@ class TrainTask:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """One process of a worker group, from its start to its end.
-
-    Attributes:
-        task: What it is to do.
-        session: Its place among the other ranks.
-        staging: The group's folder on the node's disk.
-        writer: The group's access to the run folder.
-        status: Shows how far the attempt is; writes on the main process only.
-    """
+    """One process of a worker group, from its start to its end."""
 
     task: TrainTask
     session: Session
@@ -81,12 +73,7 @@ class WorkerContext:
 
 
 class ResumePoint(NamedTuple):
-    """A checkpoint that training goes on from, or whose weights it begins with.
-
-    Attributes:
-        checkpoint: The checkpoint.
-        local: Its files on this node.
-    """
+    """A checkpoint that training goes on from, or whose weights it begins with."""
 
     checkpoint: Checkpoint
     local: Path

@@ -24,12 +24,6 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
     """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
 
     def __init__(self, coordinator: Any, config: TrainConfig):
-        """Counts nothing yet.
-
-        Args:
-            coordinator: Handle of the coordinator.
-            config: Says how many failures there may be; an elastic run loses nodes without counting them.
-        """
         self._coordinator, self._max_failures, self._count = coordinator, config.run.max_failures, 0
         self._is_elastic, self._failed_starts, self._losses = config.scaling.is_elastic, 0, 0
         self._nodes: set[str] = set()

@@ -158,15 +158,6 @@ class _Fit:
         *,
         requeued: bool = False,
     ):
-        """Starts nothing.
-
-        Args:
-            trainer: Ray Train's.
-            coordinator: Handle of the coordinator.
-            status: Written while there are no workers.
-            config: The config.
-            requeued: Whether a queue starts the run again, once there is room.
-        """
         self._trainer, self._coordinator, self._status = trainer, coordinator, status
         each = ", ".join(f"{value:g} {name}" for name, value in config.scaling.worker_resources.items())
         self._need = f"{config.scaling.num_workers} workers × ({each})"

@@ -32,12 +32,6 @@ class ResizePolicy:
     """Asks a worker group to leave once for each reason."""
 
     def __init__(self, scaling: ScalingPart, own_node: str):
-        """Nothing is known of the cluster.
-
-        Args:
-            scaling: How many workers there may be, and what each takes.
-            own_node: The driver's node, which ends the attempt with it.
-        """
         self._scaling, self._own_node = scaling, own_node
         self._leaving: set[str] = set()
         self._room: Room = frozenset()
@@ -95,21 +89,11 @@ class LostCapacity:
     """Notices that a cluster no longer holds a fixed number of workers."""
 
     def __init__(self, scaling: ScalingPart):
-        """There is room.
-
-        Args:
-            scaling: How many workers there are, and what each takes.
-        """
         self._scaling = scaling
         self._since_s: float | None = None
 
     def is_gone(self, nodes: Iterable[Resources], now_s: float) -> bool:
-        """Whether there has been no room for a while.
-
-        Args:
-            nodes: All that each node has, and what an autoscaler can add as one more.
-            now_s: Seconds from any origin.
-        """
+        """Whether there has been no room for a while."""
         each = self._scaling.worker_resources
         if sum(workers_on(node, each) for node in nodes) >= self._scaling.min_workers:
             self._since_s = None
@@ -127,11 +111,6 @@ class DoubtfulNodes:
     """
 
     def __init__(self, scaling: ScalingPart):
-        """No group waits.
-
-        Args:
-            scaling: What each worker takes.
-        """
         self._scaling = scaling
         self._next_s: float | None = None
 

@@ -26,10 +26,6 @@ LATER_S, POLL_S = 5.0, 0.25
 def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, float]) -> None:
     """Refuses a folder that workers or preparing tasks on other nodes would not find what the driver writes in.
 
-    Args:
-        config: The config.
-        task_resources: What each preparing task reserves next to a CPU, which may pin it to a node.
-
     Raises:
         ConfigError: names the folder and the nodes.
     """

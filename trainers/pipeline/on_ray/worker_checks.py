@@ -21,24 +21,14 @@ FILE = "summary.json"
 
 @dataclass(frozen=True)
 class WorkerCheck:
-    """The check; calling it checks the node of the calling process.
-
-    Attributes:
-        use_gpu: Whether the worker takes a GPU.
-        files: Files of the data, at absolute paths; a bucket is the same from every node.
-    """
+    """The check; calling it checks the node of the calling process."""
 
     use_gpu: bool
     files: tuple[str, ...]
 
     @classmethod
     def of(cls, prepared: Iterable[str], *, use_gpu: bool) -> "WorkerCheck":
-        """The check of workers that read these prepared sets.
-
-        Args:
-            prepared: Their folders or URLs.
-            use_gpu: Whether each worker takes a GPU.
-        """
+        """The check of workers that read these prepared sets."""
         return cls(use_gpu, tuple(f"{url}/{FILE}" for url in prepared if not is_url(url)))
 
     def __call__(self) -> None:

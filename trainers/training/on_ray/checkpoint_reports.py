@@ -25,13 +25,6 @@ class CheckpointReports(TrainerCallback):
     """Reports each checkpoint once. A report is a barrier, so the main process decides and all ranks follow."""
 
     def __init__(self, session: Session, writer: GroupWriter, score_attribute: str):
-        """Reports nothing yet; every rank makes one.
-
-        Args:
-            session: This rank.
-            writer: Its worker group.
-            score_attribute: The metric that Ray ranks checkpoints by.
-        """
         self._session, self._writer, self._score_attribute = session, writer, score_attribute
         self._uploaded: queue.SimpleQueue[Checkpoint] = queue.SimpleQueue()
         self._known: set[str] | None = session.broadcast(session.reported_pointers, "asking Ray for checkpoints")

@@ -17,15 +17,6 @@ class StepGauges(TrainerCallback):
     def __init__(
         self, session: Session, times: StepTimes, exchange: GradientExchange, plan: BatchPlan, durations_s: Any
     ):
-        """Shows nothing yet; every rank makes one.
-
-        Args:
-            session: This rank.
-            times: Tells where its time went.
-            exchange: Tells how much of it gradients were exchanged.
-            plan: Says which utterances this rank had in each step.
-            durations_s: Duration of each position of the index, seconds.
-        """
         self._session, self._times, self._exchange = session, times, exchange
         self._plan, self._durations_s = plan, durations_s
         # The steps of the last line of the log, and of the last checkpoint.

@@ -37,12 +37,7 @@ def shards_weights(model: Any) -> bool:
 
 
 def gathered_weights(accelerator: Accelerator, model: Any) -> dict[str, Any] | None:
-    """All weights on the main process, where tied ones are one tensor; None: each rank holds them. All ranks call it.
-
-    Args:
-        accelerator: The Trainer's.
-        model: What the Trainer trains, wrapped.
-    """
+    """All weights on the main process, tied ones as one tensor; None: each rank holds them. All ranks call it."""
     if not shards_weights(model):
         return None
     weights: dict[str, Any] = accelerator.get_state_dict(model)

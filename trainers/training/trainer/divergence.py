@@ -24,12 +24,6 @@ class Divergence:
     """What one rank has seen of losses that are not finite."""
 
     def __init__(self, device: torch.device, *, fp16: bool):
-        """Starts with no pass.
-
-        Args:
-            device: Of the losses.
-            fp16: Whether steps that overflow are skipped.
-        """
         self._fp16 = fp16
         self._first_step = torch.tensor(math.inf, device=device)
         self._finite_passes = torch.tensor(0.0, device=device)
@@ -37,13 +31,7 @@ class Divergence:
         self._rates: dict[int, float] = {}
 
     def note(self, loss: torch.Tensor, step: int, rate: float) -> torch.Tensor:
-        """Takes the loss of a forward pass; gives what is added to the sum that is logged.
-
-        Args:
-            loss: A number.
-            step: The optimizer step that it is part of, counted from 1.
-            rate: The learning rate of the step.
-        """
+        """Takes the loss of a forward pass; gives what is added to the sum that is logged."""
         self._rates[step] = rate
         is_finite = torch.isfinite(loss)
         if self._fp16:

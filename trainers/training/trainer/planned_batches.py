@@ -42,14 +42,6 @@ class PlannedBatches(Sampler[list[SampleReference]]):
     """One rank's forward passes of one epoch, in the plan's order."""
 
     def __init__(self, plan: BatchPlan, rank: int, prefetch: Callable[[np.ndarray], None], first_step: int):
-        """Starts at epoch 0.
-
-        Args:
-            plan: The plan.
-            rank: Whose batches.
-            prefetch: Told the positions of this rank that come soon.
-            first_step: Where a resumed run begins; what comes before is walked through, but not read.
-        """
         self._plan, self._rank, self._prefetch, self._first_step = plan, rank, prefetch, first_step
         self._epoch = 0
 
@@ -89,13 +81,7 @@ class PlannedLoader(DataLoader[Any]):
 
 @dataclass(frozen=True)
 class Clips(Dataset[dict[str, Any]]):
-    """Stored clips with their labels.
-
-    Attributes:
-        reader: Reads samples.
-        labels: Label ids of each position of the index.
-        augmenter: Changes them. None: they are trained on as they are stored.
-    """
+    """Stored clips with their labels."""
 
     reader: ClipReader
     labels: Labels

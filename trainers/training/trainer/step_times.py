@@ -46,11 +46,6 @@ class StepTimes:
     """Adds up what one rank spends its time on."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        """Starts the clock.
-
-        Args:
-            clock: Seconds from any origin.
-        """
         self._clock, self._since = clock, clock()
         self._seconds: Counter[StepPart] = Counter()
         # Of each part that is open: when it began, and how much of it was spent on parts within it.
