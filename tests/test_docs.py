@@ -18,6 +18,13 @@ def test_the_generated_pages_are_up_to_date() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_each_file_of_the_distribution_that_tests_install_is_explained() -> None:
+    folder = ROOT / "tests" / "plugins" / "distribution"
+    files = {str(path.relative_to(folder)) for pattern in ("*.toml", "*.py") for path in folder.rglob(pattern)}
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\*\*`([^`]+)`\*\*$", page, re.MULTILINE)) == files - {"speech_extras/__init__.py"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_that_exist(page: Path) -> None:
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]

@@ -1,0 +1,1 @@
+"""A data source, a model family, a metric and a cloud for Rayscribe."""

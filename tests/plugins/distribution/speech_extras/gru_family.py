@@ -1,0 +1,136 @@
+"""The GRU family: its processor, labels and limits, all of it without weights."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import (
+    AutoConfig,
+    AutoFeatureExtractor,
+    AutoModelForCTC,
+    AutoTokenizer,
+    PretrainedConfig,
+    SeamlessM4TFeatureExtractor,
+)
+
+from speech_extras.gru_part import GruPart
+from trainers.data.frame_count import FrameCount
+from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_frames import MEL_INPUT, MEL_LEAST_SAMPLES, MEL_WINDOW
+from trainers.models.ctc.ctc_part import CtcPart
+from trainers.models.ctc.ctc_scratch import for_tokenizer, new_tokenizer, processor_of
+from trainers.models.family import Family
+from trainers.models.label_codec import Limits
+from trainers.models.pretrained import open_pretrained
+from trainers.models.tokenizer_processor import code_or_name, tokenizer_fingerprint
+
+if TYPE_CHECKING:
+    from speech_extras.gru_recognizer import GruRecognizer
+
+LIMITS = Limits(
+    context_s=60.0,
+    label_tokens=sys.maxsize,
+    prefix_tokens=0,
+    new_tokens=None,
+    # An output every 20 ms: two log-mel frames of 10 ms.
+    frames=FrameCount((MEL_WINDOW, MEL_INPUT)),
+    whole_context=False,
+    least_samples=MEL_LEAST_SAMPLES,
+)
+
+
+class GruConfig(PretrainedConfig):
+    """The config.json of a GRU model."""
+
+    model_type = "gru-ctc"
+    # Two log-mel frames of 80 bins.
+    feature_size: int = 160
+    hidden_size: int = 128
+    num_hidden_layers: int = 2
+    vocab_size: int = 32
+    ctc_loss_reduction: str = "mean"
+    ctc_zero_infinity: bool = False
+
+
+AutoConfig.register(GruConfig.model_type, GruConfig)
+
+
+class GruFamily(Family[GruPart]):
+    """A forward GRU with an output layer for the characters of the training text."""
+
+    name = "gru"
+    model_types = (GruConfig.model_type,)
+
+    def context_s(self, model: GruPart) -> float:
+        return float(model.max_context_s or LIMITS.context_s)
+
+    def limits(self, model: GruPart, processor: Any) -> Limits:
+        return LIMITS
+
+    def auto_class(self) -> Any:
+        # Only now: it takes torch. The module registers the network.
+        import speech_extras.gru_recognizer  # noqa: F401, PLC0415
+
+        return AutoModelForCTC
+
+    def learns_processor(self, model: GruPart) -> bool:
+        return model.init == "scratch"
+
+    def new_processor(self, texts: Sequence[str], model: GruPart) -> Any:
+        tokenizer = new_tokenizer(texts, CtcPart(init="scratch", vocabulary="characters"))
+        return processor_of(SeamlessM4TFeatureExtractor(), tokenizer)
+
+    def write_description(self, folder: Path, texts: Sequence[str], model: GruPart) -> None:
+        processor = self.new_processor(texts, model)
+        sizes = {"hidden_size": model.hidden_size, "num_hidden_layers": model.hidden_layers}
+        GruConfig(**sizes, **for_tokenizer(processor.tokenizer)).save_pretrained(folder)
+        processor.save_pretrained(folder)
+
+    def adopt_description(self, source: Path, folder: Path, model: GruPart) -> None:
+        config = GruConfig.from_pretrained(source)
+        found = (config.hidden_size, config.num_hidden_layers)
+        if model.init == "scratch" and found != (model.hidden_size, model.hidden_layers):
+            raise ConfigError(
+                f"run.resume: the checkpoint's hidden_size and hidden_layers are {found}: set model to them"
+            )
+        config.save_pretrained(folder)
+        _open_processor(str(source)).save_pretrained(folder)
+
+    def open_processor(self, model: GruPart, description: Path | None) -> Any:
+        if description is not None:
+            return _open_processor(str(description))
+        return open_pretrained(model, lambda: _open_processor(str(model.name_or_path), model.revision or "main"))
+
+    def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
+        ids: list[list[int]] = processor.tokenizer(list(texts), add_special_tokens=False).input_ids if texts else []
+        return ids
+
+    def labels_fingerprint(self, processor: Any) -> str:
+        return tokenizer_fingerprint(processor.tokenizer, "gru")
+
+    def language_code(self, language: str) -> str:
+        return code_or_name(language)
+
+    def load_recognizer(
+        self, model: GruPart, description: Path | None, seed: int, *, weights: Path | None = None
+    ) -> GruRecognizer:
+        from speech_extras.gru_recognizer import load  # noqa: PLC0415
+
+        return load(self, model, description, seed, weights)
+
+    def open_exported(self, folder: Path) -> GruRecognizer:
+        from speech_extras.gru_recognizer import GruForCTC, GruRecognizer  # noqa: PLC0415
+
+        return GruRecognizer(GruForCTC.from_pretrained(folder), _open_processor(str(folder)), self)
+
+    def write_for_all_readers(self, folder: Path) -> set[str]:
+        AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
+        return {"preprocessor_config.json"}
+
+
+def _open_processor(name: str, revision: str = "main") -> Any:
+    extractor = AutoFeatureExtractor.from_pretrained(name, revision=revision)
+    return processor_of(extractor, AutoTokenizer.from_pretrained(name, revision=revision))

@@ -1,0 +1,31 @@
+"""What the config says of a GRU model. Imports no torch: recipes are checked where there is none."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from trainers.config.parts.model_part import ModelPart, SizeEstimate
+from trainers.config.parts.part import Positive
+
+
+class GruPart(ModelPart):
+    """A GRU that reads forward only, trained with CTC: pretrained weights, or sizes of a new one."""
+
+    implementation: ClassVar[str] = "speech_extras.gru_family:GruFamily"
+    # Refused by name, because they would have no effect.
+    unsupported: ClassVar[tuple[str, ...]] = (
+        "training.generation_num_beams",
+        "training.full_context_fraction",
+        "training.full_context_matching",
+        "training.training_args.label_smoothing_factor",
+    )
+
+    hidden_size: Positive = Field(128, description="scratch: width of the layers.")
+    hidden_layers: Positive = Field(2, description="scratch: GRU layers.")
+
+    @property
+    def size(self) -> SizeEstimate:
+        """Of new weights: a GRU layer has six square matrices."""
+        if self.init != "scratch":
+            return SizeEstimate()
+        return SizeEstimate(6.0 * self.hidden_layers * self.hidden_size**2, self.hidden_size)
