@@ -5,14 +5,13 @@ the same experiment, undisturbed.
 """
 
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.trainers.synthetic import config, write_corpus
+from tests.trainers.run_folder.earlier_versions.tiny_corpus import TEXTS, TINY_WHISPER, of_tiny_corpus
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.data.prepared_set import find
@@ -28,43 +27,17 @@ from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.storage import open_storage
 
 OF_0_1 = Path(__file__).parent / "version_0_1"
-TEXTS = {
-    "train": ["one two three", "four five", "six seven eight nine", "ten eleven"],
-    "validation": ["twelve", "fourteen"],
-    "test": ["fifteen", "seventeen"],
-}
 # The prepared sets of 0.1; a recording's size and time of change are part of the key.
 DATA_KEYS = {
     "train": "28a152e648a2a1ec33c1c3fe062dd7c7",
     "validation": "01a03dcbbfa19e24964430dc64a5d3d7",
     "test": "5b0b36cf5f4919490cfa3c3972c16e2d",
 }
-CHANGED_S = 1_700_000_000
 
 
 def config_of(folder: Path, name: str) -> TrainConfig:
     """The config of both runs, its recordings made anew."""
-    manifests = {}
-    for split, texts in TEXTS.items():
-        durations_s = [0.5 + 0.1 * row for row in range(len(texts))]
-        manifests[f"data.{split}"] = str(write_corpus(folder / "speech", texts, durations_s=durations_s, name=split))
-    for recording in (folder / "speech").rglob("*.wav"):
-        os.utime(recording, (CHANGED_S, CHANGED_S))
-    return config(
-        {
-            **manifests,
-            "run.name": name,
-            "run.storage_path": str(folder / "runs"),
-            "model.d_model": 8,
-            "model.max_context_s": 1,
-            "model.max_label_tokens": 48,
-            "training.max_steps": 6,
-            "training.eval_steps": 2,
-            "training.save_steps": 2,
-            "training.per_device_train_batch_size": 2,
-            "checkpoint.num_to_keep": 3,
-        }
-    )
+    return of_tiny_corpus(folder, name, TINY_WHISPER | {"checkpoint.num_to_keep": 3})
 
 
 def copy_of(folder: Path, name: str) -> RunFolder:
