@@ -7,8 +7,7 @@ from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 from tests.gpu.device import NAME
 from tests.trainers.synthetic import RATE_HZ, speechlike
-from trainers.data.extractor_features import ExtractorFeatures
-from trainers.data.features import LENGTHS, LogMel
+from trainers.data.features import LENGTHS, ExtractorFeatures, LogMel
 
 TOLERANCE = 1e-4
 CLIPS = [speechlike(seconds, seed=seed) for seed, seconds in enumerate((0.3, 1.7, 2.9, 0.01))]

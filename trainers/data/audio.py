@@ -231,12 +231,7 @@ def _read_with_soundfile(source: bytes) -> tuple[np.ndarray, int]:
 
 
 def _read_with_av(source: bytes, promised: int) -> tuple[np.ndarray, int]:
-    """Decode with FFmpeg.
-
-    Args:
-        source: The file.
-        promised: Frames that libsndfile found declared; 0 where it did not know the format.
-    """
+    """Decode with FFmpeg; `promised` frames are what libsndfile found declared, 0 where it did not know the format."""
     try:
         # As large as all else that decoding needs, and only for what libsndfile does not read.
         import av  # noqa: PLC0415
@@ -267,10 +262,12 @@ def _read_with_av(source: bytes, promised: int) -> tuple[np.ndarray, int]:
                     rate_hz = frame.sample_rate
                     frames += frame.samples
                     _check_size(frames * frame.layout.nb_channels)
-                    values = _values_of_frame(frame)
+                    values = frame.to_ndarray()
+                    values = values.T if frame.format.is_planar else values.reshape(-1, frame.layout.nb_channels)
                     if flac:
                         flac.add(values)
-                    blocks.append(_mono_of_values(values, frame.format.packed.name))
+                    offset, full_scale = _AV_SCALES[frame.format.packed.name]
+                    blocks.append(_mono((values - offset) / np.float32(full_scale)))
     # PyAV has an IndexError for a packet of a stream that appears in mid-file.
     except (av.FFmpegError, ValueError, LookupError, OverflowError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -309,17 +306,6 @@ def _declared_s(container: av.container.InputContainer, stream: av.AudioStream) 
     if container.duration is not None and len(container.streams) == 1:
         return float(container.duration / _AV_TIME_BASE) - slack_s
     return 0.0
-
-
-def _values_of_frame(frame: av.AudioFrame) -> np.ndarray:
-    """Values of a frame as they are stored, (T, C)."""
-    values = frame.to_ndarray()
-    return values.T if frame.format.is_planar else values.reshape(-1, frame.layout.nb_channels)
-
-
-def _mono_of_values(values: np.ndarray, sample_format: str) -> np.ndarray:
-    offset, full_scale = _AV_SCALES[sample_format]
-    return _mono((values - offset) / np.float32(full_scale))
 
 
 def _mono(values: np.ndarray) -> np.ndarray:

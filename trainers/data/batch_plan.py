@@ -22,33 +22,12 @@ from trainers.config.storage_location import is_url
 
 # Constants, not quantiles of a set: the same clip is padded alike in every experiment. Steps of about a quarter keep
 # the padding of a uniformly spread length below 15 %. Even multiples of 20 ms, one output of Whisper's encoder.
+# fmt: off
 BUCKET_EDGES_S = (
-    0.5,
-    0.76,
-    1.0,
-    1.26,
-    1.5,
-    2.0,
-    2.5,
-    3.0,
-    4.0,
-    5.0,
-    6.0,
-    8.0,
-    10.0,
-    12.0,
-    15.0,
-    20.0,
-    25.0,
-    30.0,
-    40.0,
-    50.0,
-    60.0,
-    75.0,
-    90.0,
-    105.0,
-    120.0,
+    0.5, 0.76, 1.0, 1.26, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0,
+    75.0, 90.0, 105.0, 120.0,
 )
+# fmt: on
 
 # Sixteen thousand utterances: a window that is shuffled well, and that a node's copy of shards holds twice.
 WINDOW_SHARDS_IN_BUCKETS = 64
@@ -58,11 +37,9 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def default_window_shards(url: str) -> int | None:
-    """The shuffle window of a new run, see BatchPlan.
+    """The shuffle window of a new run on the prepared set at a URL, see BatchPlan.
 
-    Args:
-        url: The prepared set's folder or URL. From a bucket, shuffling the complete set would fetch nearly a shard for
-            each utterance.
+    From a bucket, shuffling the complete set would fetch nearly a shard for each utterance.
     """
     return WINDOW_SHARDS_IN_BUCKETS if is_url(url) else None
 
@@ -169,12 +146,6 @@ class Selection:
 class BatchPlan:
     """The order of one training set: `batch(step)` for any step, without walking through those before it.
 
-    Attributes:
-        shape: Batch shape.
-        edges_s: Bucket edges, see `bucket_edges`.
-        window_shards: Utterances are shuffled within this many shards at a time. None: over the complete set.
-        steps_per_epoch: Optimizer steps of every epoch.
-
     Args:
         selection: What to plan over; at least one row.
         shape: Batch shape.
@@ -185,6 +156,9 @@ class BatchPlan:
         matched_fraction: See `matched`.
         durations_of: Durations of the selection in an epoch, seconds, shape (N,); with dynamic batching they must
             be the same in each. None: those of the selection.
+
+    Attributes:
+        steps_per_epoch: Optimizer steps of every epoch.
     """
 
     def __init__(

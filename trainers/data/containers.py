@@ -10,7 +10,7 @@ import hashlib
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -65,13 +65,8 @@ def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
     Raises:
         AudioError: The file ends before the samples that it declares.
     """
-    if source[:4] != b"RIFF" or source[8:12] != b"WAVE":
-        return None
     channels = rate_hz = 0
-    offset = 12
-    while offset + 8 <= len(source):
-        chunk, size_bytes = struct.unpack_from("<4sI", source, offset)
-        offset += 8
+    for chunk, offset, size_bytes in _wav_chunks(source):
         if chunk == b"fmt ":
             if size_bytes < 16 or offset + 16 > len(source):
                 return None
@@ -86,8 +81,16 @@ def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
             refuse_if_short(min(present, declared), declared, "frames")
             samples = np.frombuffer(source, "<i2", declared * channels, offset)
             return samples.reshape(declared, channels), rate_hz
-        offset += size_bytes + size_bytes % 2
     return None
+
+
+def _wav_chunks(source: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Name, offset and declared size in bytes of the content of each chunk of a WAV; nothing of any other file."""
+    offset = 12 if source[:4] == b"RIFF" and source[8:12] == b"WAVE" else len(source)
+    while offset + 8 <= len(source):
+        chunk, size_bytes = struct.unpack_from("<4sI", source, offset)
+        yield chunk, offset + 8, size_bytes
+        offset += 8 + size_bytes + size_bytes % 2
 
 
 def promised_frames(source: bytes, container: str, frames: int, log: str) -> int:
@@ -138,19 +141,16 @@ def refuse_joined(source: bytes) -> None:
 
 def refuse_more_than_declared(source: bytes) -> None:
     """Raise AudioError for a WAV with more bytes than it declares, no chunk or tag: decoders would drop them."""
-    if source[:4] != b"RIFF" or source[8:12] != b"WAVE":
-        return
-    offset, samples_bytes = 12, None
-    while offset + 8 <= len(source):
-        chunk, size_bytes = struct.unpack_from("<4sI", source, offset)
+    end, samples_bytes = 12, None
+    for chunk, offset, size_bytes in _wav_chunks(source):
         if not _CHUNK_NAME.fullmatch(chunk):
             break
         if chunk == b"data":
             if not 0 < size_bytes < _UNKNOWN_LENGTH_BYTES:
                 return
             samples_bytes = size_bytes
-        offset += 8 + size_bytes + size_bytes % 2
-    rest = source[offset:]
+        end = offset + size_bytes + size_bytes % 2
+    rest = source[end:]
     # Some writers fill a file with zeros; some tags are those of MP3.
     if samples_bytes is not None and rest.strip(b"\0") and not rest.startswith(_TAGS):
         raise AudioError(

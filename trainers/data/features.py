@@ -1,15 +1,13 @@
-"""A model's input from samples; log-mel features bit for bit as WhisperFeatureExtractor's, without its padding.
-
-The reference pads the waveform with zeros to the full context and transforms all of it. Every frame that sees only
-padding has one known value, so only the real samples are transformed, and the rest is filled in.
-"""
+"""A model's input from samples: log-mel features, or what a model's own feature extractor gives."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 
+from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 
 # Floor of the mel power before the logarithm, and the range kept below the loudest frame, in log10 units;
@@ -51,10 +49,13 @@ class Features(Protocol):
 
 
 class LogMel(torch.nn.Module):
-    """Computes input_features on the device where it lies.
+    """Computes input_features on the device where it lies, bit for bit as a WhisperFeatureExtractor.
+
+    The reference pads the waveform with zeros to the full context and transforms all of it. Every frame that sees only
+    padding has one known value, so only the real samples are transformed, and the rest is filled in.
 
     Args:
-        feature_extractor: A transformers WhisperFeatureExtractor.
+        feature_extractor: A transformers WhisperFeatureExtractor, of which it takes rates, sizes and mel filters.
 
     Raises:
         ConfigError: it dithers, so that its features are random.
@@ -96,7 +97,7 @@ class LogMel(torch.nn.Module):
         return 2 * round(edge_s * self.sampling_rate_hz / self.hop_length / 2)
 
     def inputs(self, clips: Sequence[torch.Tensor], edge_s: float | None) -> dict[str, torch.Tensor]:
-        """See `Features`: input_features, float32 (B, mel bins, frames)."""
+        """Gives input_features, float32 (B, mel bins, frames)."""
         seconds = edge_s if edge_s is not None else len(clips[0]) / self.sampling_rate_hz
         frames = self.frames(seconds)
         if self.window.is_cuda:
@@ -127,7 +128,6 @@ class LogMel(torch.nn.Module):
         return features.add_(4.0).div_(4.0)
 
     def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        """See `Features`."""
         return list(inputs["input_features"])
 
     @torch.no_grad()
@@ -155,6 +155,62 @@ class LogMel(torch.nn.Module):
         return features.add_(4.0).div_(4.0)
 
 
+class ExtractorFeatures:
+    """Input that is what a model's own extractor gives for each clip alone, and padding behind it.
+
+    The extractor runs on the CPU, one clip at a time: padding moves none of its values.
+
+    Args:
+        extractor: A transformers feature extractor.
+        masked: Whether the model is given an attention mask.
+    """
+
+    on_cpu = True
+
+    def __init__(self, extractor: Any, *, masked: bool):
+        self._extractor, self._masked = extractor, masked
+        self._device: Any = "cpu"
+        # Padding has one length for each edge.
+        self._padded_length = lru_cache(maxsize=None)(self._length_of)
+
+    def to(self, device: Any) -> Self:
+        self._device = device
+        return self
+
+    def inputs(self, clips: Sequence[torch.Tensor], edge_s: float | None) -> dict[str, torch.Tensor]:
+        """Gives the extractor's own input, float32 (B, T, …), and where the model takes one its mask."""
+        name = self._extractor.model_input_names[0]
+        each = [self._extract(clip.cpu().numpy().astype(np.float32) / 32768.0) for clip in clips]
+        lengths = torch.tensor([len(values) for values in each])
+        longest = int(lengths.max())
+        width = longest if edge_s is None else max(longest, self._padded_length(round(edge_s * SAMPLING_RATE_HZ)))
+        batch = torch.full((len(each), width, *each[0].shape[1:]), float(self._extractor.padding_value))
+        for row, values in zip(batch, each, strict=True):
+            row[: len(values)] = values
+        inputs = {name: batch, LENGTHS: lengths}
+        if self._masked:
+            inputs["attention_mask"] = (torch.arange(width) < lengths[:, None]).to(torch.int64)
+        return {key: value.to(self._device) for key, value in inputs.items()}
+
+    def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Of samples (B, T), or of several mel frames side by side (B, T, frames × bins)."""
+        values = inputs[self._extractor.model_input_names[0]]
+        if values.ndim == 2:
+            return [row[None] for row in values]
+        return [row.view(-1, row.shape[1] // self._extractor.stride).T for row in values]
+
+    def _extract(self, waveform: np.ndarray) -> torch.Tensor:
+        """Values of one clip without those that its mask excludes, float32 (T, …)."""
+        found = self._extractor(
+            waveform, sampling_rate=SAMPLING_RATE_HZ, return_tensors="pt", return_attention_mask=True, padding=True
+        )
+        values: torch.Tensor = found[self._extractor.model_input_names[0]][0]
+        return values[: int(found["attention_mask"][0].sum())]
+
+    def _length_of(self, samples: int) -> int:
+        return len(self._extract(np.zeros(samples, np.float32)))
+
+
 def pad_samples(clips: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
     """Stacks clips of unequal length for the way to the device.
 
@@ -165,7 +221,4 @@ def pad_samples(clips: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
         int16 samples of shape (B, max T_i), zeros after each clip, and int64 lengths of shape (B,).
     """
     lengths = torch.tensor([len(clip) for clip in clips], dtype=torch.int64)
-    samples = torch.zeros((len(clips), int(lengths.max())), dtype=torch.int16)
-    for row, clip in zip(samples, clips, strict=True):
-        row[: len(clip)] = torch.from_numpy(clip)
-    return samples, lengths
+    return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(clip) for clip in clips], batch_first=True), lengths

@@ -2,26 +2,28 @@
 
 import fcntl
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
+import pyarrow as pa
+
+from trainers.config.storage_location import is_url
+from trainers.storage import Storage
 from trainers.storage.own_folder import own_temporary_folder
 
+PARALLEL_FETCHES = 8
 # What no process has asked for in this time belongs to a run that has ended.
 UNUSED_S = 3 * 24 * 3600.0
 
 
 class NodeCache:
-    """The node's files of one prepared folder.
-
-    Args:
-        url: The prepared folder's URL.
-        key: Hash of the set.
-    """
+    """The node's files of the prepared folder at a URL, by the key of its set."""
 
     def __init__(self, url: str, key: str):
         self._name = hashlib.sha256(f"{url} {key}".encode()).hexdigest()[:16]
@@ -36,11 +38,9 @@ class NodeCache:
         return own_temporary_folder("shards") / self._name
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The file `name`, made by `make` where the node has none; it is there only when it is complete.
+        """The file `name`, made by `make`, which is given its path, where the node has none.
 
-        Args:
-            name: A file name.
-            make: Writes the file whose path it is given.
+        It is there only when it is complete.
         """
         path = self.folder / name
         if not path.exists():
@@ -90,3 +90,62 @@ class NodeCache:
             used += size
             if used > bound_bytes and not kept:
                 path.unlink(missing_ok=True)
+
+
+class ShardCache:
+    """A node's bounded copy of prepared shards that live on s3://; a folder needs no copy.
+
+    Each is fetched once per node, ahead of need; the least recently used beyond a bound are dropped. Processes of one
+    node share the copy: whoever needs a shard first fetches it, and the others wait for it. An evicted file stays
+    readable for whoever has it mapped.
+
+    Args:
+        storage: The prepared folder.
+        key: Hash of the set.
+        bound_bytes: Most bytes that the copies of all sets of the node may hold.
+    """
+
+    def __init__(self, storage: Storage, key: str, bound_bytes: int):
+        self._storage = storage
+        self._root = None if is_url(storage.url()) else Path(storage.url())
+        self._node = NodeCache(storage.url(), key)
+        self._bound_bytes = bound_bytes
+        self._process = os.getpid()
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way: dict[str, Future[None]] = {}
+
+    def open(self, name: str) -> pa.MemoryMappedFile:
+        """Maps a shard into memory, fetched first where the node has no copy."""
+        if self._root is not None:
+            return pa.memory_map(str(self._root / name))
+        self._forget_parent()
+        future = self._under_way.pop(name, None)
+        if future is not None:
+            future.result()
+        path = self._node.folder / name
+        while True:
+            try:
+                os.utime(path)
+                return pa.memory_map(str(path))
+            except FileNotFoundError:  # not fetched yet, or evicted by another process of this node
+                self._fetch(name)
+
+    def prefetch(self, name: str) -> None:
+        """Starts to fetch a shard in the background."""
+        if self._root is not None:
+            return
+        self._forget_parent()
+        self._under_way = {key: future for key, future in self._under_way.items() if not future.done()}
+        if name in self._under_way or (self._node.folder / name).exists():
+            return
+        self._pool = self._pool or ThreadPoolExecutor(max_workers=PARALLEL_FETCHES, thread_name_prefix="shards")
+        self._under_way[name] = self._pool.submit(self._fetch, name)
+
+    def _forget_parent(self) -> None:
+        """In a forked process: the parent's threads are not here, so nobody would end what they had begun."""
+        if self._process != os.getpid():
+            self._process, self._pool, self._under_way = os.getpid(), None, {}
+
+    def _fetch(self, name: str) -> None:
+        path = self._node.once(name, lambda part: self._storage.download_file(name, part))
+        self._node.evict("shard-*.arrow", path, self._bound_bytes)

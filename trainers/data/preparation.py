@@ -219,10 +219,7 @@ def run_on_ray(
 ) -> Iterator[pa.Table]:
     """Runs the task over all blocks with Ray Data, on all nodes of the cluster.
 
-    Args:
-        blocks: Rows of the source.
-        task: What to do with a block.
-        task_resources: Custom resources that each Ray task reserves besides its CPU.
+    Each Ray task reserves `task_resources` besides its CPU.
     """
     # Only here, so that the core runs on a machine without Ray.
     import ray.data  # noqa: PLC0415

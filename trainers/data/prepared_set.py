@@ -29,8 +29,7 @@ import pyarrow.parquet as pq
 
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions, is_url
 from trainers.data.audio import SAMPLING_RATE_HZ, decode_flac
-from trainers.data.node_cache import NodeCache
-from trainers.data.shard_cache import ShardCache
+from trainers.data.node_cache import NodeCache, ShardCache
 from trainers.errors import AudioError, DataError, StorageError
 from trainers.storage import Storage, open_storage, sha256_of
 from trainers.storage.json_files import to_jsonl
@@ -41,15 +40,7 @@ INDEX_ROWS_AT_ONCE = 131_072
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of one prepared set.
-
-    Attributes:
-        rows: Rows of the manifest.
-        prepared: Rows that were decoded and stored.
-        quarantined: Rows that could not be.
-        duration_s: Seconds of stored audio.
-        stored_bytes: Bytes of all shards.
-    """
+    """Counts of one prepared set: rows of the manifest, of which some were quarantined; and bytes of all shards."""
 
     rows: int
     prepared: int
@@ -106,9 +97,7 @@ class PreparedSet:
     def file(self, name: str, make: Callable[[Path], None]) -> Path:
         """A file that follows from the set, on this node's disk; it is kept next to the index for other nodes and runs.
 
-        Args:
-            name: Its name, which says all that its content depends on besides the set.
-            make: Writes it where there is none.
+        `name` says all that its content depends on besides the set; `make` writes it where there is none.
         """
         if not is_url(self.url) and (path := Path(self.url) / name).exists():
             return path
@@ -156,16 +145,12 @@ class PreparedSet:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as its URL; the index is read again in the other process."""
+        # Not its index, which the other process reads again.
         return PreparedSet, (self.url, self.key, self.storage_options, self.sha256)
 
 
 def find(cache: Storage, key: str, storage_options: StorageOptions) -> PreparedSet | None:
-    """The finished set with this key, or None.
-
-    Raises:
-        DataError: the file that names it is damaged.
-    """
+    """The finished set with this key, or None; DataError where the file that names it is damaged."""
     pointer = f"{key}.json"
     if not cache.exists(pointer):
         return None

@@ -69,12 +69,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The clips that are trained on, and those that are not.
-
-    Attributes:
-        selection: What the batch plan takes.
-        left_out: id and reason of each other clip.
-    """
+    """The clips that are trained on, as the batch plan takes them; id and reason of each other clip."""
 
     selection: Selection
     left_out: list[dict[str, str]]
@@ -111,13 +106,7 @@ def reasons_to_leave_out(
 
 
 def select_training(index: pa.Table, label_sizes: IntArray, data: DataPart, bounds: Bounds) -> TrainingRows:
-    """Leaves out clips by `reasons_to_leave_out`.
-
-    Args:
-        index: A prepared set's index.
-        label_sizes: What each of its clips needs of `Bounds.label_room`.
-        data: The config's data part.
-        bounds: What the model takes.
+    """Leaves out clips of an index by `reasons_to_leave_out`, to which `label_sizes` go.
 
     Raises:
         DataError: nothing is left.

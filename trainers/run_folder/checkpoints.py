@@ -20,7 +20,7 @@ from trainers.errors import DamagedError, FencedError
 from trainers.run_folder.fencing import Entry, GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal, State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import part_of, read_staged
+from trainers.run_folder.staging import read_staged
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
@@ -106,10 +106,10 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
         StorageError: the storage does not accept it.
     """
     writer.check()
-    checkpoint, count = read_staged(staged), part_of(staged).total
+    checkpoint, part = read_staged(staged)
     target, name = _target_of(checkpoint, writer)
     files = _store(staged, checkpoint, target)
-    for index in range(1, count):
+    for index in range(1, part.total):
         files |= _await_part(target, index, writer)
     # Scores of this group are finite; another's may be of an earlier version.
     metrics = checkpoint.metrics if name == checkpoint.name else checkpoint.finite_metrics
@@ -129,10 +129,10 @@ def upload_part(staged: Path, writer: GroupWriter) -> None:
         StorageError: the storage does not accept it.
     """
     writer.check()
-    checkpoint = read_staged(staged)
+    checkpoint, part = read_staged(staged)
     target, _ = _target_of(checkpoint, writer)
     files = _store(staged, checkpoint, target)
-    target.write_bytes(PART.format(part_of(staged).number), json.dumps(files, indent=1).encode())
+    target.write_bytes(PART.format(part.number), json.dumps(files, indent=1).encode())
 
 
 def _target_of(checkpoint: Checkpoint, writer: GroupWriter) -> tuple[Storage, str]:
@@ -337,7 +337,7 @@ class Uploader:
     def _upload(self, staged: Path) -> None:
         began = time.monotonic()
         try:
-            if part_of(staged).number > 0:
+            if read_staged(staged)[1].number > 0:
                 upload_part(staged, self._writer)
                 return
             checkpoint = upload_staged(staged, self._writer, self._retention)

@@ -171,17 +171,8 @@ def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], p
     partial.rename(folder / STAGED)
 
 
-def read_staged(folder: Path) -> Checkpoint:
-    """The description of a complete staged checkpoint, without SHA-256 sums."""
-    return _read_marker(folder)[0]
-
-
-def part_of(folder: Path) -> NodePart:
-    """Which of a checkpoint's parts is staged in a folder."""
-    return _read_marker(folder)[1]
-
-
-def _read_marker(folder: Path) -> tuple[Checkpoint, NodePart]:
+def read_staged(folder: Path) -> tuple[Checkpoint, NodePart]:
+    """The description of a complete staged checkpoint, without SHA-256 sums, and which of its parts is staged here."""
     content = json.loads((folder / STAGED).read_text())
     part = NodePart(*content.pop("part", ONLY_PART))
     return Checkpoint(**content), part
@@ -192,7 +183,7 @@ def list_staged(staging: Path) -> list[Checkpoint]:
     found = []
     for marker in sorted(staging.glob(f"*/{STAGED}")):
         try:
-            checkpoint = read_staged(marker.parent)
+            checkpoint, _ = read_staged(marker.parent)
         except (ValueError, TypeError, AttributeError):  # A node that lost power leaves empty or cut files.
             continue
         if all(_size(marker.parent / name) == entry["size_bytes"] for name, entry in checkpoint.files.items()):
@@ -210,7 +201,7 @@ def left_staged(url: str) -> Iterator[Path]:
 def list_parts(folders: Iterable[Path]) -> list[StagedPart]:
     """What is complete in the folders of some worker groups."""
     staged = [(item, folder / item.name) for folder in folders for item in list_staged(folder)]
-    return [StagedPart(item.step, item.name, part_of(path), path, bool(item.metrics)) for item, path in staged]
+    return [StagedPart(item.step, item.name, read_staged(path)[1], path, bool(item.metrics)) for item, path in staged]
 
 
 def left_ahead(

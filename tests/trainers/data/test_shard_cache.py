@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from trainers.config.storage_location import StorageOptions
-from trainers.data.node_cache import UNUSED_S, NodeCache
-from trainers.data.shard_cache import ShardCache
+from trainers.data.node_cache import UNUSED_S, NodeCache, ShardCache
 from trainers.storage import Storage, open_storage
 
 SIZE_BYTES = 1000

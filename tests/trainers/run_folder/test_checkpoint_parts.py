@@ -24,7 +24,16 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.run_folder.resume import starting_point, take_over
-from trainers.run_folder.staging import ONLY_PART, NodePart, StagedPart, Staging, left_ahead, list_parts, part_of, stage
+from trainers.run_folder.staging import (
+    ONLY_PART,
+    NodePart,
+    StagedPart,
+    Staging,
+    left_ahead,
+    list_parts,
+    read_staged,
+    stage,
+)
 from trainers.storage import open_storage
 
 KEEP_ALL = RetentionPolicy(None, "eval_wer")
@@ -202,7 +211,7 @@ class TestWhatAKilledGroupLeft:
         path.mkdir()
         stage(path, step=8, attempt=1, metrics={})
         assert "part" not in (path / "STAGED.json").read_text()
-        assert part_of(path) == ONLY_PART
+        assert read_staged(path)[1] == ONLY_PART
 
     def test_all_of_which_no_part_is_missing_are_taken_the_oldest_first(self, tmp_path: Path) -> None:
         for step, indexes in ((16, (0, 1)), (8, (0, 1)), (24, (1,))):

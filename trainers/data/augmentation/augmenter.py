@@ -18,12 +18,7 @@ FULL_SCALE = np.float32(32_768)
 class Augmenter:
     """Changes clips of one prepared set. A pure function of the clip, its position in the index, and the epoch.
 
-    Args:
-        part: The config's augment part.
-        seed: The run's.
-        speeds: Speed factors. None: speed is not changed.
-        noise: Recordings that are added. None: none are.
-        rirs: Impulse responses. None: none are convolved with.
+    Without speeds, noise or impulse responses (`rirs`) a clip is not changed in that way.
     """
 
     def __init__(

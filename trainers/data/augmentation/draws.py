@@ -22,12 +22,5 @@ class Stage(IntEnum):
 
 
 def generator_of(seed: int, epoch: int, stage: Stage, position: int = 0) -> np.random.Generator:
-    """The generator of one stage.
-
-    Args:
-        seed: The run's.
-        epoch: Counted from 0.
-        stage: What is drawn.
-        position: The utterance's position in the index; 0 for what is drawn of an epoch at once.
-    """
+    """The generator of one stage for the utterance at a position of the index; 0 also for a draw of all of an epoch."""
     return np.random.default_rng([seed, epoch, position, stage])

@@ -122,13 +122,7 @@ class DemoOptions:
     @property
     def counts(self) -> dict[str, int]:
         """Utterances asked for, by split."""
-        return dict(
-            zip(
-                SPLITS,
-                (self.train_utterances, self.validation_utterances, self.test_utterances),
-                strict=True,
-            )
-        )
+        return {split: getattr(self, f"{split}_utterances") for split in SPLITS}
 
 
 @dataclass(frozen=True)
@@ -136,9 +130,6 @@ class DemoUtterance:
     """One clip to be spoken.
 
     Attributes:
-        id: Unique in the corpus, for example "train-00017".
-        split: "train", "validation" or "test".
-        text: The words, lower case, one space between them.
         accent: espeak-ng's language, for example "en-us".
         speaker: espeak-ng's voice variant; in one split only.
         speed_wpm: Words a minute.
@@ -198,17 +189,10 @@ def corpus_key(options: DemoOptions) -> str:
 
 
 def make_demo_corpus(folder: Path, options: DemoOptions | None = None) -> dict[str, Path]:
-    """Makes the corpus, or finds it made: `clips/*.wav` and one CSV manifest for each split.
+    """Makes the corpus in a folder, or finds it made: `clips/*.wav`, and the CSV manifests by split that it returns.
 
     The folder appears complete or not at all, so that several processes may ask for it at once: each makes its
     own copy, the first to finish is kept, and all get the same paths.
-
-    Args:
-        folder: Where the corpus shall be. Paths in the manifests are relative to it.
-        options: What to make; None for the defaults.
-
-    Returns:
-        The manifests by split: columns path, text, id, speaker, duration (in seconds).
 
     Raises:
         DataError: If espeak-ng is missing or fails, or the folder holds something else.

@@ -25,7 +25,7 @@ class DemoSource(DataSource):
     only_in_jobs = "data.demo is synthesized where the job runs; there is no manifest to read"
 
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
-        """See `DataSource`; what it is synthesized from decides the fingerprint."""
+        """What it is synthesized from decides the fingerprint."""
         manifest = self._manifests[split]
         table = read_manifest(str(manifest), manifest.read_bytes())
         recordings = [Path(path).read_bytes() for path in table["audio"].to_pylist()]

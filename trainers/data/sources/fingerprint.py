@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainers.config.storage_location import StorageOptions, is_url
-from trainers.errors import ConfigError
-from trainers.storage import Storage, open_storage
+from trainers.errors import ConfigError, StorageError
+from trainers.storage import Storage, open_storage, sha256_of
 
 FingerprintKind = Literal["auto", "content", "metadata", "listing", "manifest"]
 # A request each: of more recordings, a part says whether they were replaced.
@@ -164,8 +164,8 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
         try:
             status = Path(path).stat()
             stamp = (path, status.st_size, status.st_mtime_ns)
-            found = known.get(stamp) or _sha256(path)
-        except OSError:
+            found = known.get(stamp) or sha256_of(path)
+        except (OSError, StorageError):
             return None
         read[stamp] = found
         return found
@@ -184,11 +184,6 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
         )
         fingerprint_cache.write_bytes(name, _parquet(table))
     return digests
-
-
-def _sha256(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _asked_for(paths: Sequence[str], below: str) -> dict[str, str]:

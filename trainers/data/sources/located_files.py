@@ -11,12 +11,7 @@ START_BYTES = 64 * 1024
 
 
 def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
-    """The bytes of a file at an absolute path or s3:// URL.
-
-    Args:
-        location: The path or URL.
-        storage_options: How s3:// is reached.
-        one_of_many: See Storage.read_one_of_many.
+    """The bytes of a file at an absolute path or s3:// URL; for `one_of_many` see Storage.
 
     Raises:
         FileNotFoundError: there is no such file or object.

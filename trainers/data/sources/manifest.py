@@ -227,7 +227,9 @@ def _delimited_rows(
                 if len(fields) != width:
                     if not fields:
                         continue
-                    raise DataError(_wrong_width(location, reader.line_num, len(fields), width, delimiter))
+                    fix = "quote a field that holds a comma" if delimiter == "," else "take tabs out of the fields"
+                    line = f"line {reader.line_num} has {len(fields)} fields where the header has {width}"
+                    raise DataError(f"{location}: {line}: {fix}")
                 fields.append("")  # What columns that are not there point to.
                 yield reader.line_num, pick(fields)
         except csv.Error as error:
@@ -235,11 +237,6 @@ def _delimited_rows(
             raise DataError(f"{location}: line {reader.line_num}: {error}: {fix}") from None
 
     return header, rows()
-
-
-def _wrong_width(location: str, line: int, fields: int, width: int, delimiter: str) -> str:
-    fix = "quote a field that holds a comma" if delimiter == "," else "take tabs out of the fields"
-    return f"{location}: line {line} has {fields} fields where the header has {width}: {fix}"
 
 
 def _json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[_Row]]:

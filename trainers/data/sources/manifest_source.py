@@ -35,8 +35,6 @@ class Manifest:
     """A manifest that was read.
 
     Attributes:
-        location: Its path or URL.
-        content: Its bytes.
         table: Its rows, see `manifest.read_manifest`.
         columns: Names of its columns of recordings and of transcripts; None where it has no transcripts.
         warnings: What a user should know of its columns.

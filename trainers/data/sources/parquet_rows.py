@@ -64,11 +64,7 @@ def cut(files: Sequence[ParquetFile], first: int, end: int) -> Iterator[RowRange
 
 
 def read_columns(parts: Sequence[RowRange], columns: Sequence[str]) -> pa.Table:
-    """Reads columns of ranges of rows, without any other column's bytes.
-
-    Args:
-        parts: Files, and of each the first row and the row behind the last.
-        columns: Names; `audio.path` is one field of a column.
+    """Reads columns of ranges of rows, without any other column's bytes; `audio.path` is one field of a column.
 
     Raises:
         OSError: a file cannot be read.
@@ -98,12 +94,7 @@ def locations(parts: Sequence[RowRange]) -> pa.Table:
 
 @dataclass(frozen=True)
 class ParquetReader:
-    """Reads the recordings of rows with columns of LOCATION.
-
-    Attributes:
-        column: The files' column of recordings.
-        files: Reads recordings that a Parquet file only names.
-    """
+    """Reads the recordings of rows with columns of LOCATION, by `files` where a Parquet file only names them."""
 
     column: str
     files: FileReader

@@ -11,8 +11,7 @@ from transformers import AutoConfig, AutoModelForCTC, set_seed
 from trainers.config.optional_packages import BEAM_SEARCH
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.extractor_features import ExtractorFeatures
-from trainers.data.features import LENGTHS
+from trainers.data.features import LENGTHS, ExtractorFeatures
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_frames import limits_of

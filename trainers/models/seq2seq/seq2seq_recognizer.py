@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 
-from trainers.data.extractor_features import ExtractorFeatures
-from trainers.data.features import LENGTHS
+from trainers.data.features import LENGTHS, ExtractorFeatures
 from trainers.models.decoder_labels import label_loss, pad_labels, without_end
 from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, open_pretrained

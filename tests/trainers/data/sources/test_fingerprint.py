@@ -15,7 +15,7 @@ from trainers.data.sources.fingerprint import (
     store_fingerprints,
 )
 from trainers.errors import ConfigError
-from trainers.storage import Storage, open_storage
+from trainers.storage import Storage, open_storage, sha256_of
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def fingerprints(
 
 def test_contents_are_read_once(recordings: list[str], cache: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    plain = fingerprint._sha256
+    plain = sha256_of
 
     def counted(path: str) -> str:
         read.append(path)
         return plain(path)
 
-    monkeypatch.setattr(fingerprint, "_sha256", counted)
+    monkeypatch.setattr(fingerprint, "sha256_of", counted)
     first = fingerprints([*recordings, recordings[0]], cache)
     assert sorted(read) == recordings and first[0] == first[3]
     read.clear()
