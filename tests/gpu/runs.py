@@ -12,11 +12,11 @@ from torch import Tensor
 
 from tests.gpu.device import ON_GPU
 from tests.integration.torchrun import run_in_ranks
+from tests.metrics_lines import metrics_of
 from tests.trainers.synthetic import config, content
 from trainers.config.schema import TrainConfig
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
-from trainers.run_folder.journal import metrics_of
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 

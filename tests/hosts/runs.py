@@ -14,7 +14,8 @@ from tests.hosts.ray_hosts import CLUSTER, RayHosts
 from tests.integration.controller_driver import ControllerDriver
 from tests.integration.short_jobs import Workspace
 from tests.integration.training_trees import write_training_tree
-from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
+from tests.metrics_lines import metrics_of
+from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, JOURNAL, RunFolder
 from trainers.storage import open_storage
 

@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 
 from tests.integration.forked_process import ForkedProcess
+from tests.metrics_lines import metrics_of
 from trainers.main import main
-from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
+from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import Storage, open_storage
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.metrics_lines import metrics_of
 from tests.trainers.synthetic import content, speechlike, write_recording
 from trainers.main import main
-from trainers.run_folder.journal import Journal, metrics_of
+from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 from trainers.training.trainer.speech_trainer import SpeechTrainer

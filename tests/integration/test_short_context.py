@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration, pipeline, set_seed
 
 from tests.integration.test_second_starts import first, losses, run_folder, stop_after
+from tests.metrics_lines import metrics_of
 from tests.trainers.synthetic import config, speechlike
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, DamagedError, ResumeError
@@ -20,7 +21,7 @@ from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.run_folder.checkpoints import ORIGINAL, TRAINING_STATE
-from trainers.run_folder.journal import Journal, metrics_of
+from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 
 CONTEXT_S = 3.0

@@ -18,6 +18,7 @@ import yaml
 from tests.integration.driver_process import TIMEOUT_S
 from tests.integration.forked_process import REPOSITORY
 from tests.jobs.ledger.builders import wait_until
+from tests.metrics_lines import metrics_of
 from tests.trainers.synthetic import content
 from trainers.data.preparation import ShardTask
 from trainers.data.sources import fingerprint
@@ -25,7 +26,7 @@ from trainers.distributed import coordinated_stop
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.main import main
 from trainers.run_folder.attempt_status import Phase, read_status
-from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
+from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer
 from trainers.storage import open_storage

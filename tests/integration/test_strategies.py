@@ -20,8 +20,9 @@ from tests.integration.driver_process import TIMEOUT_S, RayHead, Run
 from tests.integration.forked_process import REPOSITORY
 from tests.integration.made_once import made_once
 from tests.integration.torchrun import run_in_ranks
+from tests.metrics_lines import metrics_of
 from tests.trainers.synthetic import content
-from trainers.run_folder.journal import Checkpoint, Journal, metrics_of
+from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 

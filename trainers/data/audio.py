@@ -72,12 +72,9 @@ _NOT_AUDIO = {
 
 
 class _UnreadableError(Exception):
-    """One decoder could not read all of a file; another may.
+    """One decoder could not read all of a file; another may, unless this one had opened it and found damage.
 
-    Attributes:
-        frames: Frames decoded before the error.
-        promised: Frames that the header declares; 0 where it could not be read.
-        is_damage: Whether the decoder had opened the file and found an error in it, which another would conceal.
+    The header promised so many frames (0: it could not be read), and so many were decoded before the error.
     """
 
     def __init__(self, reason: str, frames: int = 0, promised: int = 0, *, is_damage: bool = False) -> None:
@@ -133,17 +130,10 @@ def decode(source: bytes, *, name: str, sampling_rate_hz: int = SAMPLING_RATE_HZ
 
 
 def encode_flac(samples: np.ndarray, sampling_rate_hz: int) -> bytes:
-    """Encode samples as a 16-bit FLAC clip.
+    """Encode float mono samples (T,), T > 0, as a 16-bit FLAC clip.
 
     Each sample is clipped to [-1, 1], multiplied by 32768, rounded to the nearest integer (ties to even) and
     held to 32767: samples that came from 16 bits become the same 16 bits again.
-
-    Args:
-        samples: float (T,) mono samples, T > 0.
-        sampling_rate_hz: Their rate, stored in the header.
-
-    Returns:
-        The bytes of a FLAC file.
     """
     scaled = np.rint(np.clip(samples, -1, 1) * _INT16_SCALE)
     integers = np.minimum(scaled, 32_767).astype(np.int16)
@@ -160,10 +150,7 @@ def encode_flac(samples: np.ndarray, sampling_rate_hz: int) -> bytes:
 
 
 def decode_flac(data: bytes) -> np.ndarray:
-    """Decode a clip that `encode_flac` made.
-
-    Returns:
-        int16 samples (T,).
+    """Decode a clip that `encode_flac` made, to int16 samples (T,).
 
     Raises:
         AudioError: The clip is damaged.

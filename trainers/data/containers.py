@@ -1,9 +1,8 @@
 """What an audio container says about itself, found without decoding it.
 
 Decoders read a file that was cut short without an error: libsndfile lowers the declared length to the bytes
-that are there, and MP3 and Ogg decoders just stop, or skip what is damaged. The checks here compare what the
-container declares (a length, a frame count, an end mark, a checksum) with the bytes: half a recording never
-passes for a complete one.
+that are there, and MP3 and Ogg decoders just stop, or skip what is damaged. Half a recording must never pass for
+a complete one.
 """
 
 import hashlib
@@ -54,10 +53,7 @@ _TAGS = (b"TAG", b"APETAGEX")
 
 
 def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
-    """Read the commonest file of all, a WAV of plain 16-bit samples, without a decoder.
-
-    Args:
-        source: The file.
+    """Read the commonest file of all, a WAV of plain 16-bit samples, without a decoder, in an eighth of the time.
 
     Returns:
         Samples int16 (T, C), a view of `source`, and the sampling rate in Hz; None for any other file.
@@ -94,7 +90,7 @@ def _wav_chunks(source: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def promised_frames(source: bytes, container: str, frames: int, log: str) -> int:
-    """Compare what a container declares with the bytes that are there, and return the frames that are to be decoded.
+    """Compare what a container declares with the bytes that are there.
 
     Args:
         source: The file.
@@ -103,8 +99,7 @@ def promised_frames(source: bytes, container: str, frames: int, log: str) -> int
         log: libsndfile's log of parsing the header.
 
     Returns:
-        The frames below which decoding is not complete: `frames`, except for MP3, where libsndfile guesses the
-        length from the size of a file without a tag.
+        The frames below which decoding is not complete: of an MP3 without a tag, libsndfile only guesses them.
 
     Raises:
         AudioError: The file was cut short or, for MP3, is damaged between frames.
@@ -170,8 +165,7 @@ def check_container(source: bytes, container: str) -> tuple[int, int]:
         container: FFmpeg's name of the format, such as "matroska,webm".
 
     Returns:
-        The frames, and the packets of all streams, below which decoding is not complete; 0 where the container does
-        not say.
+        The frames, and the packets of all streams, below which decoding is not complete; 0: it does not say.
 
     Raises:
         AudioError: The file was cut short, or is damaged.
@@ -195,12 +189,9 @@ def check_container(source: bytes, container: str) -> tuple[int, int]:
 
 
 def _offsets(source: bytes, name: str, size_at: Callable[[int], int]) -> list[int]:
-    """Return where chunks start, all of which must be there in full, and the end of the last.
+    """Return where chunks (called `name`) start, all of which must be there in full, and the end of the last.
 
-    Args:
-        source: The file.
-        name: Of a chunk, for messages.
-        size_at: Bytes of the chunk at an offset; 0 where none starts, or its size is not known.
+    `size_at` gives the bytes of the chunk at an offset; 0 where none starts, or its size is not known.
     """
     offsets = [0]
     while offsets[-1] < len(source) and (size_bytes := size_at(offsets[-1])):
@@ -399,15 +390,10 @@ def _ogg_crc(page: bytes) -> int:
 
 @dataclass
 class FlacHeader:
-    """STREAMINFO and the first frame's rate (RFC 9639), and the samples decoded so far.
+    """STREAMINFO, the rate in the first frame's header (0: none), and the MD5 of the samples decoded so far (RFC 9639).
 
     Decoders check the CRC of each frame and no more: not whether all of the frames were decoded, nor whether the
-    header is of these frames.
-
-    Attributes:
-        bits: Bits of a sample.
-        rate_hz: Rate of the first frame; 0 where it does not say.
-        md5: MD5 of all samples; zeros where the encoder did not know it.
+    header is of these frames. An encoder that did not know the MD5 of all samples has written zeros.
     """
 
     bits: int
@@ -438,11 +424,7 @@ class FlacHeader:
             self._digest.update(samples.astype(f"<i{sample_bytes}").tobytes())
 
     def check(self, rate_hz: int) -> None:
-        """Compare all samples that were added, and their rate, with what the file says.
-
-        Raises:
-            AudioError: They are others.
-        """
+        """Refuse samples, all of which were added, or a rate that are not those of the file, by an AudioError."""
         if self.rate_hz not in (0, rate_hz):
             raise AudioError(f"damaged: the FLAC header says {rate_hz} Hz, its first frame {self.rate_hz} Hz")
         if any(self.md5) and self.md5 != self._digest.digest():

@@ -8,13 +8,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Convolution:
-    """One layer along time.
-
-    Attributes:
-        kernel: Width of its window.
-        stride: Elements from one window to the next.
-        padding: Zeros before and behind.
-    """
+    """One layer along time; zeros are padded before and behind."""
 
     kernel: int
     stride: int
@@ -23,20 +17,12 @@ class Convolution:
 
 @dataclass(frozen=True)
 class FrameCount:
-    """Counts outputs over a stack of layers.
-
-    Attributes:
-        layers: From the samples on, each fed by the one before.
-    """
+    """Counts outputs over a stack of layers, from the samples on, each fed by the one before."""
 
     layers: tuple[Convolution, ...]
 
     def __call__(self, samples: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Outputs of clips of so many samples; at least 0.
-
-        Args:
-            samples: Samples of each clip, shape (N,).
-        """
+        """Outputs of clips of so many samples, shape (N,); at least 0."""
         lengths = np.asarray(samples, dtype=np.int64)
         for layer in self.layers:
             lengths = (lengths + 2 * layer.padding - layer.kernel) // layer.stride + 1

@@ -59,11 +59,7 @@ def promised_by_mp3(source: bytes, frames: int) -> int:
 
 
 def check_adts(source: bytes) -> None:
-    """Walk over the frames of an AAC stream (ISO 13818-7, section 6.2).
-
-    Raises:
-        AudioError: it was cut short, or is damaged between frames.
-    """
+    """Walk over the frames of an AAC stream (ISO 13818-7, section 6.2); AudioError where it is cut or damaged."""
     _walk(source, _adts_frame_bytes, "AAC")
 
 

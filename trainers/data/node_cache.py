@@ -71,13 +71,7 @@ class NodeCache:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def evict(self, pattern: str, keep: Path, bound_bytes: int) -> None:
-        """Drops the least recently used files beyond a bound, which holds for the files of all sets of the node.
-
-        Args:
-            pattern: Names of the files that may be dropped.
-            keep: A file that stays.
-            bound_bytes: The most bytes that such files may hold.
-        """
+        """Drops the least recently used files beyond a bound, which holds for all sets of the node; `keep` stays."""
         files = []
         for path in self.folder.parent.glob(f"*/{pattern}"):
             try:

@@ -262,14 +262,6 @@ def prepare(
 ) -> PreparedSet:
     """Prepares one split, or finds it prepared.
 
-    Args:
-        source: What to prepare.
-        data: The config's data part.
-        cache_url: Where prepared sets are kept.
-        storage_options: How s3:// and its like are reached.
-        runner: `run_on_ray` or `run_here`.
-        log: Called with lines of progress.
-
     Raises:
         DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
         StorageError: the cache cannot be written.

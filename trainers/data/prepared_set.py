@@ -15,11 +15,10 @@
 import hashlib
 import io
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +220,7 @@ class ClipReader:
         self._samples = np.rint(index["duration_s"].to_numpy() * SAMPLING_RATE_HZ)
         # An evicted shard keeps its blocks on the disk while it is mapped, so no more are mapped than the bound holds.
         shard_bytes = max(1, prepared.summary.stored_bytes // max(1, len(set(self._shards.tolist()))))
-        self._most_open = max(1, min(OPEN_SHARDS, cache_bytes // shard_bytes))
-        self._open: OrderedDict[int, pa.Array] = OrderedDict()
+        self._clips = lru_cache(max(1, min(OPEN_SHARDS, cache_bytes // shard_bytes)))(self._open)
         self._cache = ShardCache(prepared.storage, prepared.key, cache_bytes)
 
     def read(self, position: int) -> np.ndarray:
@@ -243,14 +241,8 @@ class ClipReader:
         for shard in dict.fromkeys(shards.tolist()):
             self._cache.prefetch(shard_name(shard))
 
-    def _clips(self, shard: int) -> pa.Array:
-        if shard in self._open:
-            self._open.move_to_end(shard)
-            return self._open[shard]
+    def _open(self, shard: int) -> pa.Array:
         table = pa.ipc.open_stream(self._cache.open(shard_name(shard))).read_all()
         # Arrow reads beyond a buffer where an offset is wrong.
         table["audio"].validate(full=True)
-        self._open[shard] = table["audio"].combine_chunks().field("bytes")
-        if len(self._open) > self._most_open:
-            self._open.popitem(last=False)
-        return self._open[shard]
+        return table["audio"].combine_chunks().field("bytes")

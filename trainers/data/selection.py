@@ -130,13 +130,6 @@ def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, boun
 
     One that is too short for it has no hypothesis, and is left out; with `data.too_long_eval: skip` so are longer ones.
 
-    Args:
-        index: A prepared set's index.
-        label_lengths: Label tokens of each of its clips.
-        data: The config's data part.
-        bounds: What the model takes.
-        split: Name of the split, for the message.
-
     Returns:
         Rows of the index, int64, ascending.
 

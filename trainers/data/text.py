@@ -23,13 +23,7 @@ _REMOVED_BETWEEN_UNSPACED = re.compile(f"(?<=[{_UNSPACED}]){_REMOVED}+(?=[{_UNSP
 
 
 class TextRules(Protocol):
-    """The options of `normalize`, as the config's data part has them.
-
-    Attributes:
-        do_lower_case: Lower the case, as Unicode does for any script.
-        do_remove_punctuation: Remove punctuation as `normalize` says.
-        chars_to_ignore: Remove these, and leave no space.
-    """
+    """The options of `normalize`, as the config's data part has them; ignored characters leave no space."""
 
     @property
     def do_lower_case(self) -> bool: ...

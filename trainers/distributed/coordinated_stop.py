@@ -17,7 +17,7 @@ from trainers.distributed.session import Session
 from trainers.errors import LostWorkerError
 
 POLL_S = 0.5
-# Keys of the shared store, beside the ranks' votes.
+# Keys of the shared store, next to the ranks' votes.
 REQUESTED, CAST, OUTCOME = "requested", "cast", "outcome"
 
 

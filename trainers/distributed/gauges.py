@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Gauge(Enum):
-    """A number of one rank, with what it means, and labels that it has beside run, attempt and rank."""
+    """A number of one rank, with what it means, and labels that it has besides run, attempt and rank."""
 
     LAST_PROGRESS = "last_progress_timestamp_seconds", "When the rank last completed a step or a batch of a score."
     PROGRESS = "train_progress_ratio", "Steps that are done, of the run's last one."

@@ -26,7 +26,7 @@ import psutil
 from trainers.errors import ResourceError, StoppedError
 
 LOOPBACK = "127.0.0.1"
-# Everything that listens beside the workers, which take any free port.
+# Everything that listens except the workers, which take any free port.
 PORTS = (
     "port",
     "node-manager-port",

@@ -35,13 +35,7 @@ examples:
 
 
 class Raylet(NamedTuple):
-    """A Ray node of this machine.
-
-    Attributes:
-        node_id: Ray's id of it.
-        head: Address of the cluster's head, host:port.
-        tokens: Variables by which it authenticates.
-    """
+    """A Ray node of this machine, its cluster's head (host:port), and variables by which it authenticates."""
 
     node_id: str
     head: str
@@ -150,10 +144,7 @@ def drain(raylet: Raylet, notice: Notice) -> str | None:
 def raylets_here(processes: Path = Path("/proc")) -> Iterator[Raylet]:
     """The Ray nodes of this machine: those of this user, in this network namespace.
 
-    Ray itself finds the cluster of a machine by the command lines of its processes, too.
-
-    Args:
-        processes: Where the system shows its processes.
+    Ray itself finds the cluster of a machine by the command lines of its processes (below /proc), too.
     """
     for folder in processes.iterdir():
         if not folder.name.isdecimal():

@@ -27,11 +27,7 @@ REPEAT_S = 5.0
 class RaySession(Session):
     """A worker of a Ray TorchTrainer; its lines go to the coordinator, which the driver polls.
 
-    Attributes:
-        coordinator: Handle of the actor of `ray_connection.open_coordinator`.
-        run: Name of the run, as its numbers are labeled.
-        attempt: Number of the attempt, likewise.
-        nodes: Ray's id of each rank's node.
+    Its numbers are labeled with run and attempt; `nodes` is Ray's id of each rank's node.
     """
 
     coordinator: Any = None

@@ -3,11 +3,12 @@
 The training core needs nothing else from its environment, so that the same code runs with and without Ray.
 """
 
+import contextlib
 import os
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,20 +19,14 @@ import torch.distributed
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.logged_barrier import COLLECTIVE_TIMEOUT, open_logged_barrier
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, RayscribeError
 
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
 @dataclass(frozen=True)
 class Session(ABC):
-    """One of `world_size` processes that train together.
-
-    Attributes:
-        rank: This process, 0 … world_size − 1.
-        world_size: Number of processes.
-        local_rank: This process among those of its node.
-    """
+    """One of `world_size` processes that train together; `local_rank` counts those of its node."""
 
     rank: int
     world_size: int
@@ -62,7 +57,7 @@ class Session(ABC):
         Args:
             gauge: What it is.
             value: In the gauge's unit.
-            labels: Those that the gauge has beside run, attempt and rank.
+            labels: Those that the gauge has besides run, attempt and rank.
         """
 
     def show_from_main(self, gauge: Gauge, value: float, **labels: str) -> None:
@@ -116,6 +111,16 @@ class Session(ABC):
         items: list[Any] = [None] * self.world_size
         torch.distributed.all_gather_object(items, item)
         return items
+
+    @contextlib.contextmanager
+    def failing_together(self, what: str) -> Iterator[None]:
+        """A block of every rank; what fails on one, the first of them, is raised on all; `what` as of `barrier`."""
+        failed: RayscribeError | None = None
+        try:
+            yield
+        except RayscribeError as error:
+            failed = error
+        self.raise_of_any(failed, what)
 
     def raise_of_any(self, failed: Exception | None, what: str) -> None:
         """Raises on every rank what failed on one, the first of them; `what` as of `barrier`."""

@@ -93,13 +93,9 @@ def list_checkpoints(folder: RunFolder, *, most_bytes: int | None = None) -> lis
 def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy) -> Checkpoint:
     """Copies a staged checkpoint to the run folder and enters it in the journal, then deletes the staged files.
 
-    Of a checkpoint in several parts this is the first: it is entered when all the others are stored. The same entry
-    removes the checkpoints that the retention policy keeps no longer; their files are deleted after it.
-
-    Args:
-        staged: Its folder. One that another group staged is uploaded under a name of this group.
-        writer: This worker group.
-        retention: Which checkpoints stay.
+    Of a checkpoint in several parts this is the first: it is entered when all the others are stored. One that another
+    group staged is uploaded under a name of this group. The same entry removes the checkpoints that the retention
+    policy keeps no longer; their files are deleted after it.
 
     Raises:
         FencedError: another attempt has taken over, so it was not entered.
@@ -211,12 +207,7 @@ def for_ranks(checkpoint: Checkpoint, ranks: Collection[int]) -> Checkpoint:
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
-    """Copies a checkpoint to this node and verifies each file.
-
-    Args:
-        storage: The folder above it.
-        checkpoint: What its files must be, from the journal, or from its manifest.
-        local: Where to copy it.
+    """Copies a checkpoint of the folder `storage` to this node and verifies each file.
 
     Raises:
         DamagedError: a file is missing or changed.
@@ -242,10 +233,7 @@ def _download(storage: Storage, key: str, local: Path) -> str:
 def fetch_base(storage: Storage, local: Path, *, trains: bool = True) -> None:
     """Copies the run's own weights that a checkpoint names next to it here; nothing for one that names none.
 
-    Args:
-        storage: The folder above the checkpoint.
-        local: The checkpoint's files here.
-        trains: Whether it is trained on, so that it needs those that it is matched with, too.
+    One that is trained on needs those that it is matched with, too.
 
     Raises:
         DamagedError: they are missing. Whether they are the right ones is seen when they are opened.
@@ -310,23 +298,13 @@ class Uploader:
         self._error: Exception | None = None
 
     def submit(self, staged: Path) -> None:
-        """Waits for the one before, then starts to upload this one.
-
-        Raises:
-            FencedError: another attempt has taken over.
-            StorageError: the one before could not be uploaded.
-        """
+        """Starts to upload this one after the one before, whose FencedError or StorageError it raises."""
         self.wait()
         self._thread = threading.Thread(target=self._upload, args=(staged,), name="checkpoint-upload", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until all that was submitted is uploaded.
-
-        Raises:
-            FencedError: another attempt has taken over.
-            StorageError: it could not be uploaded.
-        """
+        """Waits until what was submitted is uploaded, or raises its FencedError or StorageError."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

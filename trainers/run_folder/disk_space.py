@@ -47,14 +47,8 @@ class DiskEstimate:
     ) -> "DiskEstimate":
         """Reads how much space the disks have.
 
-        Args:
-            checkpoint_bytes: A checkpoint.
-            staging: Folder on this node in which checkpoints are written.
-            num_to_keep: Best checkpoints that are kept, besides the newest. None: all.
-            storage: Local folder of runs. None: a bucket.
-            existing_bytes: Of checkpoints that the run has, which later ones replace unless all are kept.
-            fetched_bytes: Of the checkpoint on this node that goes once it is loaded.
-            models_bytes: See the attribute.
+        Checkpoints that the run has (`existing_bytes`) are replaced by later ones unless all are kept, and the one on
+        this node (`fetched_bytes`) goes once it is loaded.
         """
         kept = num_to_keep + 2 if num_to_keep is not None else None
         replaced = existing_bytes if kept is not None else 0

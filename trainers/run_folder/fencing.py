@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from trainers.errors import FencedError, StorageError
-from trainers.run_folder.journal import Group, Journal, State, whole_lines
+from trainers.run_folder.journal import Group, Journal, State, complete_lines
 from trainers.run_folder.layout import ATTEMPTS, RunFolder
 
 Entry = Mapping[str, Any]
@@ -203,5 +203,5 @@ def _fenced(folder: RunFolder, attempt: int, state: State) -> FencedError | Stor
 def _seal(folder: RunFolder, state: State) -> dict[str, int]:
     """How many bytes of metrics count, of each group that may not write any more from now on."""
     return {
-        group.id: len(whole_lines(folder, group.metrics_key)) for group in state.groups if group.sealed_bytes is None
+        group.id: len(complete_lines(folder, group.metrics_key)) for group in state.groups if group.sealed_bytes is None
     }

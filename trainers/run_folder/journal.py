@@ -92,14 +92,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Resize:
-    """A change of the number of workers.
-
-    Attributes:
-        step: Optimizer steps before it.
-        before: Number of workers up to then.
-        after: Number of workers from then on.
-        attempt: The attempt that trains with them.
-    """
+    """A change of the number of workers, after so many optimizer steps, and the attempt that trains with them."""
 
     step: int
     before: int
@@ -112,7 +105,6 @@ class Finished:
     """The result of a run.
 
     Attributes:
-        attempt: The attempt that finished.
         outputs: Folder in the run folder with model/, evaluation/, metrics.jsonl and result.json.
         files: Keys of all files in it.
         result: Content of result.json.
@@ -192,14 +184,9 @@ class Journal:
             return self._read()
 
     def append(self, decide: Callable[[State], Mapping[str, Any] | None]) -> State:
-        """Adds one entry, decided on exactly the state that it follows.
+        """Adds the entry that `decide` gives for exactly the state that it follows; None: nothing is to be added.
 
-        Args:
-            decide: Gives the entry, or None where nothing is to be added; may raise. It is called again whenever
-                another entry came first.
-
-        Returns:
-            The state after the entry.
+        It may raise, and is called again whenever another entry came first. Returns the state after the entry.
         """
         with self._lock:
             while True:
@@ -342,16 +329,10 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
 }
 
 
-def metrics_of(folder: RunFolder, state: State | None = None) -> list[dict[str, Any]]:
-    """All lines of metrics that count, of all worker groups in their order."""
-    content = accepted_metrics(folder, Journal(folder).read() if state is None else state)
-    return [json.loads(line) for line in content.splitlines() if _is_whole(line)]
-
-
 def accepted_metrics(folder: RunFolder, state: State) -> bytes:
-    """The same as bytes, one line of JSON each."""
+    """All lines of metrics that count, of all worker groups in their order: bytes, one line of JSON each."""
     return b"".join(
-        whole_lines(folder, group.metrics_key)[: group.sealed_bytes]
+        complete_lines(folder, group.metrics_key)[: group.sealed_bytes]
         for group in state.groups
         if group.sealed_bytes != 0
     )
@@ -368,22 +349,17 @@ def without_repeats(metrics: bytes) -> bytes:
         try:
             content = json.loads(line)
         except ValueError:
-            # Cut short, see `_is_whole`.
+            # A full disk may have cut it short before the next one was written.
             continue
         kept[content["step"], "eval_wer" in content] = line
     # A group may begin from a checkpoint that was staged on another node before a group that came less far.
     return b"".join(kept[key] for key in sorted(kept))
 
 
-def whole_lines(folder: RunFolder, key: str) -> bytes:
+def complete_lines(folder: RunFolder, key: str) -> bytes:
     """The content of a file up to its last line feed; nothing where there is no file."""
     content = folder.storage.read_bytes(key) if folder.storage.exists(key) else b""
     return content[: content.rfind(b"\n") + 1]
-
-
-def _is_whole(line: bytes) -> bool:
-    # A full disk may have cut a line short before the next one was written.
-    return line.endswith(b"}")
 
 
 def _key(number: int) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.distributed.session import Session
-from trainers.errors import DamagedError, RayscribeError, ResumeError
+from trainers.errors import DamagedError, ResumeError
 from trainers.run_folder.checkpoints import (
     MANIFEST,
     RetentionPolicy,
@@ -66,22 +66,15 @@ def _upload_left(
     """Uploads one checkpoint, each of its parts from the rank that has it. Every rank calls it."""
     session.print_from_main(f"uploading {found[0][1].name}, which a killed worker group has left complete")
     own = [part for rank, part in found if rank == session.rank]
-    first, later = ([part for part in own if (part.part.number == 0) == is_first] for is_first in (True, False))
     # The first part enters the checkpoint: not before all the others are stored, since it would wait for them.
-    failed = _failure(lambda part: upload_part(part, writer), later)
-    session.raise_of_any(failed, "uploading the parts that a killed worker group left")
-    failed = _failure(lambda part: upload_staged(part, writer, retention), first)
-    session.raise_of_any(failed, "uploading a checkpoint that a killed worker group left")
-
-
-def _failure(upload: Callable[[Path], object], parts: Sequence[StagedPart]) -> RayscribeError | None:
-    """Uploads parts of a checkpoint; gives what went wrong with one."""
-    try:
-        for each in parts:
-            upload(each.folder)
-    except RayscribeError as error:
-        return error
-    return None
+    with session.failing_together("uploading the parts that a killed worker group left"):
+        for each in own:
+            if each.part.number > 0:
+                upload_part(each.folder, writer)
+    with session.failing_together("uploading a checkpoint that a killed worker group left"):
+        for each in own:
+            if each.part.number == 0:
+                upload_staged(each.folder, writer, retention)
 
 
 def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> tuple[Checkpoint, Path] | None:

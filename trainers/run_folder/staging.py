@@ -57,12 +57,9 @@ class Staging:
 
     @classmethod
     def open(cls, run_id: str, session: "Session", group: str | None = None) -> "Staging":
-        """Creates and locks the folder; every rank calls it.
+        """Creates and locks the folder of a worker group, by default a new one; every rank calls it.
 
-        Args:
-            run_id: Unique name of the run, so that a run of the same name in the same folder finds nothing of it.
-            session: The ranks.
-            group: Name of the worker group. None: a new one.
+        `run_id` is unique, so that a run of the same name in the same folder finds nothing of this one.
         """
         group = group or session.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         key = hashlib.sha256(run_id.encode()).hexdigest()[:16]
@@ -136,15 +133,7 @@ ONLY_PART = NodePart(0, 1)
 
 
 class StagedPart(NamedTuple):
-    """A complete staged checkpoint, or a node's part of one.
-
-    Attributes:
-        step: Optimizer steps before it.
-        name: Of the checkpoint, the same on all its nodes.
-        part: Which of its parts.
-        folder: Where it is staged.
-        is_scored: Whether it has its score; only one that a request to stop leaves has none.
-    """
+    """A complete staged checkpoint, or a node's part of one; only one that a request to stop leaves is not scored."""
 
     step: int
     name: str
@@ -156,12 +145,7 @@ class StagedPart(NamedTuple):
 def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], part: NodePart = ONLY_PART) -> None:
     """Declares a staged checkpoint, or a node's part of one, complete: all its files are written.
 
-    Args:
-        folder: Its folder, named as the checkpoint is.
-        step: Optimizer steps before it.
-        attempt: The attempt that writes it.
-        metrics: Its scores on the validation set; percent.
-        part: Which of its parts the folder holds.
+    `metrics` are its scores on the validation set; percent.
     """
     files = {str(path.relative_to(folder)): {"size_bytes": path.stat().st_size} for path in _files(folder)}
     checkpoint = Checkpoint(folder.name, step, attempt, metrics, now(), files)

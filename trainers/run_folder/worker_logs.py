@@ -41,13 +41,7 @@ MASK = b"***"
 
 @dataclass
 class Source:
-    """A file that a process prints to.
-
-    Attributes:
-        path: The file.
-        offset: How many bytes of it have been read.
-        rest: What has been read and is not a complete line yet.
-    """
+    """A file that a process prints to; what has been read of it and is not a complete line yet is the rest."""
 
     path: str
     offset: int

@@ -25,11 +25,9 @@ _PARALLEL_FILES = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """One file that is stored.
+    """One file that is stored, by its key below the storage's root.
 
     Attributes:
-        key: Its path below the storage's root.
-        size_bytes: Its length.
         modified_s: When it was last written, in seconds since 1970.
         etag: A bucket's mark of its content; "" in a folder.
     """

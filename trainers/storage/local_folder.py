@@ -29,10 +29,10 @@ _ONCE = RetryPolicy(attempts=1)
 
 @dataclass(frozen=True)
 class LocalStorage(Storage):
-    """A folder. A new file is written under another name next to the final one, then renamed.
+    """A folder, made with its first file. A new file is written under another name next to the final one, then renamed.
 
     Attributes:
-        root: The absolute folder; made with the first file.
+        root: The absolute folder.
         retry: For transient errors of network file systems.
         confined: Whether links that lead out of the root are refused: for a reader with more rights than the
             writers.

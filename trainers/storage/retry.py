@@ -15,10 +15,7 @@ T = TypeVar("T")
 class Explanation:
     """What an exception means to the person who has to fix it.
 
-    Attributes:
-        cause: What is wrong.
-        fix: What to do about it.
-        transient: Whether the same call may succeed a moment later.
+    A transient one may not come again a moment later.
     """
 
     cause: str

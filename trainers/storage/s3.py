@@ -110,12 +110,7 @@ def connection_to(
     """This process's connection to an endpoint with the credentials of now; connects to nothing yet.
 
     A new client costs 130 ms of computing, and may ask the cloud's metadata service for credentials; one that is
-    there costs neither.
-
-    Args:
-        endpoint_url: http(s)://host:port; None means AWS, or what AWS's config file says.
-        connect_timeout_s: How long to wait for a connection.
-        read_timeout_s: How long to wait for the next bytes of a response.
+    there costs neither. Without an endpoint it is AWS, or what AWS's config file says.
     """
     # Secrets may be resolved later than the first storage is opened.
     credentials = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
@@ -125,13 +120,9 @@ def connection_to(
 
 @dataclass(frozen=True)
 class S3Storage(Storage):
-    """Objects of a bucket below a prefix.
+    """Objects of a bucket below a clean key, the prefix; "" is all of the bucket.
 
-    Attributes:
-        connection: Shared by all storages that `sub` makes.
-        bucket: The bucket's name.
-        prefix: The clean key that is this storage's root; "" is all of the bucket.
-        retry: How often each call is tried, and with which pauses.
+    What `sub` makes shares the connection.
     """
 
     connection: S3Connection

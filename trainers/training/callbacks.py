@@ -285,13 +285,9 @@ class KeepCheckpoints(TrainerCallback):
         """Waits on each node but the first until its part is stored; every rank raises what went wrong with one."""
         if not self._sharded:
             return
-        failed: Exception | None = None
-        if not self._session.is_main_process:
-            try:
+        with self._session.failing_together("uploading the shards of the checkpoint before this one"):
+            if not self._session.is_main_process:
                 self._uploader.wait()
-            except (FencedError, StorageError) as error:
-                failed = error
-        self._session.raise_of_any(failed, "uploading the shards of the checkpoint before this one")
 
     def _drop_stored(self) -> None:
         """Deletes what was kept on this node until its checkpoint was entered."""

@@ -14,7 +14,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.errors import DamagedError, DivergedError, StorageError
+from trainers.errors import DivergedError, StorageError
 from trainers.models.adaptation.base_weights import Base, store_own
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.adaptation.trained_weights import count, train_only
@@ -205,14 +205,10 @@ def _load_base(
         base = Base.of_checkpoint(start.local, file)
         own = start.local.parent / base.folder if base.folder is not None else None
         recognizer = _load_weights(context, base.applied_to(context.config.model), own)
-    wrong: DamagedError | None = None
-    # DDP gives all ranks the main process's weights to train, but not those of the original that they are matched with.
-    if context.config.training.is_regularized or (start is not None and context.session.is_main_process):
-        try:
+    with context.session.failing_together("checking the weights that the run began with"):
+        # DDP gives all ranks the main process's weights to train, but not those of the original they are matched with.
+        if context.config.training.is_regularized or (start is not None and context.session.is_main_process):
             base.check(recognizer.model)
-        except DamagedError as error:
-            wrong = error
-    context.session.raise_of_any(wrong, "checking the weights that the run began with")
     return recognizer, base
 
 

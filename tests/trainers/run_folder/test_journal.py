@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.metrics_lines import metrics_of
 from tests.s3 import FaultProxy
 from tests.trainers.run_folder.writers import begin, first_group, group_of
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import FencedError, ResumeError, StorageError
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.journal import Journal, Resize, State, fold, metrics_of, without_repeats
+from trainers.run_folder.journal import Journal, Resize, State, fold, without_repeats
 from trainers.run_folder.layout import JOURNAL, RunFolder
 from trainers.storage import Storage, open_storage
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.metrics_lines import metrics_of
 from tests.s3 import FaultProxy
 from tests.trainers.run_folder.writers import begin, first_group
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import FencedError
-from trainers.run_folder.journal import metrics_of
 from trainers.run_folder.layout import METRICS, RunFolder
 from trainers.storage import RetryPolicy, Storage, open_storage
 from trainers.training.callbacks import MetricsLog

@@ -15,13 +15,7 @@ Stretch = tuple[float, float]
 
 @dataclass(frozen=True)
 class Masks:
-    """The masks of one clip.
-
-    Attributes:
-        duration_s: The clip's duration, seconds.
-        times_s: Beginning and end of each stretch, seconds.
-        bands: Lower and upper end of each band, as fractions of the bins.
-    """
+    """The masks of one clip: stretches of time in seconds, and bands as fractions of the bins."""
 
     duration_s: float
     times_s: tuple[Stretch, ...]

@@ -80,15 +80,9 @@ class DemoOptions:
     """What the corpus holds. The same options give the same bytes.
 
     Attributes:
-        train_utterances: Clips to train on.
-        validation_utterances: Clips to choose the best checkpoint by.
-        test_utterances: Clips for the final score.
-        min_words: Fewest words in an utterance.
         max_words: Most words in an utterance, all different.
         min_speed_wpm: Slowest speech, in words a minute as espeak-ng counts them.
-        max_speed_wpm: Fastest speech.
         min_pitch: Lowest pitch, on espeak-ng's scale from 0 to 99; 50 is the speaker's own.
-        max_pitch: Highest pitch.
         seed: Chooses words, speakers, speeds and pitches.
     """
 

@@ -109,13 +109,7 @@ def read_manifest(
 
 
 def segment(samples: np.ndarray, rate_hz: int, offset_s: float, duration_s: float | None) -> np.ndarray:
-    """The samples of a segment.
-
-    Args:
-        samples: Samples (T,) of a complete recording.
-        rate_hz: Their rate.
-        offset_s: Where it begins.
-        duration_s: How long it is; None: to the end.
+    """The samples of a segment of a complete recording (T,); without a duration, all from `offset_s` on.
 
     Returns:
         Samples (S,), S > 0. Segments that follow each other share no sample and miss none.

@@ -88,14 +88,7 @@ def open_mixed_sources(
 ) -> list[SourceSplit]:
     """Opens manifests of recordings that are mixed into clips, fingerprinted as training data is.
 
-    Args:
-        data: The config's data part.
-        locations: Path or URL of each manifest, by the config's field that names it.
-        storage_options: How s3:// is reached.
-        fingerprint_cache: See `DataSource.open`.
-
-    Returns:
-        A split for each, with the field's name in place of a split's.
+    Locations are by the config's field that names them, which stands in place of a split's name.
 
     Raises:
         DataError: a manifest is missing or wrong.

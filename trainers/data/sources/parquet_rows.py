@@ -28,13 +28,9 @@ RowRange = tuple["ParquetFile", int, int]
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A file of a data set, as its footer describes it.
+    """A file of a data set at a path or a URL that fsspec opens (hf://datasets/…), as its footer describes it.
 
-    Attributes:
-        url: A path, or a URL that fsspec opens, such as hf://datasets/….
-        rows: Number of its rows.
-        group_rows: Rows of its largest group; what is read of a group is read from its first row on.
-        schema: Its columns.
+    `group_rows` are those of its largest group; what is read of a group is read from its first row on.
     """
 
     url: str

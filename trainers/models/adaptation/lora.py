@@ -10,7 +10,7 @@ from transformers import AutoConfig, set_seed
 
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.distributed.session import Session
-from trainers.errors import DamagedError, RayscribeError
+from trainers.errors import DamagedError
 from trainers.models.adaptation.base_weights import Base
 from trainers.models.adaptation.targets import target_modules
 from trainers.models.adaptation.trained_weights import heads
@@ -129,11 +129,7 @@ def merge_once_a_node(folder: Path, session: Session) -> Path:
     """The same for all ranks; the first of each node merges. Every rank calls it."""
     if not holds_adapter(folder):
         return folder
-    error: RayscribeError | None = None
-    if session.local_rank == 0:
-        try:
+    with session.failing_together("merging the adapter into the weights"):
+        if session.local_rank == 0:
             merge_folder(folder)
-        except RayscribeError as found:
-            error = found
-    session.raise_of_any(error, "merging the adapter into the weights")
     return merged_name(folder)

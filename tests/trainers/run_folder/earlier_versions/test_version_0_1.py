@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.metrics_lines import metrics_of
 from tests.trainers.run_folder.earlier_versions.tiny_corpus import TEXTS, TINY_WHISPER, of_tiny_corpus
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
@@ -22,7 +23,7 @@ from trainers.pipeline.fit import fit
 from trainers.pipeline.splits import OpenedData
 from trainers.run_folder.attempt_status import Phase, read_status
 from trainers.run_folder.checkpoints import MANIFEST, RetentionPolicy, list_checkpoints, read_manifest
-from trainers.run_folder.journal import Journal, metrics_of
+from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.storage import open_storage
 
