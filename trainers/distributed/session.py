@@ -120,10 +120,6 @@ class Session(ABC):
             yield
         except RayscribeError as error:
             failed = error
-        self.raise_of_any(failed, what)
-
-    def raise_of_any(self, failed: Exception | None, what: str) -> None:
-        """Raises on every rank what failed on one, the first of them; `what` as of `barrier`."""
         for outcome in self.gather(failed, what):
             if outcome is not None:
                 raise outcome

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.metrics_lines import metrics_of
 from tests.trainers.run_folder.earlier_versions.tiny_corpus import TINY_WHISPER, of_tiny_corpus
 from trainers.config.schema import TrainConfig
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
-from trainers.run_folder.journal import Journal, metrics_of
+from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.storage import open_storage
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.sources.located_files import read_location, read_start, reason_of
-from trainers.errors import ConfigError, RayscribeError
+from trainers.errors import ConfigError
 from trainers.models.ctc.decoding.lexicon import Lexicon, read_entries, spell
 from trainers.models.ctc.decoding.ngram_files import NgramFile, recognize, words_of
 from trainers.storage import open_storage, sha256_of
@@ -104,7 +104,8 @@ def local_files(part: DecodePart, storage_options: StorageOptions, session: "Ses
         ConfigError: see `check_files`.
         StorageError: a bucket or disk cannot be read.
     """
-    session.raise_of_any(_problem(part, storage_options), "opening the files of decode")
+    with session.failing_together("opening the files of decode"):
+        check_files(part, storage_options)
     locations = {name: location for name in FILE_FIELDS if (location := getattr(part, name)) is not None}
     remote = {name: location for name, location in locations.items() if is_url(location)}
     token = session.broadcast(lambda: uuid4().hex, "naming the folder of the files of decode")
@@ -126,11 +127,3 @@ def local_files(part: DecodePart, storage_options: StorageOptions, session: "Ses
     finally:
         if remote and session.local_rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _problem(part: DecodePart, storage_options: StorageOptions) -> RayscribeError | None:
-    try:
-        check_files(part, storage_options)
-    except RayscribeError as error:
-        return error
-    return None
