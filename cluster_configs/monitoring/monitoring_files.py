@@ -40,7 +40,6 @@ class Settings:
 
     @property
     def prometheus_url(self) -> str:
-        """Where Prometheus is asked."""
         return f"http://{LOOPBACK}:{self.prometheus_port}"
 
 

@@ -13,7 +13,7 @@ from cluster_configs.providers.provider import CloudPart, Provider
 from cluster_configs.rendering.node_parts import PoolPart
 from cluster_configs.rendering.target_parts import Word
 from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
-from cluster_configs.validation.open_networks import is_the_world
+from cluster_configs.validation.rules.access_rules import is_the_world
 from cluster_configs.validation.yaml_nodes import Node
 from trainers.errors import ConfigError
 

@@ -5,7 +5,9 @@ are named here, and found on the nodes.
 """
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
@@ -19,9 +21,14 @@ from cluster_configs.rendering.target_parts import (
     Word,
 )
 from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
+from trainers.config.loader import FileKind, read_yaml
+from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.parts.part import Location, Part
 from trainers.config.storage_location import is_absolute
+from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
+
+SPEC = FileKind("spec", "cluster_configs/specs/local.yaml", "name, head, pools, storage, …")
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 EMAIL = r"^[^@\s,;'\"]+@[^@\s,;'\"]+$"
@@ -177,3 +184,25 @@ def _places(name: str) -> str:
         f"e.g. {name}: {{env: {name}}}, {{file: /run/secrets/{name.lower()}}}, {{client_file: ~/{name.lower()}}} or "
         "{kubernetes: my-secret}"
     )
+
+
+def load_cluster_spec(path: Path, overrides: Sequence[str] = ()) -> ClusterSpec:
+    """Reads a spec.
+
+    Raises:
+        ConfigError: one message with every problem, each with its field, value and fix.
+    """
+    content = apply_overrides(read_yaml(path, SPEC), [parse_override(text) for text in overrides])
+    return build_cluster_spec(content, origin=str(path))
+
+
+def build_cluster_spec(content: Mapping[str, Any], *, origin: str) -> ClusterSpec:
+    """Validates the content of a spec.
+
+    Raises:
+        ConfigError: one message with every problem.
+    """
+    spec, problems = validated(ClusterSpec, content)
+    refuse(problems, origin)
+    assert spec is not None
+    return spec

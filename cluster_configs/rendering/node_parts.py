@@ -71,7 +71,6 @@ class PoolPart(Part):
 
     @property
     def resources(self) -> dict[str, int]:
-        """Logical resources of each node."""
         return {"CPU": self.cpus, **({RESOURCE[self.hardware]: self.accelerators} if self.accelerators else {})}
 
 

@@ -56,7 +56,8 @@ def ray_up_file(spec: ClusterSpec) -> str:
     if part.needs_image and spec.image is None:
         raise ConfigError("image: missing; nodes of a cloud run an image, built from cluster_configs/Dockerfile")
     content: dict[str, Any] = {"cluster_name": spec.name, **part.limits(spec.pools)}
-    content |= {"provider": part.provider_section(), "auth": _auth(part)}
+    auth = {"ssh_user": part.user, **({"ssh_private_key": part.private_key} if part.private_key else {})}
+    content |= {"provider": part.provider_section(), "auth": auth}
     if spec.image is not None:
         content["docker"] = _docker(spec, part)
     content |= part.node_types(spec.head, spec.pools)
@@ -69,10 +70,6 @@ def ray_up_file(spec: ClusterSpec) -> str:
         "worker_start_ray_commands": ["ray stop", _start_worker(spec, part)],
     }
     return to_commented_yaml(content, _comments(spec, part), _head(spec, part))
-
-
-def _auth(part: RayUpPart) -> dict[str, Any]:
-    return {"ssh_user": part.user, **({"ssh_private_key": part.private_key} if part.private_key else {})}
 
 
 def _docker(spec: ClusterSpec, part: RayUpPart) -> dict[str, Any]:

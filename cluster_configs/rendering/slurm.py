@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from cluster_configs.rendering.batch_script import exports_of_job, refuse_early_signal, what_runs
 from cluster_configs.rendering.cluster_spec import ClusterSpec
+from cluster_configs.rendering.node_commands import exports_of_job, refuse_early_signal, what_runs
 from trainers.errors import ConfigError
 
 MAIL = {"begin": "BEGIN", "end": "END", "fail": "FAIL", "requeue": "REQUEUE"}

@@ -59,12 +59,10 @@ class Script(Value):
         return Place(self.place.path, line + 1) if self.whole_file else self.place
 
     def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[Place, re.Match[str]]]:
-        """Where its commands match a pattern."""
         for match in pattern.finditer(command_lines(self.text)):
             yield self.at(self.text.count("\n", 0, match.start())), match
 
     def ray_starts(self) -> Iterator[tuple[Place, RayStart]]:
-        """Where it starts Ray."""
         for start in ray_starts_in(self.text, self.environment):
             yield self.at(start.line), start
 
@@ -114,12 +112,10 @@ class ClusterFile:
         return (document for document in self.documents if document.get("kind").text in kinds)
 
     def ray_starts(self) -> Iterator[tuple[Place, RayStart]]:
-        """Every call that starts Ray."""
         for script in self.scripts:
             yield from script.ray_starts()
 
     def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[Place, re.Match[str]]]:
-        """Where the commands of its scripts match a pattern."""
         for script in self.scripts:
             yield from script.find(pattern)
 

@@ -36,7 +36,6 @@ class RayStart:
 
     @property
     def head(self) -> bool:
-        """Whether it starts a head."""
         return self.symmetric or "--head" in self.options
 
 

@@ -61,7 +61,6 @@ class Node:
             yield from self.children.values()
 
     def walk(self) -> Iterator["Node"]:
-        """This node and all below it."""
         yield self
         for node in self.children.values():
             yield from node.walk()

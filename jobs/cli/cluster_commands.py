@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
+from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from cluster_configs.rendering.render import Target, render
-from cluster_configs.rendering.spec_loader import load_cluster_spec
 from jobs.addresses import cluster_address
 from jobs.cli import cluster_files
 from jobs.cli.connect import JsonOption, ServiceOption, open_session

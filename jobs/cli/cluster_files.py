@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from cluster_configs.rendering.render import KubernetesKind, Target, unused
 from cluster_configs.rendering.render import render as rendered
-from cluster_configs.rendering.spec_loader import load_cluster_spec
 from jobs.cli.connect import JsonOption
 from jobs.cli.output import as_json, echo
 from trainers.config.loader import shipped

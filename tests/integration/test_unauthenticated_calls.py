@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from cluster_configs.rendering.render import Target, render
-from cluster_configs.rendering.spec_loader import load_cluster_spec
 from jobs.clusters.managed.cluster_record import ensure_token
 from tests.integration.guarded_nodes import HEAD, WORKER
 from tests.test_architecture import ROOT

@@ -58,7 +58,7 @@ PROVIDER = Provider(MyPart, rules=RULES, metadata_service=Service, module="myclo
 PROGRAM = """
 import json, sys
 from cluster_configs.rendering.render import Target, render
-from cluster_configs.rendering.spec_loader import build_cluster_spec
+from cluster_configs.rendering.cluster_spec import build_cluster_spec
 from cluster_configs.validation.installed import read_installed
 from cluster_configs.validation.validator import validate
 from trainers.distributed.preemption_agent import CLOUDS

@@ -20,8 +20,8 @@ from ray.autoscaler._private.aws.utils import client_cache, resource_cache
 from ray.autoscaler._private.util import prepare_config
 from werkzeug.serving import make_server
 
+from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from cluster_configs.rendering.render import Target, render
-from cluster_configs.rendering.spec_loader import load_cluster_spec
 from tests.s3 import AWS_VARIABLES, LOOPBACK, UNWANTED_VARIABLES
 from tests.test_architecture import ROOT
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from cluster_configs.rendering.render import Target, render
-from cluster_configs.rendering.spec_loader import load_cluster_spec
 from tests.test_architecture import ROOT
 from trainers.errors import ConfigError
 

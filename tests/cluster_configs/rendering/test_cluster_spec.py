@@ -11,8 +11,7 @@ from pydantic import BaseModel
 from cluster_configs.providers.aws import AwsPart
 from cluster_configs.providers.gcp import GcpPart
 from cluster_configs.providers.local import LocalPart
-from cluster_configs.rendering.cluster_spec import ClusterSpec
-from cluster_configs.rendering.spec_loader import build_cluster_spec, load_cluster_spec
+from cluster_configs.rendering.cluster_spec import ClusterSpec, build_cluster_spec, load_cluster_spec
 from tests.test_architecture import ROOT
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.errors import ConfigError

@@ -12,8 +12,8 @@ import yaml
 from ray.autoscaler._private.command_runner import _with_environment_variables
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from cluster_configs.rendering.render import RENDERERS, KubernetesKind, Target, render
-from cluster_configs.rendering.spec_loader import load_cluster_spec
 from tests.test_architecture import ROOT
 from trainers.config.loader import build_config, read_yaml
 from trainers.config.overrides import apply_overrides, parse_override

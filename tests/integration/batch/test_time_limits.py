@@ -15,8 +15,8 @@ import psutil
 import pytest
 import yaml
 
+from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from cluster_configs.rendering.render import Target, render
-from cluster_configs.rendering.spec_loader import load_cluster_spec
 from tests.integration.batch import grid_engine, slurm_cluster
 from tests.integration.batch.grid_engine import GridEngine
 from tests.integration.batch.machines import Machine

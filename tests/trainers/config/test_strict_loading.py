@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_configs.rendering.spec_loader import load_cluster_spec
+from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from trainers.config.loader import read_yaml
 from trainers.config.overrides import parse_override
 from trainers.config.strict_loading import MAX_BYTES, YamlError, load_json, load_yaml, load_yaml_file
