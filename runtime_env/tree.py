@@ -180,7 +180,11 @@ class _Walk:
         """
         files_before, left_out_before = len(self.files), len(self.left_out)
         rules = [*rules, *rules_in(folder, self.root)]
-        reason = why_left_out(str(folder), rules, is_folder=True) if folder != self.root else self._of_root(rules)
+        if folder != self.root:
+            reason = why_left_out(str(folder), rules, is_folder=True)
+        else:
+            # A pattern such as * matches the root itself, which Ray then leaves out completely.
+            reason = next((one.reason for one in rules if one.leave_out(str(self.root))), None)
         if reason is not None:
             self._leave(folder, reason, is_folder=True)
             return
@@ -191,10 +195,6 @@ class _Walk:
             # One line for a folder of which nothing is packaged, instead of one for each file.
             del self.left_out[left_out_before:]
             self._leave(folder, reasons.pop(), is_folder=True)
-
-    def _of_root(self, rules: Sequence[Rules]) -> str | None:
-        # A pattern such as * matches the root itself, which Ray then leaves out whole.
-        return next((one.reason for one in rules if one.leave_out(str(self.root))), None)
 
     def _take(self, path: Path, entry: "os.DirEntry[str]", rules: Sequence[Rules], above: tuple[Path, ...]) -> None:
         real = path
@@ -229,11 +229,8 @@ class _Walk:
             return A_LINK_UP
         folders = real.relative_to(self.root).parts[:-1]
         always = root_rules(self.root, ())[0]
-        if file_looks_secret(real.name) or any(map(folder_looks_secret, [*folders, real.name])):
-            return A_LINK_TO_SECRET
-        if always.leave_out(str(real)):
-            return A_LINK_TO_SECRET
-        return real
+        looks_secret = file_looks_secret(real.name) or any(map(folder_looks_secret, [*folders, real.name]))
+        return A_LINK_TO_SECRET if looks_secret or always.leave_out(str(real)) else real
 
     def _leave(self, path: Path, reason: str, *, is_folder: bool) -> None:
         # A name need not be text; it is shown as well as it can be.

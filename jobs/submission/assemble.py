@@ -8,9 +8,8 @@ from jobs.model import Run
 from jobs.submission.job_spec import JobPart, JobSpec
 from jobs.submission.ray_request import SubmitRequest, build_request
 from jobs.submission.run_request import RunRequest, run_of
-from runtime_env.added_packages import with_needed_packages
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.freeze import freeze
+from runtime_env.freeze import freeze, with_needed_packages
 from runtime_env.install_script import is_install_script, script_files
 from runtime_env.package import Package, pack
 from runtime_env.requirements import read_pins

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from runtime_env.added_packages import with_needed_packages
 from runtime_env.config import RuntimeEnvPart
+from runtime_env.freeze import with_needed_packages
 from tests.trainers.synthetic import config
 from trainers.config.optional_packages import needs_of
 from trainers.errors import ConfigError
