@@ -75,7 +75,6 @@ class AttemptPlan:
 
     @property
     def config(self) -> TrainConfig:
-        """The config, with values in the fields whose null means the run's own."""
         return self.continuation.config
 
 

@@ -75,7 +75,6 @@ class Continuation:
 
     @property
     def lengths(self) -> list[Length]:
-        """Its lengths, see `schedule`."""
         return [Length(**item) for item in self.experiment["lengths"]]
 
 
@@ -171,7 +170,6 @@ def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapp
 def _go_on(
     url: str, state: State, previous: Mapping[str, Any] | None, config: TrainConfig, wanted: dict[str, Any]
 ) -> Continuation:
-    """Continues a begun run whose experiment is the same."""
     assert state.experiment is not None
     known = _known_lengths(state.experiment, previous, config)
     lengths = _extended(url, known, config.training)

@@ -40,7 +40,6 @@ class DemoPlacement:
 
     @property
     def message(self) -> str:
-        """Where the demo runs, in a line."""
         if not self.num_workers:
             return "1 process: Ray has no CPU on this node, so the driver trains itself, without Ray's workers"
         count = "1 worker" if self.num_workers == 1 else f"{self.num_workers} workers"

@@ -46,7 +46,6 @@ class LocalEngine:
         self._backend = backend
 
     def once(self, make: Callable[[], Made]) -> Made:
-        """Calls `make` on rank 0, and broadcasts the result."""
         made: Made = LocalSession.of_this_process(self._backend).broadcast(make, "preparing")
         return made
 

@@ -73,7 +73,9 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     """The Rayscribe error that caused what Ray raised, or a new one that says what has happened."""
     found = list(cause_chain(error))
     # Ray raises a task's error as one of its own that is an instance of the error's class as well, with a traceback.
-    own = next((item for item in found if isinstance(item, RayscribeError) and not is_task_error(item)), None)
+    own = next(
+        (item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")), None
+    )
     if own is not None:
         return own
     memory = next(filter(is_memory_error, found), None)
@@ -82,7 +84,7 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     node = next(filter(is_lost_node, found), None)
     if node is not None:
         return LostNodeError(f"{doing}: a node was lost: {last_line(node)}")
-    worker = next(filter(is_lost_worker, found), None)
+    worker = next((item for item in found if name(item) in WORKER_CLASSES), None)
     follows = NO_ROOM_CLASSES if lost_nodes else set()
     others = (item for item in root_errors(error) if not is_connection_error(item) and name(item) not in follows)
     other = next(others, None)
@@ -100,7 +102,7 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
 
 def _named(error: BaseException, doing: str) -> RayscribeError:
     """The Rayscribe error for one of another class that no loss explains."""
-    if is_storage_error(error):
+    if isinstance(error, OSError) and any(text in str(error) for text in STORAGE_TEXTS):
         return StorageError(f"{doing}: the storage failed: {first_line(error)}; check the network and the service")
     if name(error) in IMPORT_CLASSES:
         return PackageError(
@@ -143,11 +145,6 @@ def is_memory_error(error: BaseException) -> bool:
     return name(error) in CLASSES or (not _causes(error) and is_out_of_memory(error))
 
 
-def is_storage_error(error: BaseException) -> bool:
-    """Whether pyarrow reports that a bucket's service failed."""
-    return isinstance(error, OSError) and any(text in str(error) for text in STORAGE_TEXTS)
-
-
 def is_lost_node(error: BaseException) -> bool:
     """Whether Ray reports that a node was lost."""
     return (
@@ -181,16 +178,6 @@ def is_preemption(error: BaseException) -> bool:
 def is_preempted(error: BaseException) -> bool:
     """Whether the error itself reports a preemption."""
     return getattr(error, "preempted", False) is True
-
-
-def is_lost_worker(error: BaseException) -> bool:
-    """Whether Ray reports that a worker's process was lost."""
-    return name(error) in WORKER_CLASSES
-
-
-def is_task_error(error: BaseException) -> bool:
-    """Whether it is Ray's own, around the error of a task."""
-    return name(error).startswith("RayTaskError")
 
 
 def is_connection_error(error: BaseException) -> bool:

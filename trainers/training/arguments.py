@@ -17,54 +17,42 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from trainers.config.optional_packages import refuse_missing_packages
 from trainers.config.parts.strategy_part import StrategyPart, ds_config_of
+from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 
+ARGUMENTS = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
+# Old names of arguments, which transformers warns of.
+NEW_NAMES = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
 # Arguments that Rayscribe sets itself, and the field or the reason to look at instead.
 OWNED = {
+    **{name: f"training.{name}" for name in TrainingPart.model_fields if name in ARGUMENTS | NEW_NAMES.keys()},
     "output_dir": "run.storage_path",
     "resume_from_checkpoint": "run.resume",
     "seed": "run.seed",
     "data_seed": "run.seed",
-    "max_steps": "training.max_steps",
-    "num_train_epochs": "training.num_train_epochs",
-    "per_device_train_batch_size": "training.per_device_train_batch_size",
-    "per_device_eval_batch_size": "training.per_device_eval_batch_size",
     "auto_find_batch_size": "training.max_batch_duration_s",
-    "gradient_accumulation_steps": "training.gradient_accumulation_steps",
-    "learning_rate": "training.learning_rate",
-    "warmup_steps": "training.warmup_steps",
-    "lr_scheduler_type": "training.lr_scheduler_type",
-    "weight_decay": "training.weight_decay",
-    "max_grad_norm": "training.max_grad_norm",
     "eval_strategy": "training.eval_steps",
-    "eval_steps": "training.eval_steps",
     "eval_on_start": "training.eval_steps",
     "eval_delay": "training.eval_steps",
     "train_sampling_strategy": "model.max_context_s",
     "accelerator_config": "nothing: the batch plan distributes the batches",
     "restore_callback_states_from_checkpoint": "run.resume",
     "save_strategy": "training.save_steps",
-    "save_steps": "training.save_steps",
     "save_total_limit": "checkpoint.num_to_keep",
     "save_only_model": "checkpoint.num_to_keep",
     "save_on_each_node": "checkpoint.num_to_keep",
     "logging_strategy": "training.logging_steps",
-    "logging_steps": "training.logging_steps",
     "load_best_model_at_end": "checkpoint.checkpoint_score_attribute",
     "metric_for_best_model": "checkpoint.checkpoint_score_attribute",
     "greater_is_better": "checkpoint.checkpoint_score_attribute",
-    "fp16": "training.fp16",
-    "bf16": "training.bf16",
-    "gradient_checkpointing": "training.gradient_checkpointing",
     "activation_checkpointing": "training.gradient_checkpointing",
-    "torch_compile": "training.torch_compile",
     "torch_compile_backend": "training.torch_compile",
     "torch_compile_mode": "training.torch_compile",
-    "report_to": "training.report_to",
     "predict_with_generate": "training.generation_max_length",
-    "generation_max_length": "training.generation_max_length",
-    "generation_num_beams": "training.generation_num_beams",
     "use_cpu": "scaling.use_gpu",
     "ignore_data_skip": "run.resume",
     "average_tokens_across_devices": "nothing: the loss is always normalized by the global label count",
@@ -80,13 +68,11 @@ OWNED = {
     "fp16_full_eval": "training.fp16",
     "bf16_full_eval": "training.bf16",
 }
-
-
-# Old names of arguments, which transformers warns of.
-NEW_NAMES = {
-    "gradient_checkpointing": "activation_checkpointing",
-    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
-}
+# Those that are passed on as they are.
+PASSED_ON = (
+    "per_device_train_batch_size", "per_device_eval_batch_size", "learning_rate", "warmup_steps", "lr_scheduler_type",
+    "weight_decay", "max_grad_norm", "save_steps", "logging_steps", "fp16", "bf16", "gradient_checkpointing",
+)  # fmt: skip
 
 
 def check_training_args(extra: dict[str, Any]) -> None:
@@ -95,13 +81,12 @@ def check_training_args(extra: dict[str, Any]) -> None:
     Raises:
         ConfigError: names each and what to use instead.
     """
-    known = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
     problems = []
     for name in extra:
         if name in OWNED:
             problems.append(f"training.training_args.{name}: Rayscribe sets this itself; use {OWNED[name]}")
-        elif name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        elif name not in ARGUMENTS:
+            near = difflib.get_close_matches(name, ARGUMENTS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             problems.append(f"training.training_args.{name}: no Seq2SeqTrainingArguments has this name{hint}")
     if problems:
@@ -142,7 +127,7 @@ def training_arguments(
         arguments = Seq2SeqTrainingArguments(**_by_new_names({**chosen, **part.training_args, **unfiltered}))
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
-    # The arguments have told all of transformers of ZeRO-3, see `strategies/zero.py`.
+    # The arguments have told all of transformers of ZeRO-3, see `strategies/sharding.py`.
     unset_hf_deepspeed_config()
     return on_one_device(arguments)
 
@@ -200,32 +185,19 @@ def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArgumen
 
 def _by_new_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments under the names that transformers has had for them since it deprecated the old ones, where it has."""
-    known = {field.name for field in fields(Seq2SeqTrainingArguments)}
-    renamed = {old: new for old, new in NEW_NAMES.items() if new in known}
+    renamed = {old: new for old, new in NEW_NAMES.items() if new in ARGUMENTS}
     kept = {name: value for name, value in arguments.items() if name not in renamed}
     return {**{renamed[name]: value for name, value in arguments.items() if name in renamed}, **kept}
 
 
 def _chosen(config: TrainConfig) -> dict[str, Any]:
-    """What the config says, in the Trainer's names."""
     part = config.training
     return {
         "seed": config.run.seed,
         "max_steps": part.max_steps if part.max_steps is not None else -1,
         "num_train_epochs": part.num_train_epochs or 1.0,
-        "per_device_train_batch_size": part.per_device_train_batch_size,
-        "per_device_eval_batch_size": part.per_device_eval_batch_size,
-        "learning_rate": part.learning_rate,
-        "warmup_steps": part.warmup_steps,
-        "lr_scheduler_type": part.lr_scheduler_type,
-        "weight_decay": part.weight_decay,
-        "max_grad_norm": part.max_grad_norm,
         "eval_steps": part.scoring_steps,
-        "save_steps": part.save_steps,
-        "logging_steps": part.logging_steps,
-        "fp16": part.fp16,
-        "bf16": part.bf16,
-        "gradient_checkpointing": part.gradient_checkpointing,
+        **{name: getattr(part, name) for name in PASSED_ON},
         "gradient_checkpointing_kwargs": {"use_reentrant": False} if part.gradient_checkpointing else None,
         "report_to": part.report_to or "none",
     }

@@ -133,11 +133,9 @@ class ProgressReport(TrainerCallback):
             control.should_evaluate = True
 
     def scoring(self) -> None:
-        """Shows that the validation set is being scored."""
         self._status.show(Phase.TRAINING, detail="scoring validation")
 
     def validated(self, step: int, max_steps: int, epoch: float, metrics: Mapping[str, float]) -> None:
-        """Prints and writes a score on the validation set."""
         if not self._session.is_main_process:
             return
         rates = " · ".join(f"{name.upper()} {metrics[f'eval_{name}']:.2f}%" for name in known_metrics())

@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from transformers import set_seed
 from transformers.trainer import TRAINER_STATE_NAME
@@ -14,6 +14,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
+from trainers.distributed.session import Session
 from trainers.errors import DivergedError, StorageError
 from trainers.models.adaptation.base_weights import Base, store_own
 from trainers.models.adaptation.lora import Adapter
@@ -28,7 +29,7 @@ from trainers.run_folder.checkpoints import BASE, ORIGINAL, Uploader
 from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.recipe_metrics import RecipeMetrics
-from trainers.scoring.scorer import Scorer
+from trainers.scoring.scorer import CutShortError, Scorer, ScoringOptions, SplitScore, show_rates
 from trainers.training.arguments import autocast_dtype, training_arguments
 from trainers.training.callbacks import (
     VALIDATION,
@@ -37,17 +38,16 @@ from trainers.training.callbacks import (
     MetricsLog,
     ProgressReport,
     Reseed,
+    validation_metrics,
 )
 from trainers.training.on_ray.checkpoint_reports import CheckpointReports
 from trainers.training.on_ray.step_gauges import StepGauges
 from trainers.training.planning import cache_bytes, plan_training, scored_clips, validation_options
 from trainers.training.schedule import ApplyConfig, Schedule
-from trainers.training.strategies.every_layer import run_every_layer
-from trainers.training.strategies.sharded_states import FULL_STATE, LoadFullStates
-from trainers.training.strategies.zero import nvme_optimizer
+from trainers.training.strategies.full_weights import FULL_STATE, LoadFullStates
+from trainers.training.strategies.sharding import nvme_optimizer, run_every_layer
 from trainers.training.trainer.planned_batches import PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
-from trainers.training.validation_scoring import Validation, publish_validation
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 
@@ -280,7 +280,8 @@ def _check_disks(loop: Loop) -> None:
     if loop.start is not None:
         fetched = sum(path.stat().st_size for path in loop.start.local.rglob("*") if path.is_file())
     local = None if is_url(context.folder.url) else context.folder.url
-    existing = _size_bytes(context.writer.check().checkpoints)
+    checkpoints = context.writer.check().checkpoints
+    existing = sum(entry["size_bytes"] for item in checkpoints for entry in item.files.values())
     trained, weights = loop.weight_counts
     adapter, base = loop.recognizer.adapter, loop.recognizer.base
     # The model that an adapter is merged into, and the weights that the run began with where only it has them.
@@ -298,10 +299,6 @@ def _check_disks(loop: Loop) -> None:
     problems = [text for text in context.session.gather(disk.problem, "checking the disks") if text is not None]
     if problems:
         raise StorageError(problems[0])
-
-
-def _size_bytes(checkpoints: Iterable[Checkpoint]) -> int:
-    return sum(entry["size_bytes"] for item in checkpoints for entry in item.files.values())
 
 
 def _score_start(loop: Loop, start: ResumePoint) -> None:
@@ -353,3 +350,35 @@ def upload_tensorboard(context: WorkerContext) -> None:
     local = context.staging.folder / "tensorboard"
     if local.is_dir():
         context.folder.storage.upload_folder(local, f"{layout.ATTEMPTS}/{context.task.attempt}/tensorboard")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores the validation set over all ranks."""
+
+    session: Session
+    scorer: Scorer
+    options: ScoringOptions
+    arguments: Any
+    stop: LastStep
+    progress: ProgressReport
+    keeper: KeepCheckpoints
+
+    def score(self, step: int) -> dict[str, float] | None:
+        """The score after a step; None where a request to stop came between. All ranks call it together."""
+        self.progress.scoring()
+        try:
+            result = self.scorer.score(self.options, cut_short=lambda: self.stop.skips_evaluation(self.arguments))
+        except CutShortError:
+            self.stop.end_at(step)
+            return None
+        return publish_validation(result, step, self.session, self.keeper)
+
+
+def publish_validation(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:
+    """Gives a score to the checkpoint of its step, and to the engine; returns it as metrics."""
+    keeper.scored(step, result)
+    metrics = validation_metrics(result)
+    session.report({"step": step, **metrics})
+    show_rates(result, VALIDATION, session)
+    return metrics

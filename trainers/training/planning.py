@@ -125,11 +125,6 @@ def has_full_context(config: TrainConfig, limits: Limits) -> bool:
     return config.model.max_context_s is not None and limits.whole_context
 
 
-def is_shortened(config: TrainConfig, limits: Limits) -> bool:
-    """Whether a model is trained, and scored first, at a shorter context than its own."""
-    return has_full_context(config, limits) and context_of(config, limits.context_s) < limits.context_s
-
-
 def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, split: str) -> ScoredClips:
     """What of an evaluation split is scored, see `select_scored`."""
     language = config.model.language
@@ -190,6 +185,5 @@ def scoring_options(
 
 def validation_options(config: TrainConfig, limits: Limits) -> ScoringOptions:
     """How the validation set is scored during training: a shortened model at its own context, too, if asked for."""
-    return scoring_options(
-        config, limits, full_context=config.training.full_context_eval and is_shortened(config, limits)
-    )
+    is_shortened = has_full_context(config, limits) and context_of(config, limits.context_s) < limits.context_s
+    return scoring_options(config, limits, full_context=config.training.full_context_eval and is_shortened)

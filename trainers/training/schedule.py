@@ -65,7 +65,6 @@ class Schedule:
 
     @property
     def last_step(self) -> int:
-        """Optimizer steps of the run."""
         return self.lengths[-1].steps(self.steps_per_epoch)
 
     def factor(self, shape: Callable[[int], Factor]) -> Factor:

@@ -18,7 +18,7 @@ from trainers.run_folder.staging import Staging
 from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.loop import Loop, build, train
 from trainers.training.result import finish
-from trainers.training.strategies.zero import sharding_process
+from trainers.training.strategies.sharding import sharding_process
 from trainers.training.worker_context import ResumePoint, TrainTask, WorkerContext
 
 

@@ -67,7 +67,6 @@ class WorkerContext:
 
     @property
     def retention(self) -> RetentionPolicy:
-        """Which checkpoints stay."""
         part = self.config.checkpoint
         return RetentionPolicy(part.num_to_keep, part.score_attribute, part.checkpoint_score_order)
 

@@ -10,7 +10,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.training.fsdp_process import train_and_score
 from trainers.config.parts.strategy_part import StrategyPart
-from trainers.training.strategies.zero import sharding_process
+from trainers.training.strategies.sharding import sharding_process
 
 
 def run(folder: Path, *, sharded: bool) -> list[list[torch.Tensor]]:

@@ -83,7 +83,6 @@ class RayEngine:
             raise root_cause_of(error, doing="preparing") from error
 
     def once(self, make: Callable[[], Made]) -> Made:
-        """Calls `make`: the driver is a single process."""
         return make()
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
@@ -177,7 +176,6 @@ class _Fit:
 
     @property
     def nodes(self) -> set[str]:
-        """Ids of the nodes of the worker group that began last."""
         return set(self._nodes)
 
     def wait(self) -> Any:

@@ -28,7 +28,6 @@ class WorkerCheck:
 
     @classmethod
     def of(cls, prepared: Iterable[str], *, use_gpu: bool) -> "WorkerCheck":
-        """The check of workers that read these prepared sets."""
         return cls(use_gpu, tuple(f"{url}/{FILE}" for url in prepared if not is_url(url)))
 
     def __call__(self) -> None:

@@ -27,7 +27,6 @@ class NodeAddressTorchConfig(TorchConfig):
 
     @property
     def backend_cls(self) -> type["_NodeAddressBackend"]:
-        """What Ray Train prepares the workers with."""
         return _NodeAddressBackend
 
 

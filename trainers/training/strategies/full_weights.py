@@ -2,10 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 from accelerate import Accelerator
 from torch.distributed.fsdp import FSDPModule
+from transformers import Trainer, TrainerCallback
+
+# The weights in a checkpoint of a version in which the main process wrote full states.
+FULL_STATE = "pytorch_model_fsdp.bin"
 
 
 @contextmanager
@@ -52,7 +57,7 @@ def gathered_weights(accelerator: Accelerator, model: Any) -> dict[str, Any] | N
 @contextmanager
 def _gathered(engine: Any) -> Iterator[None]:
     """DeepSpeed's engine without the hooks that gather and shard again in each layer."""
-    # Only where a rank trains with it: importing it takes seconds, and asks for `zero.sharding_process`.
+    # Only where a rank trains with it: importing it takes seconds, and asks for `sharding_process`.
     from deepspeed.runtime.zero import unwrap_model_for_generation  # noqa: PLC0415
 
     failed: BaseException | None = None
@@ -83,3 +88,20 @@ def _unsharded(root: FSDPModule) -> Iterator[None]:
         for module in modules:
             module.reshard()
             module.set_reshard_after_forward(True, recurse=False)
+
+
+class LoadFullStates(TrainerCallback):
+    """Has a checkpoint with full states (FULL_STATE) loaded as it was written; others are written in shards."""
+
+    def __init__(self, trainer: Trainer):
+        self._state = trainer.accelerator.state
+        self._sharded = self._state.fsdp_plugin
+        full = copy(self._sharded)
+        # Filled by the next line as full states need it.
+        full.state_dict_config = full.optim_state_dict_config = None
+        full.set_state_dict_type("FULL_STATE_DICT")
+        self._state.fsdp_plugin = full
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called after the Trainer has loaded model and optimizer."""
+        self._state.fsdp_plugin = self._sharded

@@ -30,7 +30,6 @@ class Objective:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether features are computed on the CPU, see `Features`."""
         return self._features.on_cpu
 
     @contextmanager

@@ -24,10 +24,9 @@ from trainers.run_folder.checkpoints import ORIGINAL
 from trainers.scoring.scorer import NotFiniteError
 from trainers.training.schedule import Schedule, new_scheduler
 from trainers.training.strategies.full_weights import full_weights, gathered_weights
-from trainers.training.trainer.batches_ahead import BatchesAhead
 from trainers.training.trainer.divergence import Divergence
 from trainers.training.trainer.objective import Objective
-from trainers.training.trainer.planned_batches import Clips, Collator, PlannedBatches, PlannedLoader
+from trainers.training.trainer.planned_batches import BatchesAhead, Clips, Collator, PlannedBatches, PlannedLoader
 from trainers.training.trainer.step_times import GradientExchange, StepPart, StepTimes
 
 
@@ -78,7 +77,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             compute_loss_func=self.objective.loss,
             callbacks=callbacks,
         )
-        # accelerate has told all of transformers of ZeRO-3, see `strategies/zero.py`.
+        # accelerate has told all of transformers of ZeRO-3, see `strategies/sharding.py`.
         unset_hf_deepspeed_config()
         # The Trainer for sequence to sequence does not pass it on.
         self.optimizer_cls_and_kwargs = optimizer
@@ -167,7 +166,6 @@ class SpeechTrainer(Seq2SeqTrainer):
             self._divergence.end_if_logged(logs["loss"], self.state.global_step, self.accelerator)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Scores the validation set over all ranks."""
         with self.times.spent_on(StepPart.SCORING):
             self._end_if_diverged()
             # Else generation would be compiled anew for each length.

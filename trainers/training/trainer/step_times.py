@@ -53,7 +53,6 @@ class StepTimes:
         self._reads: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self, part: StepPart) -> None:
-        """From now on time is spent on this part."""
         self._open.append((part, self._clock(), 0.0))
 
     def end(self) -> float:

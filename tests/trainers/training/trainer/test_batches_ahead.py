@@ -10,7 +10,7 @@ import torch
 from tests.trainers.synthetic import config, write_corpus
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
-from trainers.training.trainer.batches_ahead import BatchesAhead
+from trainers.training.trainer.planned_batches import BatchesAhead
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 CPU = torch.device("cpu")
