@@ -64,7 +64,6 @@ class Gang(Record):
 
     @property
     def total(self) -> dict[str, float]:
-        """Sum over the workers and the extra."""
         each, extra = self.resources_per_worker, self.extra
         return {name: self.num_workers * each.get(name, 0.0) + extra.get(name, 0.0) for name in sorted({*each, *extra})}
 
@@ -189,7 +188,6 @@ class Attempt(Record):
     last_step: int | None = None
 
     def duration_s(self, now_s: float) -> float:
-        """How long it has held its gang."""
         return max(0.0, (self.ended_s if self.ended_s is not None else now_s) - self.created_s)
 
 

@@ -6,6 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -53,14 +54,7 @@ class Client:
         read_timeout_s: float = READ_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Opens no connection yet.
-
-        Args:
-            url: The service, e.g. http://127.0.0.1:8470.
-            token: The user's token. None: see `find_token`.
-            retry_timeout_s: How long calls are retried if the service has responded before. Seconds.
-            read_timeout_s: Timeout of a response. Seconds.
-            sleep: Waits between two retries. Seconds.
+        """Opens no connection yet; without a token, `find_token` finds it. See Connection for the rest.
 
         Raises:
             ConfigError: the URL is not valid, or the token's file cannot be read.
@@ -94,14 +88,8 @@ class Client:
             ConfigError: the service rejects it.
         """
         headers = {"Content-Length": str(path.stat().st_size), "Content-Type": "application/octet-stream"}
-        upload = Call(
-            "PUT",
-            _package_path(sha256),
-            headers=headers,
-            body=lambda: _chunks(path),
-            read_timeout_s=UPLOAD_READ_TIMEOUT_S,
-        )
-        self._service.call(upload)
+        body, timeout_s = partial(_chunks, path), UPLOAD_READ_TIMEOUT_S
+        self._service.call(Call("PUT", _package_path(sha256), headers=headers, body=body, read_timeout_s=timeout_s))
 
     def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
         """Queues one run, however often the connection is lost meanwhile; see `Service.submit`."""
@@ -161,9 +149,6 @@ def find_token(url: str) -> str | None:
 
     It is sent to no other host than its service's, where that is known: that of RAYSCRIBE_SERVICE, or for the token
     that a service has left in `home()`, the machine where that runs.
-
-    Args:
-        url: The service that is called.
 
     Returns:
         None if there is none; a service that runs with `--no-auth` needs none.

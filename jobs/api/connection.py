@@ -33,11 +33,8 @@ class Call:
     """A request.
 
     Attributes:
-        method: HTTP method.
-        path: Relative to the service's URL.
         query: Query parameters; those that are None are left out.
         headers: Headers, in addition to the token's.
-        json: JSON body.
         body: Opens the body, once for each try.
         read_timeout_s: Timeout of the response. None: that of the connection. Seconds.
         repeatable: Whether the call is idempotent.
@@ -122,7 +119,6 @@ class Connection:
             delay_s = min(2 * delay_s, MAX_DELAY_S)
 
     def unexpected_response(self, what: str) -> ServiceError:
-        """The error for a response that is not one of this API."""
         return ServiceError(
             f"{self.url} does not respond like a Rayscribe service of this version ({what}): check the URL, any "
             "proxy in between, and that both versions are the same"

@@ -93,7 +93,6 @@ class ErrorBody(Record):
 
     @classmethod
     def from_error(cls, error: RayscribeError) -> "ErrorBody":
-        """Converts an error to the body of a response."""
         kind = next(each for each in type(error).__mro__ if each.__module__ in _PUBLIC)
         return cls(error=ErrorDetail(type=kind.__name__, message=str(error), exit_code=error.exit_code))
 

@@ -46,11 +46,7 @@ app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; expected errors are printed as one message.
-
-    Args:
-        arguments: Command-line arguments. None: those of the process.
-    """
+    """Runs one command and returns its exit code; expected errors are printed as one message."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of files need not be text.
         sys.stdout.reconfigure(errors="backslashreplace")

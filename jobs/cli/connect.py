@@ -40,7 +40,6 @@ class Session:
     """The operations, and how a command refreshes runs and waits for them.
 
     Attributes:
-        operations: The service, local or over HTTP.
         packages: Folder in which packages are built before they are uploaded.
         refresh: Updates the runs once; does nothing with a service, which does so itself.
         observe: As refresh, and submits no job.

@@ -50,10 +50,7 @@ class Follower:
         self._drained = False
 
     def run_to_end(self, *, states: bool) -> Run:
-        """Follows until the run has ended and its last line has been shown.
-
-        Args:
-            states: Whether changes of state are printed, on standard error.
+        """Follows until the run has ended and its last line has been shown; `states` are printed on standard error.
 
         Raises:
             NotFoundError: there is no such run.

@@ -10,7 +10,7 @@ import typer
 from jobs.addresses import cluster_address
 from jobs.cli.connect import JsonOption
 from jobs.cli.output import as_json, clock
-from jobs.paths import default_database, home
+from jobs.paths import default_database
 from trainers.config.submitted import read_growth
 from trainers.errors import ConfigError
 
@@ -62,17 +62,15 @@ def serve(
     from jobs.clusters.managed.cluster_record import read_record  # noqa: PLC0415
 
     addresses = served_addresses([*(address or []), *(cluster_address(read_record(name).name) for name in cluster)])
-    growth = growth_of(grows_to, addresses)
     run_service(
         ServeSettings(
-            database=database or default_database(),
+            database=database,
             host=host,
             port=port,
             addresses=tuple(addresses),
             queues_file=queues,
-            grows_to=growth,
+            grows_to=growth_of(grows_to, addresses),
             no_auth=no_auth,
-            packages=home() / "packages",
         )
     )
 

@@ -19,8 +19,8 @@ from jobs.clusters.managed.cluster_record import default_address, is_local_addre
 from jobs.errors import NotFoundError, PreflightError
 from jobs.model import Run
 from jobs.paths import current_user, make_private_folder
-from jobs.submission.branch import branch
-from jobs.submission.job_spec import NO_CLUSTER, JobPart, JobSpec, load_spec
+from jobs.submission.job_spec import NO_CLUSTER, JobSpec, load_spec
+from jobs.submission.run_request import branch
 from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 
@@ -201,12 +201,8 @@ def _is_local(named: str | None, service: str | None, *, ask: bool) -> bool:
 
 
 def _all_overrides(overrides: list[str], priority: int | None, address: str | None) -> list[str]:
-    merged = list(overrides)
-    if priority is not None:
-        merged.append(f"job.priority={priority}")
-    if address is not None:
-        merged.append(f"job.address={address}")
-    return merged
+    given = {"job.priority": priority, "job.address": address}
+    return [*overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]
 
 
 def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: bool) -> None:
@@ -218,7 +214,7 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
     run_request = run_request_of(spec, bundle, package.sha256)
     request = preview(
         run_request,
-        address_of=lambda job: _address_of(job, service),
+        address_of=lambda job: _known_address(job.address, service) or UNNAMED_ADDRESS,
         user=current_user(),
         resume=RunFolders(timeout_s=60.0).resume_text,
     )
@@ -228,10 +224,6 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
         as_json(content)
     else:
         as_yaml(content)
-
-
-def _address_of(job: JobPart, service: str | None) -> str:
-    return _known_address(job.address, service) or UNNAMED_ADDRESS
 
 
 def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None:
@@ -297,13 +289,13 @@ def _run_exists(session: Session, name: str) -> bool:
 def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, deep: bool) -> "list[Finding]":
     from jobs.preflight.runner import run_preflight  # noqa: PLC0415
 
-    known = _known_address(address, None)
-    if known is None:
-        return run_preflight(spec, root=root, clusters=None, address=None, deep=deep)
-    # Imported here: Ray's client takes seconds to import.
-    from jobs.clusters.registry import Clusters  # noqa: PLC0415
+    clusters, known = None, _known_address(address, None)
+    if known is not None:
+        # Imported here: Ray's client takes seconds to import.
+        from jobs.clusters.registry import Clusters  # noqa: PLC0415
 
-    return run_preflight(spec, root=root, clusters=Clusters(), address=known, deep=deep)
+        clusters = Clusters()
+    return run_preflight(spec, root=root, clusters=clusters, address=known, deep=deep)
 
 
 def _preflight(spec: JobSpec, root: Path) -> None:

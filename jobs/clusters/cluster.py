@@ -36,7 +36,6 @@ class JobInfo:
 
     @classmethod
     def unknown(cls) -> "JobInfo":
-        """A job that the cluster does not know."""
         return cls(known=False)
 
     @property

@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from jobs.errors import LedgerError
-from jobs.ledger import address, migrate, tables
+from jobs.ledger import migrate, tables
+from trainers.config.storage_location import in_home
+from trainers.errors import ConfigError
 
 # How long a writer waits for the one before it. Transactions take milliseconds; a checkpoint on a slow disk, seconds.
 LOCK_WAIT_S = 30.0
@@ -40,6 +42,49 @@ _HINTS = {
     "postgresql": "check that the server is up, that the database exists, and that this user may connect to it and "
     "make tables in it",
 }
+
+
+FORMS = "sqlite:////absolute/path/ledger.db or postgresql://user:password@host:5432/database"
+POSTGRES_DRIVER = "postgresql+psycopg"
+_POSTGRES_NAMES = {"postgres", "postgresql", POSTGRES_DRIVER}
+_SECRET_PARAMETERS = {"password", "sslpassword"}
+_MASK = "***"
+
+
+def parse(text: str) -> URL:
+    """Reads the URL of a SQLite file or of a PostgreSQL database.
+
+    Raises:
+        ConfigError: it is neither, or the file's path is relative.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        # What cannot be parsed cannot be masked surely either.
+        raise ConfigError(f"the ledger's database is no URL; write {FORMS}") from None
+    if url.drivername in _POSTGRES_NAMES:
+        return url.set(drivername=POSTGRES_DRIVER)
+    if url.drivername != "sqlite":
+        raise ConfigError(f"the ledger's database is {masked(url)}; write {FORMS}")
+    if url.host or not url.database or url.database.startswith((":memory:", "file:")):
+        raise ConfigError(f"the ledger's database is {masked(url)}, not a file's path; write {FORMS}")
+    path = in_home(url.database)
+    if not path.is_absolute():
+        # It would be another ledger in each folder that a command is called in.
+        raise ConfigError(
+            f"the ledger's database is {masked(url)}, a relative path; "
+            f"an absolute one has four slashes: sqlite:///{path.absolute()}"
+        )
+    return url.set(database=str(path))
+
+
+def masked(url: URL) -> str:
+    """The URL as messages and logs may show it."""
+    if url.drivername == "sqlite" and not url.host:
+        return f"sqlite:///{url.database or ''}"
+    secret = {name: _MASK for name in url.query if name in _SECRET_PARAMETERS}
+    shown = url.update_query_dict(secret).render_as_string(hide_password=True)
+    return shown.replace(POSTGRES_DRIVER, "postgresql", 1).replace("%2A%2A%2A", _MASK)
 
 
 class Database:
@@ -63,9 +108,9 @@ class Database:
             ConfigError: `text` is no URL of a database of ours.
             LedgerError: it cannot be opened.
         """
-        url = address.parse(text)
+        url = parse(text)
         sqlite = url.get_backend_name() == "sqlite"
-        database = cls(_sqlite(url) if sqlite else _postgres(url), address.masked(url))
+        database = cls(_sqlite(url) if sqlite else _postgres(url), masked(url))
         try:
             if sqlite:
                 _prepare_file(Path(str(url.database)))

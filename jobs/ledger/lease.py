@@ -23,13 +23,7 @@ from jobs.ledger.database import Database
 
 
 class LeaseRow(NamedTuple):
-    """The lease as it was read.
-
-    Attributes:
-        holder: Name of its holder. None: it is free.
-        epoch: Grows each time that somebody takes over.
-        beat: Grows while the holder renews it.
-    """
+    """The lease as it was read. Taking over counts up the epoch, renewing the beat; without a holder it is free."""
 
     holder: str | None
     epoch: int
@@ -101,11 +95,7 @@ class Lease:
 
     @contextmanager
     def kept(self, longest_s: float) -> Iterator[None]:
-        """Renews the lease in a thread during the block, whatever its holder does between two calls of `try_hold`.
-
-        Args:
-            longest_s: A holder that has not called `try_hold` for this long hangs: it is renewed no more.
-        """
+        """Renews the lease in a thread during the block, until its holder has not called `try_hold` for long."""
         done = Event()
 
         def keep() -> None:

@@ -31,8 +31,6 @@ class Ledger:
         url: The database, passwords masked.
         requests: What users change: submit, stop, resume.
         scheduler: The rows that the scheduling policy reads.
-        usage: Counts and sums.
-        tokens: Tokens of the service's users.
     """
 
     def __init__(self, database: Database):
@@ -47,11 +45,8 @@ class Ledger:
     def open(cls, url: str) -> "Ledger":
         """Opens a ledger; makes the file, and its tables or what they lack. Two may do so at once.
 
-        Args:
-            url: `sqlite:////absolute/path/ledger.db`, or `postgresql://user:password@host:5432/database`.
-
         Raises:
-            ConfigError: the URL is of neither kind.
+            ConfigError: the URL is of neither a SQLite file nor a PostgreSQL database.
             ServiceError: the database cannot be opened.
         """
         return cls(Database.open(url))
@@ -69,12 +64,7 @@ class Ledger:
             return records.find_run(connection, run_id)
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """Lists runs, newest submitted first.
-
-        Args:
-            wanted: Which runs.
-            limit: Rows of a page, run_list.MAX_ROWS at most.
-            cursor: `next_cursor` of the page before. Runs that are submitted later do not shift the pages.
+        """Lists runs, newest submitted first; run_list.MAX_ROWS at most. Later submissions do not shift the pages.
 
         Raises:
             ConfigError: the limit is less than 1, or the cursor is not one that a page returned.
@@ -123,14 +113,9 @@ class Ledger:
             return records.attempt_of(row)
 
     def events(self, run_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Events in the order of their numbers.
+        """Events of a run (None: of all) after a number, in the order of their numbers.
 
         A number becomes visible after all smaller ones, so going on after the last one misses none.
-
-        Args:
-            run_id: Whose. None: everybody's.
-            after: Only larger numbers.
-            limit: How many at most.
 
         Raises:
             NotFoundError: there is no such run.
@@ -148,7 +133,6 @@ class Ledger:
             return found
 
     def active_runs(self) -> list[Run]:
-        """The runs that hold their gang, oldest submitted first."""
         table = tables.runs
         statement = records.select_runs().where(table.c.state.in_(HOLDING)).order_by(table.c.submitted_s, table.c.id)
         with self._database.reading() as connection:

@@ -24,59 +24,32 @@ class SchedulerRows:
         self._database = database
 
     def waiting(self) -> list[Waiting]:
-        """Runs that wait to be admitted, in no order."""
-        runs = tables.runs
-        depends_on = type_coerce(runs.c.depends_on, Text)
-        statement = _select(runs.c.queued_s, depends_on, runs.c.not_before_s).where(runs.c.state.in_(WAITING))
+        c = tables.runs.c
+        statement = _select(type_coerce(c.depends_on, Text), c.not_before_s).where(c.state.in_(WAITING))
         found = []
         with self._database.reading() as connection:
-            for id_, queue, user, priority, address, gang, queued_s, depends, not_before_s in connection.execute(
-                statement
-            ):
-                need, per_worker, num_workers, min_workers = _gang(gang)
-                found.append(
-                    Waiting(
-                        id=id_,
-                        queue=queue,
-                        user=user,
-                        priority=priority,
-                        queued_s=queued_s,
-                        address=address,
-                        need=need,
-                        per_worker=per_worker,
-                        num_workers=num_workers,
-                        depends_on=_names(depends),
-                        not_before_s=not_before_s,
-                        min_workers=min_workers,
-                    )
-                )
+            rows = connection.execute(statement)
+            for id_, queue, user, priority, queued_s, address, gang, names, not_before_s in rows:
+                need, per_worker, workers, least = _gang(gang)
+                run = (id_, queue, user, priority, queued_s, address, need)
+                found.append(Waiting(*run, per_worker, workers, _names(names), not_before_s, least))
         return found
 
     def holding(self) -> list[Holding]:
-        """Runs that hold their gang, in no order."""
-        statement = _select(tables.runs.c.queued_s).where(tables.runs.c.state.in_(HOLDING))
+        statement = _select().where(tables.runs.c.state.in_(HOLDING))
         with self._database.reading() as connection:
             return [
-                Holding(
-                    id=id_,
-                    queue=queue,
-                    user=user,
-                    priority=priority,
-                    queued_s=queued_s,
-                    address=address,
-                    need=_gang(gang)[0],
-                )
-                for id_, queue, user, priority, address, gang, queued_s in connection.execute(statement)
+                Holding(id_, queue, user, priority, queued_s, address, _gang(gang)[0])
+                for id_, queue, user, priority, queued_s, address, gang in connection.execute(statement)
             ]
 
     def states(self, ids: Collection[str]) -> dict[str, RunState]:
-        """The states of these runs; without those that do not exist."""
         with self._database.reading() as connection:
             return states_of(connection, ids)
 
 
 def states_of(connection: Connection, ids: Collection[str]) -> dict[str, RunState]:
-    """See SchedulerRows.states; within a transaction."""
+    """The states of these runs; without those that do not exist."""
     runs, names, states = tables.runs, sorted(set(ids)), {}
     for first in range(0, len(names), _IDS_AT_ONCE):
         some = names[first : first + _IDS_AT_ONCE]
@@ -86,8 +59,9 @@ def states_of(connection: Connection, ids: Collection[str]) -> dict[str, RunStat
 
 
 def _select(*more: Any) -> Select[Any]:
+    """The fields of Holding in their order, with the gang as text, and more."""
     c = tables.runs.c
-    return select(c.id, c.queue, c.user, c.priority, c.address, type_coerce(c.gang, Text), *more)
+    return select(c.id, c.queue, c.user, c.priority, c.queued_s, c.address, type_coerce(c.gang, Text), *more)
 
 
 @lru_cache(maxsize=4096)

@@ -22,12 +22,7 @@ MAX_NAME = 100
 
 
 class TokenInfo(Record):
-    """What may be shown of a token.
-
-    Attributes:
-        name: The user that it stands for.
-        created_s: When it was made.
-    """
+    """What may be shown of a token: its user, and when it was made."""
 
     name: str
     created_s: float
@@ -57,7 +52,6 @@ class Tokens:
         return token
 
     def user_of(self, token: str) -> str | None:
-        """The user of a token. None: the token is unknown."""
         table = tables.tokens
         statement = select(table.c.name).where(table.c.sha256 == _sha256(token))
         with self._database.reading() as connection:

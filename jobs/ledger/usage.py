@@ -24,13 +24,7 @@ _MICRO = 1_000_000
 
 @dataclass
 class Waits:
-    """How long runs of a queue waited for their first attempt.
-
-    Attributes:
-        number: How many were ever admitted.
-        seconds: Sum of their waiting times.
-        within: How many waited no longer than each of WAIT_BOUNDS_S.
-    """
+    """How many runs of a queue were ever admitted, after how long in all, and how many within each WAIT_BOUNDS_S."""
 
     number: int = 0
     seconds: float = 0.0
@@ -39,14 +33,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class AttemptTotals:
-    """Sums over all attempts.
-
-    Attributes:
-        gpu_hours: By queue and user.
-        cpu_hours: By queue and user.
-        ended: Attempts by queue and cause.
-        waits: By queue.
-    """
+    """Sums over all attempts: hours by queue and user, ended ones by queue and cause, waits by queue."""
 
     gpu_hours: Mapping[tuple[str, str], float]
     cpu_hours: Mapping[tuple[str, str], float]
@@ -63,15 +50,9 @@ class UsageSums:
     def hours(
         self, by: UsageBy, *, now_s: float, since_s: float | None = None, run_id: str | None = None
     ) -> list[Usage]:
-        """Hours that attempts have held between `since_s` and `now_s`, in order of keys.
+        """Hours that attempts have held between `since_s` (None: ever) and `now_s`, in order of keys.
 
         An attempt that still runs counts up to `now_s`. One of a run with two tags counts for both.
-
-        Args:
-            by: What the keys are.
-            now_s: End of the window.
-            since_s: Its beginning. None: everything.
-            run_id: Only this run's.
 
         Raises:
             NotFoundError: there is no run `run_id`.

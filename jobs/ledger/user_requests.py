@@ -24,10 +24,8 @@ class UserRequests:
     def add_run(self, run: Run, *, text: str, idempotency_key: str | None = None) -> Run:
         """Adds a run, QUEUED, with its first event.
 
-        Args:
-            run: What was requested, its id included: whoever repeats a request must not make up a new name for it.
-            text: One line for a person.
-            idempotency_key: The same key of the same user with the same content gives the run that exists.
+        The run has its id: whoever repeats a request must not make up a new name for it. The same key of the same user
+        with the same content gives the run that exists.
 
         Raises:
             ConflictError: the key was used for something else, the id is taken, or a run in `depends_on` has failed.

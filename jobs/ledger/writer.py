@@ -33,19 +33,16 @@ class Writer:
         event: bool = True,
         **fields: Any,
     ) -> Run:
-        """Changes a run.
+        """Changes a run, as it was read when this was decided, and gives it as it is now.
 
         Args:
-            run: As it was read when this was decided.
+            run: The run.
             cause: One word for a program.
             text: One line for a person.
             at_s: When.
             state: Its new state. None: as before.
             event: Whether it is worth an event. The event is about the run's newest attempt.
             fields: Other fields of Run. `ended_s` is `at_s` where nothing else is said of a run that ends.
-
-        Returns:
-            The run as it is now.
 
         Raises:
             Changed: somebody else has changed it meanwhile.
@@ -74,7 +71,6 @@ class Writer:
         return changed
 
     def add_event(self, run: Run, *, before: RunState | None, cause: str, text: str, at_s: float) -> None:
-        """Adds an event of a run that has just been changed."""
         self._connection.execute(
             insert(tables.events).values(
                 run_id=run.id,

@@ -23,8 +23,8 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 def check_cluster(context: Context) -> Iterator[Finding]:
     """Checks that the cluster is there and accepts our token."""
-    assert context.target is not None
-    address, response = context.target.address, context.with_token
+    assert context.address is not None
+    address, response = context.address, context.with_token
     if isinstance(response, ClusterError):
         # A cluster that is down for an hour delays a run; it does not make it wrong.
         yield problem(str(response)) if context.deep else warning(f"{response}; a submitted run waits for it")
@@ -43,8 +43,8 @@ def check_cluster(context: Context) -> Iterator[Finding]:
 
 def check_open_dashboard(context: Context) -> Iterator[Finding]:
     """Requests without a token: whoever reaches an open dashboard can run any code on all nodes."""
-    assert context.target is not None
-    address, response = context.target.address, context.without_token
+    assert context.address is not None
+    address, response = context.address, context.without_token
     if isinstance(response, ClusterError):
         yield skipped("the cluster does not respond")
         return
@@ -108,13 +108,13 @@ def check_versions(context: Context) -> Iterator[Finding]:
 @_needs_response
 def check_gang(context: Context) -> Iterator[Finding]:
     """Computes whether the whole gang can ever fit."""
-    assert context.spec is not None and context.target is not None
+    assert context.spec is not None and context.address is not None
     gang, capacity = context.spec.config.gang, context.capacity
     if capacity is None:
         yield skipped("the cluster does not report its resources")
         return
     # The service checks the limits of queues; here no queue has any.
-    reason = never_fits(gang, DEFAULT_QUEUE, QueuesConfig(), capacity, context.target.address)
+    reason = never_fits(gang, DEFAULT_QUEUE, QueuesConfig(), capacity, context.address)
     if reason is None:
         yield ok(f"the cluster can hold {_listed(gang.total)}; it has {_listed(capacity.total)}")
     elif _only_data_does_not_fit(context.spec, capacity):

@@ -1,6 +1,5 @@
 """What preflight checks: a recipe, the repository that is packaged with it, and the cluster that it is for."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,19 +17,6 @@ if TYPE_CHECKING:
     from jobs.clusters.registry import Clusters
 
 
-@dataclass(frozen=True)
-class Target:
-    """The cluster.
-
-    Attributes:
-        address: URL of its dashboard, or cluster://NAME.
-        clusters: Calls it.
-    """
-
-    address: str
-    clusters: "Clusters"
-
-
 class Context:
     """One preflight; what several checks need is read once."""
 
@@ -41,13 +27,12 @@ class Context:
 
         Args:
             spec: The recipe. None: only the cluster is checked.
-            root: The repository's root.
+            root: The repository that is packaged; needed with a recipe.
             address: URL of the cluster's dashboard. None: not known.
             clusters: Calls clusters. None: the cluster cannot be reached from here, only from the service.
-            deep: Whether checks may take minutes.
+            deep: Whether checks may take minutes, and look on the nodes too; otherwise about 20 seconds at most.
         """
-        self.spec, self.root, self.address, self.deep = spec, root, address, deep
-        self.target = Target(address, clusters) if address is not None and clusters is not None else None
+        self.spec, self.root, self.address, self.clusters, self.deep = spec, root, address, clusters, deep
 
     @property
     def on_this_machine(self) -> bool:
@@ -81,10 +66,10 @@ class Context:
     @cached_property
     def capacity(self) -> Capacity | None:
         """What the cluster has; None where it is not known."""
-        if self.target is None or isinstance(self.with_token, ClusterError):
+        if self.address is None or self.clusters is None or isinstance(self.with_token, ClusterError):
             return None
         try:
-            return self.target.clusters.capacity(self.target.address)
+            return self.clusters.capacity(self.address)
         except ClusterError:
             return None
 
@@ -94,9 +79,9 @@ class Context:
         return isinstance(self.with_token, DashboardResponse) and not self.with_token.refused
 
     def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
-        assert self.target is not None
+        assert self.address is not None
         try:
-            reached = connect(self.target.address)
+            reached = connect(self.address)
             return get_metadata(reached.url, with_token=with_token, headers=reached.headers)
         except ClusterError as error:
             return error

@@ -18,12 +18,7 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class DashboardResponse:
-    """A response of the dashboard.
-
-    Attributes:
-        status: HTTP status code.
-        data: The `data` of Ray's JSON; empty where it is not JSON.
-    """
+    """Status code of a response of the dashboard, and the `data` of Ray's JSON; empty where it is not JSON."""
 
     status: int
     data: Mapping[str, Any]
@@ -35,12 +30,7 @@ class DashboardResponse:
 
 
 def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] | None = None) -> DashboardResponse:
-    """Requests the versions that a cluster runs.
-
-    Args:
-        address: URL of its dashboard.
-        with_token: Send a token.
-        headers: Those that carry it. None: the ones that Ray itself would send from here.
+    """Requests the versions that a cluster runs; without headers, with the token that Ray would send from here.
 
     Raises:
         ClusterError: there is no response.

@@ -52,7 +52,6 @@ class InspectionProcess:
             )
 
     def findings(self) -> list[Finding]:
-        """Waits for its end, or for the timeout."""
         if self._process is None:
             reason = f"the recipe names {', '.join(self._unknown)}, which only the nodes know"
             return list(unreported([], GROUPS, reason))
@@ -68,7 +67,6 @@ class InspectionProcess:
         return [*parse_findings(lines), *unreported(lines, GROUPS, reason)]
 
     def close(self) -> None:
-        """Ends the process, if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.communicate()

@@ -54,14 +54,9 @@ def probe(context: Context) -> list[Finding]:
 
 
 def build_probe(context: Context, package: Package) -> SubmitRequest:
-    """The request to Ray: the run's own first attempt, with checks instead of training.
-
-    Args:
-        context: The run.
-        package: Its working directory.
-    """
-    assert context.spec is not None and context.target is not None
-    address, uid = context.target.address, uuid.uuid4().hex
+    """The request to Ray: the run's own first attempt, with checks instead of training."""
+    assert context.spec is not None and context.address is not None
+    address, uid = context.address, uuid.uuid4().hex
     run_request = run_request_of(context.spec, context.bundle, package.sha256)
     run = run_of(run_request, uid=uid, user=NAME, address_of=lambda _: address, now_s=0.0)
     command = ["python", "task.py", *check_arguments(GROUPS)]
@@ -75,8 +70,8 @@ def build_probe(context: Context, package: Package) -> SubmitRequest:
 
 def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
     """Runs the probe to its end; gives its job info and the lines of its log."""
-    assert context.target is not None
-    clusters, end = context.target.clusters, time.monotonic() + TIMEOUT_S
+    clusters, end = context.clusters, time.monotonic() + TIMEOUT_S
+    assert clusters is not None
     uid = request.metadata[METADATA_UID]
     clusters.submit(request)
     try:

@@ -19,17 +19,10 @@ if TYPE_CHECKING:
 def run_preflight(
     spec: JobSpec | None, *, root: Path | None, clusters: "Clusters | None", address: str | None, deep: bool
 ) -> list[Finding]:
-    """Looks for errors before a job runs.
-
-    Args:
-        spec: The recipe. None: only the cluster is checked.
-        root: The repository that is packaged; needed with a recipe.
-        clusters: Calls clusters. None: the cluster cannot be reached from here.
-        address: URL of the cluster's dashboard. None: not known.
-        deep: Take minutes, and check on the nodes too; otherwise about 20 seconds at most.
+    """Looks for errors before a job runs; see Context for the arguments.
 
     Returns:
-        What was found, in the order of the checks. Nothing is raised for what a check finds or for one that fails.
+        What was found, in the order of the checks. Nothing is raised for what a check finds, or for one that fails.
     """
     context = Context(spec, root, address, clusters, deep=deep)
     if spec is None:
@@ -38,7 +31,7 @@ def run_preflight(
         findings = [finding for check in local_checks.CHECKS for finding in run_check(check, context)]
         findings += run_cluster_checks(cluster_checks.CHECKS, context)
         findings += inspection.findings()
-    if deep and context.target is not None:
+    if deep and context.address is not None:
         findings += probe(context)
     return findings
 
@@ -46,7 +39,7 @@ def run_preflight(
 def run_cluster_checks(checks: Sequence[Check[Context]], context: Context) -> Iterator[Finding]:
     """Runs checks that need a cluster; without one, each is skipped."""
     for check in checks:
-        if context.target is None:
+        if context.address is None:
             text = "no cluster is known; give --address http://<head>:8265"
             yield Finding(check=check.name, level=Level.SKIPPED, text=text)
         else:

@@ -97,7 +97,6 @@ class Waits(Mapping[str, Wait]):
         return Wait(position, self._reason_of(place).text)
 
     def totals(self, now_s: float) -> dict[tuple[str, WaitCause], WaitTotals]:
-        """The runs that wait, by queue and cause."""
         found: dict[tuple[str, WaitCause], WaitTotals] = {}
         for place, run in enumerate(self._runs):
             total = found.setdefault((run.queue, self._reason_of(place).cause), WaitTotals())

@@ -45,7 +45,6 @@ class Capacity:
 
     @cached_property
     def growth(self) -> dict[str, float]:
-        """What the autoscaler can still add."""
         return {name: most - self.total.get(name, 0.0) for name, most in self.size.items()}
 
     def max_workers(self, per_worker: Resources) -> float:
@@ -203,7 +202,6 @@ class GangParts:
 
 
 def _worker_count(resources: Resources, per_worker: Resources) -> float:
-    """How many such workers fit into these resources."""
     wanted = [(name, value) for name, value in per_worker.items() if value > 0]
     if not wanted:
         return math.inf

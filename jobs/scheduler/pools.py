@@ -37,17 +37,11 @@ MAX_WAITING = 200
 
 
 class Demand:
-    """What a run takes of a pool. Equal ones are one object, so that thousands of runs are compared quickly.
-
-    Attributes:
-        items: Names and amounts, none of them zero.
-        amounts: The same, to be looked up by name.
-    """
+    """What a run takes of a pool, none of it zero. Equal ones are one object, so that thousands compare quickly."""
 
     __slots__ = ("amounts", "items")
 
     def __init__(self, items: tuple[tuple[str, float], ...]):
-        """Takes names and amounts."""
         self.items, self.amounts = items, dict(items)
 
 
@@ -60,13 +54,7 @@ class Reservation(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Why a demand does not get into a pool.
-
-    Attributes:
-        pool: The pool.
-        demand: The demand that does not fit.
-        reservation: The reservation that prevents it. None: there is not enough free at all.
-    """
+    """Why a demand does not get into a pool: a reservation prevents it, or (None) there is not enough free at all."""
 
     pool: "Pool"
     demand: Demand
@@ -97,14 +85,12 @@ class Ahead:
     __slots__ = ("_counts", "_sorted", "_sums")
 
     def __init__(self) -> None:
-        """Nothing is ahead."""
         self._counts: Counter[Demand] = Counter()
         self._sums: dict[str, float] = {}
         # Of each resource, (amount, demand) in the order of amounts.
         self._sorted: dict[str, list[tuple[float, Demand]]] = {}
 
     def add(self, demands: Iterable[Demand]) -> None:
-        """Counts, sums and sorts more of them."""
         for demand, count in Counter(demands).items():
             for name, value in demand.items:
                 self._sums[name] = self._sums.get(name, 0.0) + count * value
@@ -133,30 +119,9 @@ class Pool:
     """What may be held at once, what is held, and what is reserved, in one pass over the waiting runs.
 
     Both what is free and what is spare only shrink during a pass, so that what was refused once is refused again, for
-    the same reason.
-
-    Attributes:
-        name: As messages name it.
-        size: The most of each resource that may be held.
-        exhausted: Whether every demand is refused for the rest of the pass: nothing is left that all of them take.
+    the same reason. It is exhausted when nothing is left that all demands take: all are refused for the rest of the
+    pass.
     """
-
-    __slots__ = (
-        "_added",
-        "_ahead",
-        "_allowed_by",
-        "_always",
-        "_closed",
-        "_free",
-        "_refused",
-        "_reserved_for",
-        "_spare",
-        "_waiting",
-        "_within",
-        "exhausted",
-        "name",
-        "size",
-    )
 
     def __init__(
         self,
@@ -216,7 +181,6 @@ class Pool:
         return found
 
     def hold(self, demand: Demand) -> None:
-        """Takes what a run holds, or starts to hold now."""
         free = self._free
         self._added.append(demand)
         for name, value in demand.items:
@@ -229,7 +193,6 @@ class Pool:
             self._update_closed()
 
     def reserve(self, run_id: str, demand: Demand) -> None:
-        """Reserves resources for a waiting run, against all later ones of this pass."""
         spare = self._spare
         if self.closed or all(spare[name] <= EPSILON for name in demand.amounts):
             return  # nothing of it is available to later runs in any case

@@ -40,7 +40,6 @@ class Place:
         return found
 
     def update(self) -> None:
-        """Looks at the pools again, after a run was blocked."""
         for pool in self._pools:
             if pool.exhausted:
                 self.blocked = True
@@ -52,8 +51,8 @@ class Place:
 class RunDemands:
     """The pools of one decision, and the demands of runs on them.
 
-    The pools are clusters, queues with limits, and users' parts of queues that limit users. What runs of one
-    place and gang demand is computed once; there may be thousands of them.
+    The pools are clusters, queues with limits, and users' parts of queues that limit users. What runs of one place and
+    gang demand is computed once; there may be thousands of them.
     """
 
     def __init__(
@@ -63,14 +62,7 @@ class RunDemands:
         always: Collection[str] = (),
         unreachable: Mapping[str, str] = MappingProxyType({}),
     ):
-        """Empty pools.
-
-        Args:
-            capacity: Clusters that respond, by address.
-            queues: What the queues allow.
-            always: Resources of which every run needs some.
-            unreachable: What is known of clusters that do not respond, by address.
-        """
+        """Empty pools; every run needs some of the resources `always`."""
         self._capacity, self._queues, self._unreachable = capacity, queues, unreachable
         self._counted = {*always} & {"CPU", "GPU"} | {RUNS}
         self._clusters = {address: Pool("the cluster", item.size, always=always) for address, item in capacity.items()}
@@ -94,7 +86,6 @@ class RunDemands:
         return self._only is not None and self._only.exhausted
 
     def place(self, run: Waiting) -> Place:
-        """Where a run stands."""
         key = (run.queue, run.user, run.address)
         place = self._places.get(key)
         if place is None:

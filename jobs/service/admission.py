@@ -39,12 +39,7 @@ def capacities(clusters: Clusters, addresses: Collection[str]) -> tuple[dict[str
 
 
 def known_checkpoint(run: Run, attempts: Sequence[Attempt]) -> str | None:
-    """The newest checkpoint that was found in the run folder before, as far as its name is known; None: there was none.
-
-    Args:
-        run: The run.
-        attempts: All of its attempts, oldest first.
-    """
+    """The newest checkpoint that was found in the run folder before, as far as its name is known; None: none was."""
     for attempt in reversed(attempts):
         if attempt.last_step is not None:
             return f"checkpoint-{attempt.last_step}"

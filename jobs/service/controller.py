@@ -71,17 +71,7 @@ class Controller:
         clock: Callable[[], float] = time.time,
         hook: Callable[[str], None] = lambda point: None,
     ):
-        """Stores its collaborators.
-
-        Args:
-            ledger: The ledger.
-            clusters: Calls Ray clusters.
-            packages: The package store.
-            queues: Limits of the queues.
-            lease: The ledger's lease, which only one controller holds.
-            clock: Seconds since 1970.
-            hook: Called before and after every side effect, with its name; for tests that interrupt it there.
-        """
+        """Stores its collaborators; the `hook` is called around every side effect, with its name, for tests."""
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._lease, self._clock, self._hook = lease, clock, hook
         self._folders, self._rounds = RunFolders(), 0
@@ -106,8 +96,7 @@ class Controller:
     def round(self, *, submit: bool = True) -> bool:
         """Advances every active run once, then admits waiting ones; False if another controller holds the lease.
 
-        Args:
-            submit: False: no job is submitted, neither of a waiting run nor of one whose submission was interrupted.
+        Without `submit`, no job is submitted, neither of a waiting run nor of one whose submission was interrupted.
 
         Raises:
             LeaseLostError: another controller has taken over in between.
@@ -201,11 +190,9 @@ class Controller:
             self._hook("ray.submit:before")
             started = self._clusters.submit(request)
             self._hook("ray.submit:after")
-        except RefusedError as error:
-            self._close(run, attempt, Cause.ENVIRONMENT, None, str(error))
-            return
-        except (NotFoundError, ConflictError, ConfigError) as error:
-            self._close(run, attempt, Cause.USER_ERROR, None, str(error))
+        except (RefusedError, NotFoundError, ConflictError, ConfigError) as error:
+            cause = Cause.ENVIRONMENT if isinstance(error, RefusedError) else Cause.USER_ERROR
+            self._close(run, attempt, cause, None, str(error))
             return
         self._write(run_changes.submitted(run, attempt, started=started, now_s=self._clock()))
         self._hook("ledger.submitted:after")
@@ -262,16 +249,7 @@ class Controller:
     def _close(
         self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, *, note: str = ""
     ) -> None:
-        """Records how the attempt ended, and what follows.
-
-        Args:
-            run: The run.
-            attempt: Its newest attempt.
-            cause: Why it ended.
-            exit_code: Exit code of its entrypoint.
-            message: One line of Ray's message or of the log.
-            note: What a user who stopped it must know, besides what it left.
-        """
+        """Records how the attempt ended, and what follows; a user who stopped it reads the note, and what it left."""
         earlier = [item for item in self._ledger.attempts_that_count(run.id) if item.number < attempt.number]
         last_step, progress = self._last_known(run, attempt, earlier)
         left = self._folders.left_text(run) + note if run.stop_requested_s is not None else ""
@@ -324,7 +302,6 @@ class Controller:
             self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, message, note=f"; {message}")
 
     def _blocked(self, run_id: str, reason: str, *, event: str) -> None:
-        """Records what blocks a run as its reason."""
         change = run_changes.blocked(self._ledger.run(run_id), reason=reason, event=event, now_s=self._clock())
         if change is not None:
             with suppress(Changed):

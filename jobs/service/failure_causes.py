@@ -96,12 +96,7 @@ _CAUSE = "cause: "
 
 
 def cause_of(job: JobInfo, *, stop_requested: bool) -> Cause:
-    """Tells why a job ended.
-
-    Args:
-        job: What Ray says of it; it has ended, or is not known any more.
-        stop_requested: Whether a user asked this ledger to stop it.
-    """
+    """Tells why a job ended, or is not known any more; `stop_requested`: a user asked this ledger to stop it."""
     if not job.known:
         return Cause.STOPPED if stop_requested else Cause.CLUSTER_LOST
     if job.status == "SUCCEEDED":

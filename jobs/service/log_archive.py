@@ -48,14 +48,7 @@ class DriverLogArchive:
     def __init__(
         self, clusters: Clusters, folders: RunFolders, clock: Callable[[], float], hook: Callable[[str], None]
     ):
-        """Archives nothing yet.
-
-        Args:
-            clusters: Source of the logs.
-            folders: Destination of the logs.
-            clock: Seconds from any origin; may be set back.
-            hook: Called before and after each write, with its name.
-        """
+        """Archives nothing yet; the clock may be set back, the hook is called before and after each write."""
         self._clusters, self._folders, self._clock, self._hook = clusters, folders, clock, hook
         self._progress: dict[str, _Progress] = {}
         self._failed: dict[str, tuple[Run, Attempt, float]] = {}
@@ -135,7 +128,6 @@ class DriverLogArchive:
             progress.busy = False
 
     def _copy(self, run: Run, attempt: Attempt, progress: _Progress, last: bool) -> None:
-        """Archives what the log has grown by."""
         address, submission_id = run.address, attempt.submission_id
         while progress.length < MAX_DRIVER_BYTES:
             number = progress.length // PIECE_BYTES

@@ -31,13 +31,7 @@ _SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
 
 @dataclass(frozen=True)
 class Source:
-    """One append-only stream.
-
-    Attributes:
-        name: `driver`, `rank-0`, …
-        key: Distinguishes streams of one name, such as those of two worker groups.
-        read: Reads from an offset, at most a number of bytes.
-    """
+    """One append-only stream; the key tells those of one name apart, such as those of two worker groups."""
 
     name: str
     key: str
@@ -53,15 +47,7 @@ def read_logs(
     cursor: str | None,
     driver_log: ReadPart,
 ) -> LogPage:
-    """Reads the lines after a cursor.
-
-    Args:
-        folders: Reads run folders.
-        run: The run.
-        attempt: The attempt.
-        source: `driver`, `rank-<n>`, or None for all.
-        cursor: That of the previous page. None: start at the first line.
-        driver_log: Reads the driver's output from the cluster; may raise ClusterError.
+    """Reads the lines of a source (`driver`, `rank-<n>`, None: all) after the cursor of the previous page.
 
     Raises:
         ConfigError: the cursor or the source is not valid.
@@ -99,12 +85,9 @@ def read_logs(
 def _sources(
     folders: RunFolders, run: Run, attempt: Attempt, wanted: str | None, driver_log: ReadPart
 ) -> Sequence[Source]:
-    streams = []
-    if wanted in (None, DRIVER):
-        streams.append(Source(DRIVER, DRIVER, partial(_driver, folders, run, attempt, driver_log)))
-    if wanted != DRIVER:
-        streams += [source for source in _workers(folders, run, attempt) if wanted in (None, source.name)]
-    return streams
+    driver = Source(DRIVER, DRIVER, partial(_driver, folders, run, attempt, driver_log))
+    workers = _workers(folders, run, attempt) if wanted != DRIVER else []
+    return [source for source in (driver, *workers) if wanted in (None, source.name)]
 
 
 def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: ReadPart, start: int, size: int) -> bytes:

@@ -13,7 +13,6 @@ class PackageStore:
     """Zips by their SHA-256 in one folder. A retry next week runs the code that was submitted today."""
 
     def __init__(self, folder: Path):
-        """Stores the folder, which is created with the first package."""
         self.folder = folder
 
     def path(self, sha256: str) -> Path:

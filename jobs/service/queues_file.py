@@ -56,10 +56,6 @@ def read_queues(path: Path) -> QueuesConfig:
 def build_queues(content: Any, *, origin: str) -> QueuesConfig:
     """Validates what a queues.yaml holds; a queue with nothing written under it has no limits.
 
-    Args:
-        content: What the YAML holds.
-        origin: Where it came from, for the message.
-
     Raises:
         ConfigError: one message with every error, each with its key, value and fix.
     """

@@ -107,7 +107,6 @@ def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision
 
 
 def _why_no_retry(attempts: Sequence[Attempt], rule: Rule, repeats: int, counted: int, max_retries: int) -> str | None:
-    """Why there is no retry; None if there is one."""
     last = attempts[-1]
     if not rule.retried:
         return ""

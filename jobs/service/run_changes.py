@@ -28,9 +28,6 @@ class RunChange:
         run: The run as it was read; the change is dropped where it has changed since.
         event: The event's cause, for programs. None: no event.
         text: The event's text, for people.
-        state: The run's state after it.
-        reason: The run's reason after it.
-        at_s: When.
         fields: Other fields of the run.
         attempt: The newest attempt after the change. None: it does not change.
     """
@@ -50,11 +47,8 @@ class AttemptEnd:
     """What was observed of an attempt's end.
 
     Attributes:
-        cause: Why it ended.
-        exit_code: Exit code of its entrypoint. None: there is none.
         message: One line of Ray's message or of the log.
         last_step: Step of the newest complete checkpoint. None: there is none.
-        progress: Its latest status.
         left: What a stopped run has saved, as text.
     """
 
@@ -153,15 +147,7 @@ def observed(run: Run, *, state: RunState, reason: str, progress: Progress | Non
 
 
 def ended(run: Run, attempt: Attempt, end: AttemptEnd, earlier: Sequence[Attempt], *, now_s: float) -> RunChange:
-    """An attempt has ended: the run has, too, or waits for its next attempt.
-
-    Args:
-        run: The run.
-        attempt: Its newest attempt.
-        end: How that ended.
-        earlier: The attempts before it that count, oldest first.
-        now_s: The time.
-    """
+    """An attempt, after the earlier ones that count, has ended: the run has, too, or waits for its next attempt."""
     closed = attempt.model_copy(
         update={
             "state": AttemptState.ENDED,

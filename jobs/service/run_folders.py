@@ -49,18 +49,12 @@ class RunFolders:
     """Reads run folders; one whose storage hangs is not read for a while, so that others need not wait for it."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic):
-        """Reads nothing yet.
-
-        Args:
-            timeout_s: How long a storage may take to respond.
-            clock: Monotonic clock, in seconds.
-        """
+        """Reads nothing yet; a storage may take `timeout_s` to respond."""
         self._timeout_s, self._clock = timeout_s, clock
         self._unresponsive: dict[str, float] = {}
         self._waited_s: dict[str, float] = {}
 
     def begin_round(self) -> None:
-        """Begins a round of the controller, with time for each storage."""
         self._waited_s.clear()
 
     def has_time(self, run: Run) -> bool:
@@ -94,11 +88,7 @@ class RunFolders:
 
     def checkpoints(self, run: Run) -> list[str]:
         """Names of all complete checkpoints, by step; none where the folder cannot be read."""
-
-        def names() -> list[str]:
-            return [item.name for item in self._checkpoints(run)]
-
-        return self._or_default(run, names, [])
+        return self._or_default(run, lambda: [item.name for item in self._checkpoints(run)], [])
 
     def last_attempt(self, run: Run) -> int:
         """Number of the newest attempt in the folder, whoever started it; 0 for none, or where it cannot be read."""
@@ -159,11 +149,6 @@ class RunFolders:
 
     def read(self, run: Run, call: Callable[[RunFolder], Result], timeout_s: float | None = None) -> Result:
         """Calls a function with a run folder, unless its storage has hung recently.
-
-        Args:
-            run: Whose folder.
-            call: What to do there.
-            timeout_s: How long that may take. None: as given to this reader.
 
         Raises:
             StorageError: it does not respond.

@@ -47,14 +47,8 @@ class Service:
     ):
         """Stores its collaborators.
 
-        Args:
-            ledger: The ledger.
-            clusters: Calls Ray clusters.
-            packages: The package store.
-            queues: Limits of the queues.
-            user: User of the requests; the one that the service runs as, who may name any storage.
-            addresses: Clusters that runs may name; the first is the default. None: any may be named.
-            clock: Seconds since 1970.
+        The `user` of the requests is the one that the service runs as, who may name any storage. The first of the
+        `addresses` is the default; None: any may be named.
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._owner = user
@@ -95,10 +89,8 @@ class Service:
         )
         self._check_storage(run)
         # A request that was accepted before is not checked again, since the cluster may have changed.
-        if (
-            idempotency_key is not None
-            and (existing := self._ledger.requests.run_of_key(run, idempotency_key)) is not None
-        ):
+        existing = self._ledger.requests.run_of_key(run, idempotency_key) if idempotency_key is not None else None
+        if existing is not None:
             return existing
         if not self._packages.has(run_request.package):
             raise NotFoundError(f"package {run_request.package} was not uploaded: upload it first")
@@ -106,12 +98,10 @@ class Service:
         return self._ledger.requests.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """A page of runs, the newest first."""
         page = self._ledger.runs(wanted, limit=limit, cursor=cursor)
         return Page(runs=[self._with_wait_reason(run) for run in page.runs], next_cursor=page.next_cursor)
 
     def waits(self) -> dict[tuple[str, WaitCause], WaitTotals]:
-        """The runs that wait, by queue and by what they wait for now."""
         return self._forecast.decision().waits.totals(self._clock())
 
     def run(self, run_id: str) -> Run:
@@ -123,11 +113,9 @@ class Service:
         return self._with_wait_reason(self._ledger.run(run_id))
 
     def attempts(self, run_id: str) -> list[Attempt]:
-        """The run's attempts, oldest first."""
         return self._ledger.attempts(run_id)
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The run's events after the one with this number."""
         return self._ledger.events(run_id, after=after, limit=limit)
 
     def stop(self, run_id: str) -> Run:
@@ -239,7 +227,6 @@ class _Forecast:
         self._cached: tuple[float, Decision] | None = None
 
     def decision(self) -> Decision:
-        """A decision that is at most FORECAST_TTL_S old."""
         with self._lock:
             now_s = self._clock()
             if self._cached is None or not 0 <= now_s - self._cached[0] < FORECAST_TTL_S:

@@ -30,14 +30,12 @@ class Local:
     """A service and a controller in this process."""
 
     def __init__(self, service: Service, controller: Controller, packages: PackageStore):
-        """Combines both."""
         self.service, self._controller, self.packages = service, controller, packages
 
     def refresh(self, *, submit: bool = True) -> bool:
         """Updates the ledger by one round of the controller, unless another process holds the lease.
 
-        Args:
-            submit: False: no job is submitted, not even later by a round that took too long.
+        Without `submit`, no job is submitted, not even later by a round that took too long.
 
         Returns:
             False if a cluster or a storage did not respond in time, so that the ledger has the last known state.
@@ -49,7 +47,6 @@ class Local:
         return True
 
     def run_until(self, until: Callable[[], bool]) -> None:
-        """Runs the controller until the condition holds."""
         while True:
             self._round()
             if until():
@@ -67,10 +64,6 @@ def open_local(
 ) -> Iterator[Local]:
     """Opens the ledger of this user on this machine, for the duration of the block.
 
-    Args:
-        database: URL of the ledger. None: see `paths.default_database`.
-        grows_to: What each cluster can grow to, by address.
-
     Raises:
         ServiceError: the ledger cannot be opened.
     """
@@ -79,14 +72,8 @@ def open_local(
     queues = find_queues()
     clusters = Clusters(grows_to)
     lease = ledger.lease(process_name(), ttl_s=LEASE_S, is_dead=process_has_ended)
-    service = Service(
-        ledger,
-        CachingClusters(grows_to, wait_s=CAPACITY_TIMEOUT_S),
-        packages,
-        queues,
-        user=current_user(),
-        addresses=None,
-    )
+    shown = CachingClusters(grows_to, wait_s=CAPACITY_TIMEOUT_S)
+    service = Service(ledger, shown, packages, queues, user=current_user(), addresses=None)
     try:
         yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)
     finally:

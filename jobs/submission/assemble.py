@@ -23,14 +23,7 @@ CONSTRAINTS = "constraints.txt"
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a submission is packaged from.
-
-    Attributes:
-        root: The repository's root.
-        tree: Its files that are packaged.
-        runtime_env: The job's runtime environment, with its requirements files read.
-        extra: Files that are added: the record of overrides, the install script.
-    """
+    """What a submission is packaged from; `extra` files are added: the record of overrides, the install script."""
 
     root: Path
     tree: Tree
@@ -40,10 +33,6 @@ class Bundle:
 
 def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
     """Collects what is packaged with a recipe.
-
-    Args:
-        spec: The recipe.
-        start: Folder in or above which the repository is.
 
     Raises:
         ConfigError: there is no task.py, or the working directory is too large; with the largest files.
@@ -84,13 +73,6 @@ def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
 def preview(
     run_request: RunRequest, *, address_of: Callable[[JobPart], str], user: str, resume: Callable[[Run], str]
 ) -> SubmitRequest:
-    """The request to Ray of the first attempt.
-
-    Args:
-        run_request: The run request.
-        address_of: Chooses the cluster.
-        user: User of the request.
-        resume: Says what a run starts from.
-    """
+    """The request to Ray of the first attempt."""
     run = run_of(run_request, uid="<made at submission>", user=user, address_of=address_of, now_s=0.0)
     return build_request(run, 1, package=f"<packages>/{run.package}.zip", resume=resume(run))

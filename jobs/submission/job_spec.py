@@ -1,7 +1,7 @@
 """JobSpec: what a user submits: the one YAML, whose `job:` key the service reads and training only carries."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -11,8 +11,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from jobs.addresses import CLUSTER_SCHEME
 from jobs.model import DEFAULT_QUEUE, Gang
-from jobs.submission.literal_secrets import find_literal_secrets
 from runtime_env.config import RuntimeEnvPart
+from runtime_env.credentials import value_looks_secret
 from trainers.config.loader import read_ds_config, read_yaml, with_run_name
 from trainers.config.locations import (
     default_storage_path,
@@ -103,13 +103,7 @@ def variables_of(job: JobPart) -> set[str]:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A recipe, resolved for submission.
-
-    Attributes:
-        config: The one config of the run: named, and with paths that mean the same on every machine.
-        path: The recipe's file.
-        overrides: The `key=value` texts that the user gave, for the record.
-    """
+    """A recipe, resolved for submission: named, with paths that mean the same on every machine."""
 
     config: RunConfig
     path: Path
@@ -121,7 +115,6 @@ class JobSpec:
 
     @property
     def run_id(self) -> str:
-        """The run's name, by which it is known everywhere."""
         assert self.config.run.name is not None
         return self.config.run.name
 
@@ -154,16 +147,8 @@ def load_spec(
     content, unread = read_ds_config(content)
     content, missing = _resolve_variables(content, os.environ if environment is None else environment)
     config, problems = validated(RunConfig, content)
-    refuse(
-        [
-            *unread,
-            *missing,
-            *find_literal_secrets(content),
-            *find_literal_secrets(overrides, ("overrides",)),
-            *problems,
-        ],
-        str(path),
-    )
+    secrets = [*find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",))]
+    refuse([*unread, *missing, *secrets, *problems], str(path))
     assert config is not None
     if _names_home(config) and is_local(config.job.address):
         config = _with_home(config)
@@ -199,3 +184,26 @@ def _with_home(config: RunConfig) -> RunConfig:
     content = expand_home(config.model_dump(mode="json"))
     content["run"]["storage_path"] = content["run"]["storage_path"] or default_storage_path()
     return RunConfig.model_validate(content)
+
+
+# Of transformers' TrainingArguments: whatever stands there is a secret, whatever it looks like.
+TOKEN_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
+FIX = (
+    "looks like a credential (not shown): take it out; job.runtime_env.secrets brings the job a variable whose value "
+    "each node has, and S3 credentials are the node's own"
+)
+
+
+def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str]:
+    """Reports where values below a path look like credentials, without the values."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from find_literal_secrets(value, (*path, str(key)))
+    elif isinstance(content, list | tuple):
+        for number, item in enumerate(content):
+            yield from find_literal_secrets(item, (*path, str(number)))
+    elif isinstance(content, str) and content:
+        # job.runtime_env has rules of its own.
+        named = any(name in TOKEN_FIELDS for name in path)
+        if (named or value_looks_secret(content)) and "runtime_env" not in path:
+            yield f"{'.'.join(path)}: {FIX}"

@@ -45,18 +45,13 @@ class SubmitRequest:
     resume: str
 
     def growing_to(self, growth: Mapping[str, float]) -> Self:
-        """The same on a cluster whose autoscaler may add nodes, of which the job is told.
-
-        Args:
-            growth: The most that the cluster can have of each logical resource; empty where it does not grow.
-        """
+        """The same on a cluster whose autoscaler may add nodes up to `growth`, of which the job is told."""
         if not growth:
             return self
         variables = {GROWTH_VARIABLE: growth_text(growth), **self.runtime_env.get("env_vars", {})}
         return replace(self, runtime_env={**self.runtime_env, "env_vars": variables})
 
     def content(self) -> dict[str, Any]:
-        """The whole request, for people and programs."""
         return {
             "submission_id": self.submission_id,
             "address": self.address,

@@ -1,8 +1,9 @@
 """RunRequest: what the command line sends to the service; and the Run that it becomes. Pure."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
-from itertools import islice
+from itertools import count, islice
 from typing import Annotated, Any
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
@@ -10,13 +11,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from jobs.model import Record, Run
-from jobs.submission.job_spec import JobPart, RunConfig, variables_of
-from jobs.submission.literal_secrets import find_literal_secrets
+from jobs.submission.job_spec import JobPart, RunConfig, find_literal_secrets, variables_of
 from jobs.submission.ray_request import build_request
 from trainers.config.locations import storage_path_of, unresolved_paths
-from trainers.config.storage_location import ENDPOINT_VARIABLES, S3_SCHEME
+from trainers.config.storage_location import ENDPOINT_VARIABLES, S3_SCHEME, is_absolute, unsupported_url
 from trainers.config.validation import MAX_PROBLEMS, refuse, validated
 from trainers.errors import ConfigError
+from trainers.run_folder.layout import CHECKPOINTS
 
 # Linux limits one variable and one argument to 128 KiB. Ray passes the runtime_env as JSON in one of each, with some
 # paths of its own.
@@ -63,13 +64,6 @@ class RunRequest(Record):
 def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
     """Builds the run of a run request.
 
-    Args:
-        run_request: The run request; it is validated here, whoever sent it.
-        uid: Unique id.
-        user: User of the request.
-        address_of: Chooses the cluster.
-        now_s: The time.
-
     Raises:
         ConfigError: one message with every problem.
     """
@@ -102,6 +96,29 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
     )
     _check_size(run)
     return run
+
+
+def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> RunRequest:
+    """Requests a run like another one that begins from one of its checkpoints.
+
+    It has a name and a folder of its own, so that nothing that the other run made later is overwritten.
+
+    Args:
+        run: The run to begin from.
+        checkpoint: Name of one of its checkpoints, or the absolute folder or URL of any.
+        name_exists: Whether a run has this name.
+
+    Raises:
+        ConfigError: the checkpoint is a URL that cannot be opened.
+    """
+    if problem := unsupported_url(checkpoint):
+        raise ConfigError(f"--from {checkpoint}: {problem}")
+    source = checkpoint if is_absolute(checkpoint) else f"{run.run_folder}/{CHECKPOINTS}/{checkpoint}"
+    stem = re.sub(r"-from-\d+$", "", run.id)
+    name = next(name for name in (f"{stem}-from-{number}" for number in count(1)) if not name_exists(name))
+    config: dict[str, Any] = {**run.config, "run": {**run.config["run"], "name": name, "resume": f"from:{source}"}}
+    config["job"] = {**config["job"], "depends_on": [], "address": run.address}
+    return RunRequest(config=config, package=run.package)
 
 
 def _other_endpoints(config: RunConfig) -> list[str]:

@@ -16,12 +16,7 @@ CHECKPOINTS = 3
 
 
 def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
-    """The grace of an attempt, whole seconds.
-
-    Args:
-        config: The run's config; `job.stop_grace_s` counts where it is given.
-        progress: Has the seconds that the run's last checkpoint took. None: none has been measured.
-    """
+    """The grace of an attempt, in seconds: `job.stop_grace_s`, or by how long its last checkpoint took, or would."""
     given = config["job"].get("stop_grace_s")
     if given is not None:
         return int(given)
@@ -34,8 +29,7 @@ def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
 def checkpoint_bytes_of(config: Mapping[str, Any]) -> float:
     """About how large a checkpoint is at most; 0 where the model's name does not say it.
 
-    Args:
-        config: The run's config; one of a version without `adapt` or `strategy` trains all weights by DDP.
+    A config of a version without `adapt` or `strategy` trains all weights by DDP.
     """
     (weights, width), adapt = size_of(config["model"]), config.get("adapt", {})
     if config.get("strategy", {}).get("name", "ddp") != "ddp":

@@ -32,7 +32,6 @@ class AccessLogMiddleware:
     """ASGI middleware around all others."""
 
     def __init__(self, app: ASGIApp):
-        """Wraps an app."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

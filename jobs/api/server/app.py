@@ -42,11 +42,7 @@ NO_TELEMETRY: TelemetryConfig = {
 def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Callable[[], float] = time.time) -> FastAPI:
     """Creates the app.
 
-    Args:
-        backend: The service and what else the endpoints use.
-        anonymous_user: Requests need no token and are made as this user; only for a service on loopback. None: requests
-            need a token of the ledger.
-        clock: Seconds since 1970.
+    With an `anonymous_user`, requests need no token and are made as this user; only for a service on loopback.
     """
     app = FastAPI(
         title="Rayscribe",

@@ -41,7 +41,6 @@ class TokenMiddleware:
     """Accepts requests with a known token, and sets its user (`state.user`)."""
 
     def __init__(self, app: ASGIApp, user_of: Callable[[str], str | None]):
-        """Wraps an app; `user_of` looks up the user of a token."""
         self._app, self._user_of = app, user_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +62,6 @@ class LoopbackMiddleware:
     """Accepts requests of programs on this machine, but not of web pages; all have one user."""
 
     def __init__(self, app: ASGIApp, user: str):
-        """Wraps an app; all requests are made as `user`."""
         self._app, self._user = app, user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,11 +94,8 @@ def rejection_reason(method: str, headers: Headers) -> str | None:
 def check_loopback(host: str) -> None:
     """Checks that a service without tokens is only reachable from this machine.
 
-    Args:
-        host: The address that it would be bound to.
-
     Raises:
-        ConfigError: it is not a loopback address.
+        ConfigError: the host is not a loopback address.
     """
     if not is_loopback(host):
         raise ConfigError(

@@ -16,16 +16,9 @@ class BodyLimitMiddleware:
     """Reads the complete body of a request, up to the limit, before it passes the request on."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_JSON_BYTES, timeout_s: float = BODY_TIMEOUT_S):
-        """Wraps an app."""
         self._app, self._max_bytes, self._timeout_s = app, max_bytes, timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI.
-
-        Raises:
-            TooLargeError: the body is larger than the limit.
-            TooSlowError: the body did not arrive in time.
-        """
         streamed = scope["type"] == "http" and scope["method"] == "PUT" and scope["path"].startswith(f"{PACKAGES}/")
         if scope["type"] != "http" or streamed or scope["method"] in WITHOUT_BODY:
             await self._app(scope, receive, send)

@@ -2,48 +2,31 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, cast
 
 from anyio import CapacityLimiter
-from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 
 from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Service
 
-Result = TypeVar("Result")
 # Of the health check, which waits for no other request; of readers of logs, for whom a dashboard may hang; and of lists
 # of runs, each of which takes several times the memory of its page.
 HEALTH_THREADS, LOG_THREADS, LIST_THREADS = 2, 20, 4
-
-
-class Threads:
-    """Threads that requests of one kind share, so that those that hang keep no other kind from being answered."""
-
-    def __init__(self, number: int):
-        """Starts none yet."""
-        self._limiter = CapacityLimiter(number)
-
-    async def run(self, call: Callable[[], Result]) -> Result:
-        """Calls in one of the threads, when one is free."""
-        return await run_sync(call, limiter=self._limiter)
 
 
 @dataclass(frozen=True)
 class Backend:
     """What the endpoints use.
 
+    Requests of one kind share threads, so that those that hang keep no other kind from being answered.
+
     Attributes:
-        service: The operations.
-        ledger: For tokens, counts and usage.
-        queues: The queues' limits.
         uploads: Folder for incomplete uploads of packages; on the same disk as the package store.
         holds_lease: Whether this service holds the ledger's lease now.
-        health_threads: Threads of the health check.
-        log_threads: Threads of readers of logs.
-        list_threads: Threads of lists of runs.
     """
 
     service: Service
@@ -51,9 +34,9 @@ class Backend:
     queues: QueuesConfig
     uploads: Path
     holds_lease: Callable[[], bool]
-    health_threads: Threads = field(default_factory=lambda: Threads(HEALTH_THREADS))
-    log_threads: Threads = field(default_factory=lambda: Threads(LOG_THREADS))
-    list_threads: Threads = field(default_factory=lambda: Threads(LIST_THREADS))
+    health_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, HEALTH_THREADS))
+    log_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LOG_THREADS))
+    list_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LIST_THREADS))
 
 
 # Functions that are not async would wait for one of the threads that requests share.

@@ -30,13 +30,7 @@ _UNKNOWN_KEY = "extra_forbidden"
 def error_response(
     error: RayscribeError, status: int | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Builds the response to an error.
-
-    Args:
-        error: The error.
-        status: HTTP status. None: see `protocol.status_of`.
-        headers: Additional headers of the response.
-    """
+    """Builds the response to an error, with its `status_of` or another, and additional headers."""
     if isinstance(error, LedgerError):
         full = is_full_disk(error, None) or SQLITE_FULL in str(error)
         error = FullDiskError(FullDiskError.for_clients) if full else ServiceError(LedgerError.for_clients)

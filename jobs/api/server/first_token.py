@@ -14,12 +14,8 @@ from trainers.errors import ConfigError
 def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float, hosts: Sequence[str] = ()) -> str | None:
     """Creates a token if the ledger has none, and writes it to a file that only its owner can read.
 
-    Args:
-        ledger: The ledger.
-        path: The file. An existing one is renamed, since it may be for another service.
-        user: User of the token.
-        now_s: Time of its creation.
-        hosts: Names and addresses of the host where the service runs: clients send the token to no other.
+    An existing file is renamed, since it may be for another service. The `hosts` are names and addresses of the host
+    where the service runs: clients send the token to no other.
 
     Returns:
         A message, without the token: where it is, or how to create one if the ledger only has other users' tokens.

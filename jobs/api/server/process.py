@@ -70,8 +70,7 @@ class ServeSettings:
 
     Attributes:
         database: URL of the ledger. None: see `paths.default_database`.
-        host: Address to listen on.
-        port: Port to listen on. 0: any that is free.
+        port: 0: any that is free.
         no_auth: Require no tokens; on a loopback address only.
         addresses: Dashboards of the Ray clusters that runs may name; the first is for runs that name none. Empty:
             RAY_API_SERVER_ADDRESS, RAY_ADDRESS, the only cluster that was started here, or port 8265 of this machine.
@@ -111,23 +110,16 @@ def serve(settings: ServeSettings) -> None:
         remove_stale_uploads(packages.folder)
         lease = ledger.lease(process_name(), ttl_s=settings.lease_s, is_dead=process_has_ended)
         grows_to = {address.rstrip("/"): growth for address, growth in settings.grows_to.items()}
-        service = Service(
-            ledger,
-            CachingClusters(grows_to),
-            packages,
-            queues,
-            user=current_user(),
-            addresses=_addresses(settings),
-        )
+        user, addresses = current_user(), served_addresses(settings.addresses)
+        service = Service(ledger, CachingClusters(grows_to), packages, queues, user=user, addresses=addresses)
         backend = Backend(service, ledger, queues, packages.folder, lambda: lease.held)
-        server, stop = _server(backend, anonymous_user=current_user() if settings.no_auth else None), threading.Event()
+        server, stop = _server(backend, anonymous_user=user if settings.no_auth else None), threading.Event()
         _listen_to_signals(server, stop)
         if not settings.no_auth:
-            _print(create_first_token(ledger, home() / "token", current_user(), time.time(), _own_hosts(settings.host)))
+            _print(create_first_token(ledger, home() / "token", user, time.time(), _own_hosts(settings.host)))
         lease.try_hold()
-        _print(_summary(settings, listener, ledger, lease))
-        clusters = Clusters(grows_to)
-        controller = Controller(ledger, clusters, packages, queues, lease=lease)
+        _print(_summary(settings, addresses, listener, ledger, lease))
+        controller = Controller(ledger, Clusters(grows_to), packages, queues, lease=lease)
         with _running_controller(controller, stop, settings.poll_s):
             server.run(sockets=[listener])
 
@@ -157,10 +149,7 @@ def _server(backend: Backend, *, anonymous_user: str | None) -> _Server:
 
 @contextmanager
 def _running_controller(controller: Controller, stop: threading.Event, poll_s: float) -> Iterator[None]:
-    """Runs the controller in a thread during the block.
-
-    The controller releases the lease itself, at the end of its last round.
-    """
+    """Runs the controller in a thread during the block; it releases the lease itself, at the end of its last round."""
     thread = threading.Thread(target=controller.run, args=(stop,), kwargs={"poll_s": poll_s}, daemon=True)
     thread.start()
     try:
@@ -200,11 +189,7 @@ def _listening(settings: ServeSettings) -> Iterator[socket.socket]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a port.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Opens a port; raises OSError where it cannot."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     # With an explicit protocol, unlike socket.create_server: only then asyncio turns off Nagle's algorithm, which would
@@ -228,17 +213,15 @@ def _own_hosts(host: str) -> list[str]:
     return list(dict.fromkeys(name for name in names if name not in ALL_ADDRESSES))
 
 
-def _addresses(settings: ServeSettings) -> list[str]:
-    return served_addresses(settings.addresses)
-
-
-def _summary(settings: ServeSettings, listener: socket.socket, ledger: Ledger, lease: Lease) -> str:
+def _summary(
+    settings: ServeSettings, addresses: Sequence[str], listener: socket.socket, ledger: Ledger, lease: Lease
+) -> str:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     role = "active: holds the lease" if lease.epoch is not None else "standby: another service holds the lease"
     access = "without authentication" if settings.no_auth else "with token authentication"
     warning = "" if is_loopback(host) else " · unencrypted: put a TLS proxy in front of it"
-    clusters = ", ".join(_addresses(settings))
+    clusters = ", ".join(addresses)
     endpoint = f"http://{shown}:{port} · {access}{warning}"
     return f"Rayscribe serves {endpoint} · database {ledger.url} · clusters {clusters} · {role}"
 

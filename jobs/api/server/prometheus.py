@@ -24,13 +24,7 @@ CACHE_TTL_S = 2.0
 
 
 class Figures(NamedTuple):
-    """What the metrics are made of.
-
-    Attributes:
-        runs: Number of runs by queue and state.
-        attempts: Sums over all attempts.
-        waits: Runs that wait, by queue and by what they wait for.
-    """
+    """What the metrics are made of: runs by queue and state, sums over all attempts, and the runs that wait."""
 
     runs: Counts
     attempts: AttemptTotals
@@ -48,14 +42,7 @@ class LedgerCollector(Collector):
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Reads nothing yet.
-
-        Args:
-            read: Reads the figures.
-            queues: Queues that are reported even if they are empty.
-            holds_lease: Whether this service holds the ledger's lease.
-            clock: Monotonic clock, in seconds.
-        """
+        """Reads nothing yet; those of the `queues` are reported even if they are empty."""
         self._read, self._queues, self._holds_lease, self._clock = read, queues, holds_lease, clock
         self._lock = threading.Lock()
         self._cached: tuple[float, Figures] | None = None
@@ -65,7 +52,6 @@ class LedgerCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics as of now."""
         with self._lock:
             now_s = self._clock()
             # The clock may be set back.

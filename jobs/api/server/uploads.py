@@ -27,17 +27,11 @@ STALE_S = 24 * 3600.0
 async def receive_upload(
     request: Request, folder: Path, *, max_bytes: int, idle_timeout_s: float = IDLE_TIMEOUT_S
 ) -> AsyncIterator[Path]:
-    """Receives a request's body in a file that is removed at the end of the block.
-
-    Args:
-        request: The request, whose body was not read yet.
-        folder: Folder of the file; created if it is missing.
-        max_bytes: Largest size.
-        idle_timeout_s: The upload is aborted after this long without data.
+    """Receives a request's body in a file of a folder, which is made; it is removed at the end of the block.
 
     Raises:
-        TooLargeError: the body is larger.
-        TooSlowError: no data arrived for this long.
+        TooLargeError: the body is larger than `max_bytes`.
+        TooSlowError: no data arrived for `idle_timeout_s`.
         ClientDisconnect: the client disconnected before the end.
     """
     declared = request.headers.get("content-length", "")

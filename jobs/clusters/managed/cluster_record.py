@@ -85,7 +85,6 @@ class ClusterRecord(BaseModel):
         return clusters_folder() / f"{self.name}.known_hosts"
 
     def write(self) -> None:
-        """Remembers it."""
         write_private(self.path, self.model_dump_json(indent=2))
         _taken_down_path(self.name).unlink(missing_ok=True)
 

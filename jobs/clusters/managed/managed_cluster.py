@@ -91,7 +91,6 @@ class ManagedCluster(ABC):
         """The remembered SSH host key of the head and the one that it shows now; raises as `attach_command`."""
 
     def status(self) -> ClusterStatus:
-        """Calls the cluster."""
         record, dashboard = self.record, self.dashboard
         try:
             cluster = RayJobs(cluster_address(record.name))

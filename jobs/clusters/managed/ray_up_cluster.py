@@ -1,11 +1,13 @@
 """Clusters of own hosts and clouds: what is done around `ray up` and `ray down`."""
 
 import contextlib
+import os
 import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,8 +23,7 @@ from jobs.clusters.managed.cluster_record import (
     find_record,
     write_private,
 )  # fmt: skip
-from jobs.clusters.managed.first_login import check_key, check_login
-from jobs.clusters.managed.host_key import KeyChange, changed_text, check_host_key, key_changed
+from jobs.clusters.managed.host_key import LOGIN_TIMEOUT_S, KeyChange, changed_text, check_host_key, key_changed
 from jobs.clusters.managed.logged_command import run_logged
 from jobs.clusters.managed.managed_cluster import ManagedCluster
 from jobs.clusters.managed.ray_launcher import NoHeadError, head_of, ray_environment, ssh_target
@@ -41,7 +42,9 @@ from jobs.clusters.managed.ray_up_content import (
 from jobs.clusters.managed.ssh_tunnel import Tunnel, run_over_ssh, ssh_command
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError, ConflictError
+from trainers.config.storage_location import in_home
 from trainers.distributed.local_ray import ray_command
+from trainers.errors import ConfigError
 
 Say = Callable[[str], None]
 
@@ -169,6 +172,41 @@ def up(
         record = record.model_copy(update={"state": "up"})
         record.write()
         return record
+
+
+def check_key(content: Mapping[str, Any]) -> None:
+    """Refuses a file of `ray up` whose SSH key is not on this machine.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    key = (content.get("auth") or {}).get("ssh_private_key")
+    if key is not None and not in_home(str(key)).is_file():
+        raise ConfigError(
+            f"auth.ssh_private_key (ray_up.private_key of a spec): there is no file {key}; name the key that logs in "
+            "to the hosts, or leave it out for those that ssh finds by itself"
+        )
+
+
+def check_login(content: Mapping[str, Any]) -> None:
+    """Logs in to the head of own hosts, which are there before `ray up`; a cloud's are not.
+
+    Raises:
+        ClusterError: it does not respond, or refuses the user; with what ssh says, and a command to try.
+    """
+    host = content["provider"].get("head_ip")
+    if not on_own_hosts(content) or host is None:
+        return
+    target = ssh_target(content["auth"], str(host))
+    # Who the host is, is decided when its address is remembered.
+    code, said = run_over_ssh(target, Path(os.devnull), "true", timeout_s=LOGIN_TIMEOUT_S)
+    if code != 0:
+        key = f" -i {target.private_key}" if target.private_key is not None else ""
+        raise ClusterError(
+            f"{target.user} cannot log in to the head, {host} ({said or f'exit code {code}'}): nothing was started; "
+            f"try `ssh{key} {target.user}@{host}`, and see provider.head_ip, auth.ssh_user and auth.ssh_private_key "
+            "(ray_up.head_ip, user and private_key of a spec)"
+        )
 
 
 def _bring_up(

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from jobs.api.protocol import IDEMPOTENCY_KEY
 from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
-from jobs.ledger.address import parse
+from jobs.ledger.database import parse
 from jobs.model import Run
 from jobs.service.controller import Controller
 from jobs.submission.ray_request import SubmitRequest

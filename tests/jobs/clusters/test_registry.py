@@ -6,8 +6,7 @@ import pytest
 from jobs.clusters.cluster import JobInfo
 from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.managed.cluster_record import RayUpRecord
-from jobs.clusters.managed.growth import growth_of
-from jobs.clusters.registry import MAX_PAUSE_S, PAUSE_S, Clusters
+from jobs.clusters.registry import MAX_PAUSE_S, PAUSE_S, Clusters, growth_of
 from jobs.errors import ClusterError
 from jobs.submission.ray_request import SubmitRequest, build_request
 from tests.jobs.sample import sample_run

@@ -13,15 +13,15 @@ from sqlalchemy import create_engine, text
 from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
-from jobs.ledger.address import parse
+from jobs.ledger.database import parse
 from jobs.ledger.migrate import upgrade
 from jobs.lifecycle import RunState
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import Controller
 from jobs.service.package_store import PackageStore
 from jobs.service.service import Service
-from jobs.submission.branch import branch
 from jobs.submission.ray_request import SubmitRequest
+from jobs.submission.run_request import branch
 from tests.jobs.api.backend_harness import make_package
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import TrainConfig

@@ -16,8 +16,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from jobs.errors import ServiceError
 from jobs.ledger import Ledger
-from jobs.ledger.address import parse
-from jobs.ledger.database import Database
+from jobs.ledger.database import Database, parse
 from jobs.ledger.tables import METADATA
 from tests.jobs.ledger.builders import add
 from tests.jobs.ledger.ledger_process import ROOT, ledger_process

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.submission.branch import branch
+from jobs.submission.run_request import branch
 from tests.jobs.sample import sample_run
 from trainers.errors import ConfigError
 

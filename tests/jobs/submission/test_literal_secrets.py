@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.submission.literal_secrets import find_literal_secrets
+from jobs.submission.job_spec import find_literal_secrets
 from jobs.submission.run_request import RunRequest, run_of
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.submission.test_job_spec import load

@@ -1,21 +1,51 @@
 """/v1/runs: submit, list, get, stop, resume, logs."""
 
+import json
 import math
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.api.protocol import IDEMPOTENCY_KEY, MAX_CURSOR, MAX_EVENTS, MAX_RUNS, RUNS
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import BackendDep, ServiceDep
-from jobs.api.server.json_bodies import StrictJsonRoute
 from jobs.errors import NotFoundError
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter
 from jobs.submission.run_request import RunRequest
 from trainers.config.parts.run_part import NAME
+from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        body = await self.body()
+        try:
+            return load_json(body.decode(json.detect_encoding(body)))
+        except json.JSONDecodeError:
+            raise  # FastAPI says where
+        except UnicodeDecodeError:
+            raise HTTPException(400, "the body is not text in UTF-8") from None
+        except ValueError as error:
+            raise HTTPException(422, f"the body is not JSON that can be used: {str(error)[:200]}") from None
+
+
+class StrictJsonRoute(APIRoute):
+    """A route of such bodies."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return handle_strictly
+
 
 router = APIRouter(prefix=RUNS, tags=["runs"], route_class=StrictJsonRoute)
 
@@ -136,7 +166,7 @@ async def list_runs(query: Annotated[RunsQuery, Query()], service: ServiceDep, b
     def read() -> Response:
         return json_response(service.runs(wanted, limit=query.limit, cursor=query.cursor))
 
-    return await backend.list_threads.run(read)
+    return await run_sync(read, limiter=backend.list_threads)
 
 
 @router.get(
@@ -212,7 +242,7 @@ async def read_run_logs(
     def read() -> Response:
         return json_response(service.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor))
 
-    return await backend.log_threads.run(read)
+    return await run_sync(read, limiter=backend.log_threads)
 
 
 def json_response(page: Page | LogPage) -> Response:

@@ -4,6 +4,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Annotated
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import Field
@@ -173,7 +174,8 @@ def get_metrics(request: Request) -> Response:
 )
 async def get_health(backend: BackendDep) -> Health:
     """Responds with 200 if the ledger's database responds, otherwise with 503. Needs no token."""
-    await backend.health_threads.run(partial(backend.ledger.events, None, after=NEVER, limit=1))
+    read = partial(backend.ledger.events, None, after=NEVER, limit=1)
+    await run_sync(read, limiter=backend.health_threads)
     return Health(status="ok", holds_lease=backend.holds_lease(), version=version("rayscribe"))
 
 

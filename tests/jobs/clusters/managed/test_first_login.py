@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from jobs.clusters.managed import first_login, ssh_tunnel
+from jobs.clusters.managed import ray_up_cluster, ssh_tunnel
 from jobs.clusters.managed.cluster_record import find_record
-from jobs.clusters.managed.first_login import check_login
-from jobs.clusters.managed.ray_up_cluster import up
+from jobs.clusters.managed.ray_up_cluster import check_login, up
 from jobs.errors import ClusterError
 from trainers.errors import ConfigError
 
@@ -48,7 +47,7 @@ def test_a_head_that_lets_nobody_in_is_named_with_what_to_try(
 ) -> None:
     monkeypatch.setattr(ssh_tunnel, "ssh_command", lambda *given: ["sh", "-c", ssh])
     if says.startswith("no answer"):
-        monkeypatch.setattr(first_login, "LOGIN_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(ray_up_cluster, "LOGIN_TIMEOUT_S", 0.2)
     with pytest.raises(ClusterError) as error:
         start(CONTENT)
     assert "ana cannot log in to the head, 10.0.0.1" in str(error.value)
