@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import (
-    AutoConfig,
     AutoFeatureExtractor,
     AutoModelForCTC,
     AutoTokenizer,
-    PretrainedConfig,
     SeamlessM4TFeatureExtractor,
 )
 
+from speech_extras.gru_config import LIMITS, GruConfig
 from speech_extras.gru_part import GruPart
-from trainers.data.frame_count import FrameCount
 from trainers.errors import ConfigError
-from trainers.models.ctc.ctc_frames import MEL_INPUT, MEL_LEAST_SAMPLES, MEL_WINDOW
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import for_tokenizer, new_tokenizer, processor_of
 from trainers.models.family import Family
@@ -29,33 +25,6 @@ from trainers.models.tokenizer_processor import code_or_name, tokenizer_fingerpr
 
 if TYPE_CHECKING:
     from speech_extras.gru_recognizer import GruRecognizer
-
-LIMITS = Limits(
-    context_s=60.0,
-    label_tokens=sys.maxsize,
-    prefix_tokens=0,
-    new_tokens=None,
-    # An output every 20 ms: two log-mel frames of 10 ms.
-    frames=FrameCount((MEL_WINDOW, MEL_INPUT)),
-    whole_context=False,
-    least_samples=MEL_LEAST_SAMPLES,
-)
-
-
-class GruConfig(PretrainedConfig):
-    """The config.json of a GRU model."""
-
-    model_type = "gru-ctc"
-    # Two log-mel frames of 80 bins.
-    feature_size: int = 160
-    hidden_size: int = 128
-    num_hidden_layers: int = 2
-    vocab_size: int = 32
-    ctc_loss_reduction: str = "mean"
-    ctc_zero_infinity: bool = False
-
-
-AutoConfig.register(GruConfig.model_type, GruConfig)
 
 
 class GruFamily(Family[GruPart]):

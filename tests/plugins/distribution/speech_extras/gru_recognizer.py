@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCTC, PreTrainedModel, set_seed
 from transformers.modeling_outputs import CausalLMOutput
 
-from speech_extras.gru_family import LIMITS, GruConfig
+from speech_extras.gru_config import LIMITS, GruConfig
 from speech_extras.gru_part import GruPart
 from trainers.models.ctc.ctc_recognizer import CtcRecognizer
 from trainers.models.family import Family
