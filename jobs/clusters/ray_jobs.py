@@ -191,7 +191,7 @@ class RayJobs:
             ) from error
 
     def _check_same_run(self, request: SubmitRequest) -> None:
-        if self.job_info(request.submission_id).uid != request.metadata[METADATA_UID]:
+        if self.job_info(request.submission_id).uid != request.metadata.get(METADATA_UID, ""):
             raise ConflictError(
                 f"{self.address} has a job {request.submission_id} that this ledger did not submit: "
                 "give the run another name (--set run.name=…)"
