@@ -27,8 +27,6 @@ class Rules:
 
     Attributes:
         base: That folder, absolute.
-        spec: The patterns.
-        reason: Where they come from.
         may_readmit: Whether one of them, with !, includes again what another leaves out.
     """
 

@@ -77,12 +77,8 @@ class PackageSize:
     """The size that a package has, or would have.
 
     Attributes:
-        root: The working directory.
-        files: Number of files.
         total_bytes: All files together, unpacked.
         zip_bytes: Size of the zip; where it does not fit, how large it had become when that was clear.
-        fits: Whether Ray takes it.
-        largest: The largest files, largest first.
     """
 
     root: Path

@@ -24,10 +24,7 @@ class Settings:
 
     Attributes:
         folder: Holds what is written for this machine, and the data of both programs.
-        prometheus_port: Where Prometheus listens, on loopback.
-        grafana_port: Where Grafana listens, on loopback.
-        service: URL of the Rayscribe service.
-        token_file: Holds its token. None: the service is not scraped.
+        token_file: Holds the service's token. None: the service is not scraped.
         interval_s: Seconds between two scrapes. None: as shipped.
     """
 

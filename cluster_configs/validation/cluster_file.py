@@ -125,8 +125,6 @@ class Installed:
     """What this machine has, to compare a file with.
 
     Attributes:
-        ray: Version of Ray.
-        rayscribe: Version of Rayscribe.
         ray_schema: The JSON schema that Ray checks a `ray up` file with.
         syntax_error: Asks `bash -n` about a script: line (from 1) and message of the first error, or None.
     """
@@ -142,9 +140,7 @@ class Violation:
     """One place where a rule is broken.
 
     Attributes:
-        place: Where.
         value: What stands there, or "" where something is missing or must not be shown.
-        fix: What to do.
     """
 
     place: Place

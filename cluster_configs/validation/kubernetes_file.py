@@ -1,7 +1,7 @@
 """Reads Kubernetes documents, those of KubeRay above all, into scripts, variables, images and pools."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable
 from cluster_configs.validation.yaml_nodes import Node, parse_yaml
@@ -47,7 +47,7 @@ def read_kubernetes(text: str, documents: list[Node]) -> ClusterFile:
     )
 
 
-def ray_clusters(documents: list[Node] | tuple[Node, ...]) -> Iterator[Node]:
+def ray_clusters(documents: Iterable[Node]) -> Iterator[Node]:
     """The spec of each Ray cluster, whatever it is a part of."""
     for document in documents:
         if document.get("apiVersion").text.startswith("ray.io/"):
@@ -62,13 +62,16 @@ def groups_of(cluster: Node) -> Iterator[Node]:
     yield from cluster.get("workerGroupSpecs").elements()
 
 
+def groups_in(documents: Iterable[Node]) -> Iterator[Node]:
+    """The groups of all Ray clusters."""
+    return (group for cluster in ray_clusters(documents) for group in groups_of(cluster))
+
+
 def pod_specs(document: Node) -> Iterator[Node]:
     """Every pod that a document describes."""
     if document.get("kind").text == "Pod":
         yield document.get("spec")
-    for cluster in ray_clusters([document]):
-        for group in groups_of(cluster):
-            yield group.get("template", "spec")
+    yield from (group.get("template", "spec") for group in groups_in([document]))
     for keys in (("submitterPodTemplate", "spec"), ("template", "spec"), ("jobTemplate", "spec", "template", "spec")):
         pod = document.get("spec", *keys)
         if pod.present:

@@ -1,7 +1,7 @@
 """Checks one file against all rules of its kind."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster_configs.providers.known_providers import provider_of
 from cluster_configs.validation import schema_rules
@@ -51,22 +51,15 @@ def validate(content: bytes, installed: Installed) -> Report:
         file = read_cluster_file(content)
     except UnreadableError as error:
         return Report(None, tuple(READING), ((error.rule, error.violation),))
-    rules = [rule for rule in (*RULES, *_rules_of_provider(file)) if file.kind in rule.kinds]
+    provider = provider_of(file.document.get("provider"))
+    rules = [rule for rule in (*RULES, *(provider.rules if provider else ())) if file.kind in rule.kinds]
     broken = [(rule.name, violation) for rule in rules for violation in rule.check(file, installed)]
     checked = [*dict.fromkeys(rule.name for rule in rules)]
     if file.kind == FileKind.SPEC and not broken:
         for target, text in spec_rules.rendered(file):
             report = validate(text.encode(), installed)
             checked += [name for name in report.checked if name not in checked]
-            broken += [(name, _in_rendered(violation, target)) for name, violation in report.broken]
+            for name, violation in report.broken:
+                place = Place(f"rendered for {target}: {violation.place}")
+                broken.append((name, replace(violation, place=place)))
     return Report(file.kind, tuple(checked), tuple(broken))
-
-
-def _rules_of_provider(file: ClusterFile) -> tuple[Rule, ...]:
-    provider = provider_of(file.document.get("provider"))
-    return () if provider is None else provider.rules
-
-
-def _in_rendered(violation: Violation, target: str) -> Violation:
-    path = f"rendered for {target}: {violation.place}"
-    return Violation(Place(path), violation.value, violation.fix)

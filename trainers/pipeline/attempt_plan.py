@@ -37,10 +37,6 @@ class AttemptRequest:
     """The request for an attempt.
 
     Attributes:
-        config: The config; `run.name` given and paths absolute.
-        engine: Where it runs.
-        folder: The run folder.
-        overrides: What the command line changed, for the record.
         number: The attempt's number where a service counts. None: the next.
         expected: A checkpoint that a service knows the run has. None: it knows of none.
     """
@@ -58,8 +54,6 @@ class AttemptPlan:
     """An attempt on one state of the journal; on another it is resolved anew.
 
     Attributes:
-        request: Its request.
-        state: The state.
         continuation: How the run begins or goes on, with the config that the attempt runs with.
         data: What it is trained and scored on, opened.
         processor: That of pretrained weights. None: the run has one of its own, or learns it.

@@ -89,13 +89,8 @@ def decide(
 ) -> Continuation:
     """Decides whether a run may be continued or begun, and as which experiment.
 
-    Args:
-        url: The run folder, for the messages.
-        state: The state of its journal.
-        previous: Content of the config that the newest attempt ran with. None: there is none.
-        config: The config.
-        data_keys: See `describe`.
-        retried: A service repeats an attempt of this very run, so that `resume: never` does not refuse it.
+    `previous` is the config that the newest attempt ran with, `data_keys` are those of `describe`. An attempt that is
+    `retried` is one of this very run, by a service, which `resume: never` does not refuse.
 
     Raises:
         ResumeError: `resume: never` and the run has checkpoints; or the change is one that a begun run cannot make.

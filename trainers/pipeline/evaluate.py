@@ -38,7 +38,6 @@ class RunResult:
     Attributes:
         folder: The run folder's path or URL.
         totals: Totals of the split that was scored last: test, or validation where there is no test.
-        split: Its name.
         model: Says the language of the speech, and to which context the model is shortened.
     """
 

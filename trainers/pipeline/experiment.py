@@ -130,10 +130,7 @@ def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, An
 def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any] | None) -> TrainConfig:
     """The config with a value in each field whose null means: as the run began, or the default of new runs.
 
-    Args:
-        config: The config.
-        cache_url: Where its prepared sets are.
-        known: Description of the run's experiment, see `upgrade`. None: a new run.
+    `known` is the description of the run's experiment, see `upgrade`; None: a new run.
     """
     kind, languages = "auto", True
     rate = f"eval_{ranking_rate(config.model.language)}"

@@ -214,15 +214,7 @@ class KeepCheckpoints(TrainerCallback):
     """Hands each checkpoint that the Trainer wrote, with its score, to the uploader."""
 
     def __init__(self, session: Session, uploader: Uploader, attempt: int, group: str, *, sharded: bool):
-        """Takes where checkpoints go. Every rank calls it.
-
-        Args:
-            session: This rank.
-            uploader: Used on the main process; of sharded checkpoints on the first rank of each node.
-            attempt: Number of this attempt.
-            group: Name of this worker group.
-            sharded: Whether every rank writes files of a checkpoint.
-        """
+        """Every rank makes one; it uploads on the main process, sharded checkpoints on the first rank of each node."""
         self._session, self._uploader, self._attempt, self._group = session, uploader, attempt, group
         self._sharded = sharded
         self._part: NodePart | None = ONLY_PART if session.is_main_process else None

@@ -56,17 +56,8 @@ class Loop:
     """What training is built of.
 
     Attributes:
-        context: What this rank works with.
         start: Where training goes on; None: at step 0.
         weights: The checkpoint whose weights it began with; None: the model's own, or it goes on.
-        recognizer: Model and processor.
-        plan: Batches of all ranks.
-        last_step: Optimizer steps of the run.
-        trainer: The Hugging Face Trainer.
-        stop: Agrees with the other ranks on a last step, once somebody asks to stop.
-        progress: Reports steps and scores.
-        keeper: Stages checkpoints, and has them uploaded.
-        reports: Reports them to Ray.
     """
 
     context: WorkerContext

@@ -36,11 +36,7 @@ class ScoreTask:
     """Everything that the driver passes to a scoring worker.
 
     Attributes:
-        config: Says how to score.
-        prepared: The split.
-        split: Its name.
         model: Folder or URL of a model, or a Hub id.
-        folder_url: Where the score is written.
         nbest: Hypotheses that are given of each utterance. None: only the best.
         validation: What weights of a beam search are chosen on. None: there is nothing to choose.
     """

@@ -22,9 +22,6 @@ class TrainTask:
     """Everything that the driver passes to a training worker.
 
     Attributes:
-        config: The config, run name and paths resolved.
-        sets: Prepared set of each split.
-        attempt: Number of this attempt.
         run_id: Unique name of the run.
         processor: Folder of a new model's description in the run folder. None: a pretrained model's own.
         weights: The checkpoint whose weights a run begins with. None: the model's own.

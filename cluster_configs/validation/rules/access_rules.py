@@ -15,7 +15,7 @@ from cluster_configs.validation.cluster_file import (
     Violation,
 )  # fmt: skip
 from cluster_configs.validation.dockerfile import last_user
-from cluster_configs.validation.kubernetes_file import containers_of, groups_of, pod_specs, ray_clusters
+from cluster_configs.validation.kubernetes_file import containers_of, groups_in, groups_of, pod_specs, ray_clusters
 from cluster_configs.validation.yaml_nodes import Node
 
 KUBERNETES = frozenset({FileKind.KUBERNETES})
@@ -204,11 +204,10 @@ def _least_rights(file: ClusterFile, installed: Installed) -> Iterator[Violation
         role = document.get("roleRef", "name")
         if role.text in ("cluster-admin", "admin", "edit"):
             yield Violation(role.place, role.text, "bind a Role of the file's own, with what the pods use")
-    for cluster in ray_clusters(file.documents):
-        for group in groups_of(cluster):
-            pod = group.get("template", "spec")
-            if pod.present and not pod.get("serviceAccountName").text:
-                yield Violation(pod.place, "the namespace's default", "name a service account of the cluster's own")
+    for group in groups_in(file.documents):
+        pod = group.get("template", "spec")
+        if pod.present and not pod.get("serviceAccountName").text:
+            yield Violation(pod.place, "the namespace's default", "name a service account of the cluster's own")
 
 
 def is_the_world(network: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from cluster_configs.rendering.commented_yaml import is_other_type
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Installed, Rule, Violation
-from cluster_configs.validation.kubernetes_file import containers_of, groups_of, ray_clusters
+from cluster_configs.validation.kubernetes_file import containers_of, groups_in
 from cluster_configs.validation.yaml_nodes import parse_yaml, unquoted_texts
 from trainers.config.strict_loading import YamlError
 
@@ -14,16 +14,15 @@ KUBERNETES = frozenset({FileKind.KUBERNETES})
 
 
 def _container_resources(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    for cluster in ray_clusters(file.documents):
-        for group in groups_of(cluster):
-            container = next(containers_of(group.get("template", "spec")), None)
-            if container is None:
-                continue
-            resources = container.get("resources")
-            for keys in (("limits", "cpu"), ("limits", "memory")):
-                if not resources.get(*keys).text:
-                    fix = f"add resources.{'.'.join(keys)}: Ray takes what it tells jobs from there"
-                    yield Violation(resources.get(*keys).place, "", fix)
+    for group in groups_in(file.documents):
+        container = next(containers_of(group.get("template", "spec")), None)
+        if container is None:
+            continue
+        resources = container.get("resources")
+        for keys in (("limits", "cpu"), ("limits", "memory")):
+            if not resources.get(*keys).text:
+                fix = f"add resources.{'.'.join(keys)}: Ray takes what it tells jobs from there"
+                yield Violation(resources.get(*keys).place, "", fix)
 
 
 def _ray_start_blocks(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
@@ -31,11 +30,10 @@ def _ray_start_blocks(file: ClusterFile, installed: Installed) -> Iterator[Viola
     for place, start in file.ray_starts():
         if "--block" not in start.options and not start.symmetric:
             yield Violation(place, "ray start without --block", fix)
-    for cluster in ray_clusters(file.documents):
-        for group in groups_of(cluster):
-            block = group.get("rayStartParams", "block")
-            if block.text == "false":
-                yield Violation(block.place, "false", "take it out: KubeRay starts Ray with --block")
+    for group in groups_in(file.documents):
+        block = group.get("rayStartParams", "block")
+        if block.text == "false":
+            yield Violation(block.place, "false", "take it out: KubeRay starts Ray with --block")
 
 
 def _job_frees_nodes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
-from cluster_configs.validation.kubernetes_file import containers_of, groups_of, ray_clusters
+from cluster_configs.validation.kubernetes_file import containers_of, groups_in
 from cluster_configs.validation.yaml_nodes import Node, Place
 from trainers.config.storage_location import is_absolute, is_url, unsupported_url
 
@@ -36,15 +36,12 @@ def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violati
 
 def _not_mounted(file: ClusterFile, place: Place, path: str) -> Iterator[Violation]:
     """Groups whose pods have no shared volume at a path."""
-    for cluster in ray_clusters(file.documents):
-        for group in groups_of(cluster):
-            pod = group.get("template", "spec")
-            if not group.present or any(_holds(mount, path) for mount in _shared_mounts(pod)):
-                continue
-            name = group.get("groupName").text or "the head"
-            yield Violation(
-                place, path, f"mount a persistent volume (ReadWriteMany) there in {name}, or give an s3:// URL"
-            )
+    for group in groups_in(file.documents):
+        pod = group.get("template", "spec")
+        if not group.present or any(_holds(mount, path) for mount in _shared_mounts(pod)):
+            continue
+        name = group.get("groupName").text or "the head"
+        yield Violation(place, path, f"mount a persistent volume (ReadWriteMany) there in {name}, or give an s3:// URL")
 
 
 def _shared_mounts(pod: Node) -> Iterator[str]:
@@ -64,7 +61,7 @@ def _holds(folder: str, path: str) -> bool:
 
 
 def _claim_for_all(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    pods = (group.get("template", "spec") for cluster in ray_clusters(file.documents) for group in groups_of(cluster))
+    pods = (group.get("template", "spec") for group in groups_in(file.documents))
     volumes = (volume for pod in pods for volume in pod.get("volumes").elements())
     mounted = {volume.get("persistentVolumeClaim", "claimName").text for volume in volumes}
     for document in file.of_kind("PersistentVolumeClaim"):

@@ -1,9 +1,7 @@
 """Whether every node sees the folders that runs and prepared sets are written to; found before anything is prepared."""
 
 import contextlib
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,12 +13,11 @@ from trainers.config.locations import storage_path_of
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
 from trainers.errors import ConfigError
+from trainers.pipeline.on_ray.worker_checks import see_files
 from trainers.storage import open_storage
 
 # How long a node is waited for that is busy; training will say what it lacks.
 TIMEOUT_S = 30.0
-# A network file system may show a new file this much later.
-LATER_S, POLL_S = 5.0, 0.25
 
 
 def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, float]) -> None:
@@ -60,7 +57,7 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
 
 def _ask(nodes: list[dict[str, Any]], files: list[str]) -> dict[str, list[bool]]:
     """Which files each node sees, by its address; nodes that do not respond in time are left out."""
-    remote: Any = ray.remote(_sees)
+    remote: Any = ray.remote(see_files)
     asked = {}
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -79,10 +76,3 @@ def _ask(nodes: list[dict[str, Any]], files: list[str]) -> dict[str, list[bool]]
 
 def _holds(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
     return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
-
-
-def _sees(files: list[str]) -> list[bool]:
-    end = time.monotonic() + LATER_S
-    while not all(found := [Path(file).exists() for file in files]) and time.monotonic() < end:
-        time.sleep(POLL_S)
-    return found

@@ -4,7 +4,7 @@ Ray Train's controller sends it to the workers and imports this module: what tra
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,9 +60,15 @@ def _check_files(node: str, files: tuple[str, ...]) -> None:
     from trainers.findings import Level  # noqa: PLC0415
     from trainers.inspection.node_checks import judge_files  # noqa: PLC0415
 
-    end = time.monotonic() + LATER_S
-    while not all(Path(file).exists() for file in files) and time.monotonic() < end:
-        time.sleep(POLL_S)
+    see_files(files)
     finding = judge_files(files, DEFAULT_STORAGE_OPTIONS)
     if finding.level == Level.ERROR:
         raise DataError(f"on {node}: {finding.text}")
+
+
+def see_files(files: Sequence[str]) -> list[bool]:
+    """Which files this node sees, all of them or after LATER_S."""
+    end = time.monotonic() + LATER_S
+    while not all(found := [Path(file).exists() for file in files]) and time.monotonic() < end:
+        time.sleep(POLL_S)
+    return found

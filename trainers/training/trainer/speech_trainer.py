@@ -55,16 +55,8 @@ class SpeechTrainer(Seq2SeqTrainer):
     ):
         """Ties the Trainer to the plan.
 
-        Args:
-            recognizer: Model and processor.
-            arguments: See `arguments.training_arguments`.
-            batches: Forward passes of this rank.
-            schedule: How long the run is.
-            clips: What the plan's positions mean.
-            evaluate: Scores the validation set after a step; called by all ranks together. None: a request to stop
-                came between.
-            callbacks: Further callbacks.
-            optimizer: Class and settings. None: AdamW, as the arguments say.
+        `evaluate` scores the validation set after a step, called by all ranks together; None: a request to stop came
+        between. Without an optimizer (class and settings) it is AdamW, as the arguments say.
         """
         self.objective: Objective = Objective(recognizer, arguments)
         super().__init__(
