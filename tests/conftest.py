@@ -1,5 +1,6 @@
 """Fixtures that every test may use, and how many examples property tests try."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from tests import settings
 
 pytest_plugins = ["tests.s3", "tests.postgres", "tests.hosts.summary"]
 
+# Threads of one process that wait for one another keep the cores from the other processes; torch reads it on import.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests that a shell starts in the background ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -37,6 +37,9 @@ from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 
+# A model that three of these tests read learns for long: in one process, once.
+pytestmark = pytest.mark.xdist_group("test_seq2seq")
+
 TEXTS = ["one two", "three", "four four"]
 FAMILY: Family[Any] = Seq2SeqFamily()
 START, END, PAD = 1, 2, 0
