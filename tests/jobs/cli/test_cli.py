@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -176,10 +177,11 @@ def test_the_shell_completes_commands_and_states() -> None:
     }
     result = subprocess.run(COMMAND, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert set(result.stdout.split()) == {"status", "stop"}
-    shown = subprocess.run(
-        [*COMMAND, "--show-completion", "bash"], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-    assert "_RAYSCRIBE_COMPLETE=complete_bash" in shown.stdout + shown.stderr
+    # Which shell it is, is seen by the parents of the process; the command after it keeps this one there.
+    script = f"{shlex.join(COMMAND)} --show-completion; exit $?"
+    shown = subprocess.run(["bash", "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "_RAYSCRIBE_COMPLETE=complete_bash" in shown.stdout
 
 
 def test_growth_is_each_cluster_s_own() -> None:
