@@ -18,6 +18,11 @@ def speech_data() -> Path:
     return Path(setting("RAYSCRIBE_TEST_DATA", str(DEFAULT_SPEECH_DATA)))
 
 
+def is_full() -> bool:
+    """Whether every example is tried."""
+    return setting("RAYSCRIBE_TEST_PROFILE", "full") == "full"
+
+
 def examples(full: int) -> int:
     """How many examples a test tries: `full`, or fewer under RAYSCRIBE_TEST_PROFILE=quick.
 
