@@ -68,7 +68,6 @@ def test_the_cluster_that_is_named_is_asked_whatever_the_environment_says(
         RayJobs("http://127.0.0.1:9")
 
 
-@pytest.mark.core
 def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_path: Path) -> None:
     end, output = run_job(jobs, "two", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=2"])
     assert end.status == "SUCCEEDED", output

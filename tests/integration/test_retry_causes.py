@@ -17,6 +17,7 @@ from jobs.service.service import Service
 from tests.integration.controller_driver import ControllerDriver
 from tests.integration.driver_process import RayHead
 from tests.integration.short_jobs import Workspace
+from tests.integration.training_trees import write_training_tree
 
 
 @pytest.fixture
@@ -89,34 +90,50 @@ def _unavailable(address: str) -> NoReturn:
     raise ClusterError(f"{address} is not available")
 
 
+@pytest.fixture(scope="module")
+def calm(ray_head: RayHead, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerDriver]:
+    """A controller under which the run `calm` has trained undisturbed, from the folder `tree` of its workspace."""
+    folder = tmp_path_factory.mktemp("calm")
+    workspace = Workspace(folder, ray_head.dashboard, QueuesConfig())
+    drive = ControllerDriver(workspace)
+    tree = write_training_tree(folder / "tree", tones, str(folder / "prepared"))
+    workspace.submit(tree, "calm", [], recipe="recipe.yaml")
+    assert drive.until_ended("calm").state == RunState.SUCCEEDED
+    yield drive
+    workspace.close()
+
+
+def _weights(drive: ControllerDriver, name: str) -> bytes:
+    return (drive.workspace.storage / name / "model/model.safetensors").read_bytes()
+
+
 @pytest.mark.core
-def test_a_killed_worker_and_a_user_s_stop_are_continued_to_the_weights_of_the_undisturbed_run(
-    drive: ControllerDriver, training_tree: Path, ray_head: RayHead
+def test_a_killed_worker_is_continued_to_the_weights_of_the_undisturbed_run(
+    calm: ControllerDriver, ray_head: RayHead
 ) -> None:
-    workspace = drive.workspace
-    for name in ("calm", "killed", "stopped"):
-        workspace.submit(training_tree, name, [], recipe="recipe.yaml")
-        if name == "killed":
-            drive.until_step(name, 13)
-            ray_head.training_workers()[-1].send_signal(signal.SIGKILL)
-        if name == "stopped":
-            drive.until_step(name, 13)
-            workspace.service.stop(name)
-            run = drive.until_ended(name)
-            assert run.state == RunState.STOPPED
-            assert run.reason.startswith("stopped; checkpoint checkpoint-"), run.reason
-            workspace.service.resume(name)
-        assert drive.until_ended(name).state == RunState.SUCCEEDED
-    assert drive.causes("killed") == [Cause.WORKER_LOST, Cause.SUCCEEDED]
-    assert drive.causes("stopped") == [Cause.STOPPED, Cause.SUCCEEDED]
+    workspace = calm.workspace
+    workspace.submit(workspace.folder / "tree", "killed", [], recipe="recipe.yaml")
+    calm.until_step("killed", 13)
+    ray_head.training_workers()[-1].send_signal(signal.SIGKILL)
+    assert calm.until_ended("killed").state == RunState.SUCCEEDED
+    assert calm.causes("killed") == [Cause.WORKER_LOST, Cause.SUCCEEDED]
     assert workspace.ledger.attempt("killed", 2).resume_from is not None
-    weights = {
-        name: (workspace.storage / name / "model/model.safetensors").read_bytes()
-        for name in ("calm", "killed", "stopped")
-    }
-    assert weights["killed"] == weights["calm"]
-    assert weights["stopped"] == weights["calm"]
+    assert _weights(calm, "killed") == _weights(calm, "calm")
     states = [event.state for event in workspace.ledger.events("calm")]
     assert RunState.TRAINING in states, "true status: not only RUNNING"
     rank = workspace.service.logs("killed", attempt=1, source="rank-1")
     assert rank.ended
+
+
+def test_a_user_s_stop_is_continued_to_the_weights_of_the_undisturbed_run(calm: ControllerDriver) -> None:
+    workspace = calm.workspace
+    workspace.submit(workspace.folder / "tree", "stopped", [], recipe="recipe.yaml")
+    calm.until_step("stopped", 13)
+    workspace.service.stop("stopped")
+    run = calm.until_ended("stopped")
+    assert run.state == RunState.STOPPED
+    assert run.reason.startswith("stopped; checkpoint checkpoint-"), run.reason
+    workspace.service.resume("stopped")
+    assert calm.until_ended("stopped").state == RunState.SUCCEEDED
+    assert calm.causes("stopped") == [Cause.STOPPED, Cause.SUCCEEDED]
+    assert _weights(calm, "stopped") == _weights(calm, "calm")
