@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,24 @@ from runtime_env.install_script import EXIT_CODE, SCRIPT, render
 from tests.runtime_env.package_index import PackageIndex, serving
 from tests.runtime_env.ray_node import wait_for
 
+# What only uses an installed environment shares one.
+pytestmark = pytest.mark.xdist_group("test_install_script")
+
 GOLDEN = Path(__file__).parent / "golden"
 SAY = "import tiny_speech, sys; print(tiny_speech.VALUE, sys.executable)"
 
 
-@pytest.fixture
-def index() -> Iterator[PackageIndex]:
+@contextmanager
+def new_index() -> Iterator[PackageIndex]:
     index = PackageIndex("script-user-5Kq", "script-password-8Zw")
     index.add_wheel("tiny-speech", "1.2.3", "VALUE = 42\n")
     with serving(index):
+        yield index
+
+
+@pytest.fixture
+def index() -> Iterator[PackageIndex]:
+    with new_index() as index:
         yield index
 
 
@@ -31,7 +41,7 @@ class Node:
     """A folder with the script, and an environment to run it in."""
 
     def __init__(self, folder: Path, index: PackageIndex, **fields: object):
-        self.folder = folder
+        self.folder, self.index = folder, index
         self.environments = folder / "environments"
         url = index.url("${INDEX_USER}:${INDEX_PASSWORD}")
         part = {"pip": ["tiny-speech==1.2.3"], "index_url": url, "install": "script", **fields}
@@ -64,6 +74,16 @@ class Node:
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node that has its environment."""
+    with new_index() as index:
+        node = Node(tmp_path_factory.mktemp("node"), index)
+        ended = node.run("true")
+        assert ended.returncode == 0, ended.stderr
+        yield node
+
+
 def test_a_command_finds_the_packages_that_were_installed_once(tmp_path: Path, index: PackageIndex) -> None:
     node = Node(tmp_path, index)
     first, second = node.run("python", "-c", SAY), node.run("python", "-c", SAY)
@@ -75,23 +95,21 @@ def test_a_command_finds_the_packages_that_were_installed_once(tmp_path: Path, i
     assert index.downloads("tiny-speech") == 1
 
 
-def test_without_a_command_it_runs_task_py(tmp_path: Path, index: PackageIndex) -> None:
-    node = Node(tmp_path, index)
-    (tmp_path / "task.py").write_text("import sys, tiny_speech; print(tiny_speech.VALUE, len(sys.argv))")
-    ended = node.run()
+def test_without_a_command_it_runs_task_py(installed: Node) -> None:
+    (installed.folder / "task.py").write_text("import sys, tiny_speech; print(tiny_speech.VALUE, len(sys.argv))")
+    ended = installed.run()
     assert (ended.returncode, ended.stdout) == (0, "42 1\n"), ended.stderr
 
 
-def test_the_node_s_own_packages_stay_in_sight(tmp_path: Path, index: PackageIndex) -> None:
-    ended = Node(tmp_path, index).run("python", "-c", "import ray, yaml; print(ray.__version__)")
+def test_the_node_s_own_packages_stay_in_sight(installed: Node) -> None:
+    ended = installed.run("python", "-c", "import ray, yaml; print(ray.__version__)")
     assert ended.returncode == 0, ended.stderr
 
 
-def test_the_credentials_are_in_no_file_and_no_command_line(tmp_path: Path, index: PackageIndex) -> None:
-    node = Node(tmp_path, index)
-    assert node.run("python", "-c", SAY).returncode == 0
+def test_the_credentials_are_in_no_file_and_no_command_line(installed: Node) -> None:
+    index = installed.index
     values = (index.user.encode(), index.password.encode())
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    files = [path for path in installed.folder.rglob("*") if path.is_file()]
     assert len(files) > 5
     assert [path for path in files if any(value in path.read_bytes() for value in values)] == []
     assert index.shown == []
@@ -132,17 +150,16 @@ def test_what_was_installed_by_half_is_installed_anew(tmp_path: Path, index: Pac
     assert ended.returncode == 0, ended.stderr
 
 
-def test_the_command_s_exit_code_comes_through(tmp_path: Path, index: PackageIndex) -> None:
-    assert Node(tmp_path, index).run("python", "-c", "raise SystemExit(7)").returncode == 7
+def test_the_command_s_exit_code_comes_through(installed: Node) -> None:
+    assert installed.run("python", "-c", "raise SystemExit(7)").returncode == 7
 
 
-def test_inside_it_workers_are_told_to_start_the_same_way(tmp_path: Path, index: PackageIndex) -> None:
-    node = Node(tmp_path, index)
+def test_inside_it_workers_are_told_to_start_the_same_way(installed: Node) -> None:
     inner = f"$RAYSCRIBE_PY_EXECUTABLE -c '{SAY}'; PATH=/nowhere:$PATH python -c '{SAY}'"
-    ended = node.run("bash", "-c", inner)
+    ended = installed.run("bash", "-c", inner)
     first, second = ended.stdout.splitlines()
     assert first == second
-    assert first.startswith(f"42 {node.environments}")
+    assert first.startswith(f"42 {installed.environments}")
 
 
 def test_a_missing_package_is_an_exit_code_of_its_own(tmp_path: Path, index: PackageIndex) -> None:

@@ -1,6 +1,7 @@
 import base64
 import random
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -8,17 +9,45 @@ from jobs.ledger import Ledger, run_list
 from jobs.lifecycle import RunState
 from jobs.model import Run, RunFilter
 from tests.jobs.ledger.builders import add, add_in_state
+from tests.postgres import PostgresServer
 from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
+
+# What only reads a ledger with runs shares one.
+pytestmark = pytest.mark.xdist_group("test_pages")
 
 STATES = (RunState.QUEUED, RunState.TRAINING, RunState.SUCCEEDED, RunState.FAILED)
 # Names whose order by code points is not that of any dictionary.
 NAMES = ["B", "a", "A-1", "a_1", "Z", "ä", "b", "š", "Š", "10", "9", "a1"]
 
 
+class Filled(NamedTuple):
+    """A ledger and its runs, newest first."""
+
+    ledger: Ledger
+    runs: list[Run]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    """A ledger of each kind with runs, for those who only read it."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('filled') / 'ledger.db'}"
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        url = server.create_schema()
+    ledger = Ledger.open(url)
+    yield Filled(ledger, fill(ledger))
+    ledger.close()
+
+
 @pytest.fixture
 def runs(ledger: Ledger) -> list[Run]:
-    """Runs of several kinds, many of one time, newest first."""
+    """The same in a ledger that the test may change."""
+    return fill(ledger)
+
+
+def fill(ledger: Ledger) -> list[Run]:
+    """Adds runs of several kinds, many of one time; gives them newest first."""
     rng = random.Random(7)
     made = [
         add_in_state(
@@ -49,10 +78,8 @@ def walk(ledger: Ledger, limit: int, **wanted: Any) -> list[Run]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 48, 49, 1000])
-def test_pages_hold_every_run_once_newest_first_also_where_times_are_equal(
-    ledger: Ledger, runs: list[Run], limit: int
-) -> None:
-    assert walk(ledger, limit) == runs
+def test_pages_hold_every_run_once_newest_first_also_where_times_are_equal(filled: Filled, limit: int) -> None:
+    assert walk(filled.ledger, limit) == filled.runs
 
 
 @pytest.mark.parametrize("limit", [3, 1000])
@@ -71,7 +98,7 @@ def test_pages_hold_every_run_once_newest_first_also_where_times_are_equal(
         {"tag": "nobody's"},
     ],
 )
-def test_filters_leave_the_rest_out(ledger: Ledger, runs: list[Run], wanted: dict[str, Any], limit: int) -> None:
+def test_filters_leave_the_rest_out(filled: Filled, wanted: dict[str, Any], limit: int) -> None:
     def fits(run: Run) -> bool:
         return (
             run.state in wanted.get("states", RunState)
@@ -80,7 +107,7 @@ def test_filters_leave_the_rest_out(ledger: Ledger, runs: list[Run], wanted: dic
             and (wanted.get("tag") is None or wanted["tag"] in run.tags)
         )
 
-    assert walk(ledger, limit, **wanted) == [run for run in runs if fits(run)]
+    assert walk(filled.ledger, limit, **wanted) == [run for run in filled.runs if fits(run)]
 
 
 def test_a_list_by_tag_follows_the_state_of_its_runs(ledger: Ledger) -> None:
@@ -100,8 +127,9 @@ def test_runs_that_come_meanwhile_do_not_shift_the_pages(ledger: Ledger, runs: l
 
 
 def test_a_page_of_large_configs_ends_early_and_the_next_one_goes_on(
-    ledger: Ledger, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ledger, runs = filled
     monkeypatch.setattr(run_list, "MAX_CONFIG_CHARACTERS", 2 * len(config_text(runs[0].config)))
     found, cursor = list[Run](), None
     while True:
@@ -144,9 +172,9 @@ def test_an_empty_ledger_has_one_empty_page(ledger: Ledger) -> None:
         ),
     ],
 )
-def test_a_cursor_that_no_page_gave_is_refused(ledger: Ledger, cursor: str) -> None:
+def test_a_cursor_that_no_page_gave_is_refused(filled: Filled, cursor: str) -> None:
     with pytest.raises(ConfigError, match="not one that a page returned"):
-        ledger.runs(cursor=cursor)
+        filled.ledger.runs(cursor=cursor)
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -157,5 +185,5 @@ def test_a_page_of_nothing_is_refused(ledger: Ledger, limit: int) -> None:
         ledger.events(None, limit=limit)
 
 
-def test_a_limit_beyond_all_numbers_is_no_trouble(ledger: Ledger, runs: list[Run]) -> None:
-    assert ledger.runs(limit=10**30).runs == runs
+def test_a_limit_beyond_all_numbers_is_no_trouble(filled: Filled) -> None:
+    assert filled.ledger.runs(limit=10**30).runs == filled.runs
