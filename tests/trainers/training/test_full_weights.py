@@ -1,14 +1,13 @@
 """Scoring with a model whose weights are sharded: ranks that score unequally often do not wait for each other."""
 
-import multiprocessing
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.training.fsdp_process import train_and_score
+from tests.trainers.training.rank_processes import run_ranks
 from trainers.config.parts.strategy_part import StrategyPart
 from trainers.training.strategies.sharding import sharding_process
 
@@ -16,8 +15,7 @@ from trainers.training.strategies.sharding import sharding_process
 def run(folder: Path, *, sharded: bool) -> list[list[torch.Tensor]]:
     """Losses, encoder outputs and tokens of both ranks."""
     folder.mkdir()
-    multiprocessing.set_forkserver_preload(["tests.trainers.training.fsdp_process"])
-    start_processes(_one_rank, args=(folder, sharded), nprocs=2, start_method="forkserver")
+    run_ranks(_one_rank, 2, folder, sharded)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 

@@ -1,25 +1,28 @@
 """One global batch has one gradient, however it is shared out over workers and forward passes."""
 
-import multiprocessing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
 from tests.trainers.training.gradient_process import Job, one_step
+from tests.trainers.training.rank_processes import run_ranks
 from tests.trainers.training.trainer.accumulation_process import train_and_count
 from trainers.models.families import family_of
+
+# What a prepared set and a model are shared by, runs in one process.
+pytestmark = pytest.mark.xdist_group("test_gradients")
 
 # Labels of very different lengths, so that a mean of means is not the mean. Eleven: no split is even.
 TEXTS = ["a", "one two three four five six seven", "no", "the quick brown fox jumps over the lazy dog", "x y"] * 2 + [
     ""
 ]
-SPLITS = [(1, 4), (2, 1), (2, 2), (3, 1)]
+# Workers and forward passes; more of one alone is part of more of both.
+SPLITS = [pytest.param(1, 4, marks=pytest.mark.long), pytest.param(2, 1, marks=pytest.mark.long), (2, 2), (3, 1)]
 # Convolutions over samples add in another order for other batch sizes: measured up to 1.7e-5 of a norm of 98. The mean
 # of another count, which this is to find, differs by more than 1e-3.
 TOLERANCE = 1e-4
@@ -63,7 +66,7 @@ class Bench:
             "scaling.num_workers": workers,
         }
         job = replace(self.job, config=config(changes), folder=folder, plain_mean=plain_mean)
-        start_processes(one_step, args=(job,), nprocs=workers, start_method="forkserver")
+        run_ranks(one_step, workers, job)
         norms = {float((folder / f"norm_{rank}").read_text()) for rank in range(workers)}
         assert len(norms) == 1
         return norms.pop()
@@ -71,8 +74,6 @@ class Bench:
 
 @pytest.fixture(scope="module", params=MODELS)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    # Ten processes: what takes long to import is imported once.
-    multiprocessing.set_forkserver_preload(["tests.trainers.training.gradient_process"])
     root = tmp_path_factory.mktemp("gradients")
     manifest = write_corpus(root, TEXTS, durations_s=[2.6 + 0.03 * number for number in range(len(TEXTS))])
     prepared = prepared_train(manifest, str(root / "prepared"))
@@ -124,7 +125,7 @@ def test_gradients_are_reduced_in_the_last_forward_pass_of_a_step_only(bench: Be
         "scaling.num_workers": 2,
     }
     job = replace(bench.job, config=config(changes), folder=folder)
-    start_processes(train_and_count, args=(job,), nprocs=2, start_method="forkserver")
+    run_ranks(train_and_count, 2, job)
     for rank in (0, 1):
         first, second, third, *rest = (folder / f"reduced_{rank}").read_text().split()
         assert (first, second, int(third) > 0) == ("0", "0", True)

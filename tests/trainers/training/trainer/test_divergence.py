@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import start_processes
 
 from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
 from tests.trainers.training.gradient_process import Job
+from tests.trainers.training.rank_processes import run_ranks
 from tests.trainers.training.trainer.divergence_process import diverge
 from trainers.errors import DivergedError
 from trainers.models.families import family_of
@@ -143,7 +143,7 @@ def test_all_ranks_end_after_the_same_step_and_write_no_checkpoint(tmp_path: Pat
     }
     job = Job(config(changes), prepared_train(manifest, str(tmp_path / "prepared")), tmp_path / "model", tmp_path)
     family_of(job.config.model).write_description(tmp_path / "model", texts, job.config.model)
-    start_processes(diverge, args=(job,), nprocs=2, start_method="forkserver")
+    run_ranks(diverge, 2, job)
     of_ranks = [(tmp_path / f"ended_{rank}").read_text().splitlines() for rank in (0, 1)]
     assert of_ranks[0] == of_ranks[1]
     of_loss, of_weights = of_ranks[0]
