@@ -41,7 +41,7 @@ class ModelPart(Part):
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
     name_or_path: ModelLocation | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")
     family: str | None = Field(
-        None, description="Family of the model: whisper, ctc, seq2seq. null: that of the weights; whisper for scratch."
+        None, description="Family of the model, e.g. whisper or ctc. null: that of the weights; whisper for scratch."
     )
     revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
     language: str | None = Field(
