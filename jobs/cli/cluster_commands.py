@@ -25,7 +25,7 @@ from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.errors import ConfigError, RayscribeError
 
 if TYPE_CHECKING:
-    from jobs.clusters.managed.cluster_record import ClusterRecord
+    from jobs.clusters.managed.cluster_record import ClusterRecord, Record
     from jobs.clusters.managed.managed_cluster import ManagedCluster
 
 cluster = typer.Typer(help="Start, watch and end clusters.", no_args_is_help=True, rich_markup_mode=None)
@@ -242,9 +242,8 @@ def status(name: NameArgument = None, json_output: JsonOption = False) -> None:
     Example: rayscribe cluster status
     """
     from jobs.clusters.managed.cluster_record import all_records, read_record  # noqa: PLC0415
-    from jobs.clusters.managed.known_clusters import managed  # noqa: PLC0415
 
-    found = [managed(record).status() for record in ([read_record(name)] if name is not None else all_records())]
+    found = [_managed(record).status() for record in ([read_record(name)] if name is not None else all_records())]
     if json_output:
         as_json([asdict(item) for item in found])
         return
@@ -329,11 +328,17 @@ def forget_host(
 
 def _cluster(name: str | None) -> "ManagedCluster":
     from jobs.clusters.managed.cluster_record import read_record, the_only_record  # noqa: PLC0415
-    from jobs.clusters.managed.known_clusters import managed  # noqa: PLC0415
 
-    found = managed(read_record(name) if name is not None else the_only_record())
+    found = _managed(read_record(name) if name is not None else the_only_record())
     found.check_machine()
     return found
+
+
+def _managed(record: "Record") -> "ManagedCluster":
+    from jobs.clusters.managed.local_cluster import LocalCluster  # noqa: PLC0415
+    from jobs.clusters.managed.ray_up_cluster import RayUpCluster  # noqa: PLC0415
+
+    return LocalCluster(record) if record.kind == "local" else RayUpCluster(record)
 
 
 def _print_exports(record: "ClusterRecord", url: str) -> None:

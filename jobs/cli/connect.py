@@ -66,7 +66,7 @@ def open_session(service: str | None) -> Iterator[Session]:
         from jobs.api.client import Client  # noqa: PLC0415
 
         with Client(service, sleep=_RetryNotice(service).sleep) as client:
-            yield Session(client, home() / "outbox", _nothing, _nothing, _poll_service, standalone=False)
+            yield Session(client, home() / "outbox", lambda: None, lambda: None, _poll_service, standalone=False)
         return
     # Imported here: Ray takes a second to import, and a service's client does not need it.
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
@@ -80,10 +80,6 @@ def open_session(service: str | None) -> Iterator[Session]:
 
         observe = partial(refresh, submit=False)
         yield Session(local.service, local.packages.folder, refresh, observe, local.run_until, standalone=True)
-
-
-def _nothing() -> None:
-    """A service updates its runs itself."""
 
 
 class _RetryNotice:

@@ -31,15 +31,9 @@ class Follower:
         show: Show | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Starts at the first line.
+        """Starts at the first line of a source (None: of all) of an attempt (None: of the newest, then those after it).
 
-        Args:
-            session: Session that has the run.
-            run_id: Its name.
-            source: `driver`, `rank-<n>`, or None for all.
-            attempt: Only this attempt. None: the newest, then those after it.
-            show: Called with each line. None: prints it, with its source where all sources are shown.
-            clock: Monotonic clock, in seconds.
+        Each line is given to `show`; None: it is printed, with its source where all sources are shown.
         """
         self._session, self._run_id, self._source, self._only_attempt = session, run_id, source, attempt
         self._show, self._clock = show or (print_line if source is None else print_text), clock

@@ -28,11 +28,8 @@ class FakeCluster:
         ends: Ends of jobs by submission id; ("SUCCEEDED", 0, "", "") for those not named.
         lasts: Reads until a job ends, by submission id; 1 for those not named.
         submits: Every call of submit, including repeated ones.
-        down: Whether it does not respond.
         breaks: Submission ids whose submit raises an unexpected error.
-        gone: Whether it was taken down.
         setup_logs: What installing packages prints, by submission id. Such a job stays PENDING.
-        takes_no_jobs: Whether it is up without an agent that starts jobs.
     """
 
     cpus: float = 8.0

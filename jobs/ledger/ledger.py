@@ -26,11 +26,6 @@ class Ledger:
     """Runs, attempts, events, the lease and tokens. Threads may share it; processes open their own.
 
     Any method raises ServiceError while the database does not respond, and works again once it does.
-
-    Attributes:
-        url: The database, passwords masked.
-        requests: What users change: submit, stop, resume.
-        scheduler: The rows that the scheduling policy reads.
     """
 
     def __init__(self, database: Database):
@@ -79,9 +74,9 @@ class Ledger:
             NotFoundError: there is no such run.
         """
         table = tables.attempts
-        statement = records.select_attempts().where(table.c.run_id == run_id).order_by(table.c.number)
+        statement = records.select_of(Attempt, tables.attempts).where(table.c.run_id == run_id).order_by(table.c.number)
         with self._database.reading() as connection:
-            found = [records.attempt_of(row) for row in connection.execute(statement)]
+            found = [records.record_of(Attempt, row) for row in connection.execute(statement)]
             if not found:
                 records.find_run(connection, run_id)
             return found
@@ -92,9 +87,9 @@ class Ledger:
         resumed = (events.c.run_id == run_id, events.c.cause == user_requests.RESUMED)
         last_before = select(func.coalesce(func.max(events.c.attempt), 0)).where(*resumed).scalar_subquery()
         counts = (attempts.c.run_id == run_id, attempts.c.number > last_before)
-        statement = records.select_attempts().where(*counts).order_by(attempts.c.number)
+        statement = records.select_of(Attempt, tables.attempts).where(*counts).order_by(attempts.c.number)
         with self._database.reading() as connection:
-            return [records.attempt_of(row) for row in connection.execute(statement)]
+            return [records.record_of(Attempt, row) for row in connection.execute(statement)]
 
     def attempt(self, run_id: str, number: int) -> Attempt:
         """Reads an attempt.
@@ -105,12 +100,12 @@ class Ledger:
         table = tables.attempts
         wanted = (table.c.run_id == run_id, table.c.number == min(max(number, 0), _MOST_ATTEMPTS))
         with self._database.reading() as connection:
-            row = connection.execute(records.select_attempts().where(*wanted)).one_or_none()
+            row = connection.execute(records.select_of(Attempt, tables.attempts).where(*wanted)).one_or_none()
             if row is None:
                 records.find_run(connection, run_id)
                 has = connection.execute(select(table.c.number).where(table.c.run_id == run_id)).scalars()
                 raise NotFoundError(f"run {run_id} has no attempt {number}: {_numbers(sorted(has))}")
-            return records.attempt_of(row)
+            return records.record_of(Attempt, row)
 
     def events(self, run_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Events of a run (None: of all) after a number, in the order of their numbers.
@@ -122,12 +117,12 @@ class Ledger:
             ConfigError: the limit is less than 1.
         """
         table = tables.events
-        statement = records.select_events().where(table.c.number > min(max(after, 0), _MOST_EVENTS))
+        statement = records.select_of(Event, table).where(table.c.number > min(max(after, 0), _MOST_EVENTS))
         statement = statement.order_by(table.c.number).limit(run_list.checked_limit(limit))
         if run_id is not None:
             statement = statement.where(table.c.run_id == run_id)
         with self._database.reading() as connection:
-            found = [records.event_of(row) for row in connection.execute(statement)]
+            found = [records.record_of(Event, row) for row in connection.execute(statement)]
             if not found and run_id is not None:
                 records.find_run(connection, run_id)
             return found
@@ -136,7 +131,7 @@ class Ledger:
         table = tables.runs
         statement = records.select_runs().where(table.c.state.in_(HOLDING)).order_by(table.c.submitted_s, table.c.id)
         with self._database.reading() as connection:
-            return [records.run_of(row) for row in connection.execute(statement)]
+            return [records.record_of(Run, row) for row in connection.execute(statement)]
 
     def legacy_recipe(self, package: str) -> str | None:
         """A recipe in a package that version 0.1 made. None: the package is not of that version."""

@@ -4,13 +4,15 @@ import difflib
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Row, Select, Table, select
+from sqlalchemy import Connection, Row, Select, Table, select
 
 from jobs.errors import NotFoundError
 from jobs.ledger import tables
-from jobs.model import Attempt, Event, Gang, Run
+from jobs.model import Attempt, Gang, Record, Run
+
+Kind = TypeVar("Kind", bound=Record)
 
 _RUN_FIELDS = frozenset(Run.model_fields)
 REQUEST_FIELDS = frozenset(column.name for column in tables.requests.c) & _RUN_FIELDS
@@ -46,9 +48,14 @@ def select_runs() -> Select[Any]:
     return select(*parts).join_from(tables.runs, tables.requests, tables.requests.c.run_id == tables.runs.c.id)
 
 
-def run_of(row: Row[Any]) -> Run:
-    """A row of `select_runs`."""
-    return Run.model_validate(dict(row._mapping))
+def select_of(kind: type[Record], table: Table) -> Select[Any]:
+    """All columns of a table that are fields of a record, without an order."""
+    return select(*(column for column in table.c if column.name in kind.model_fields))
+
+
+def record_of(kind: type[Kind], row: Row[Any]) -> Kind:
+    """The record of a row whose columns are its fields."""
+    return kind.model_validate(dict(row._mapping))
 
 
 def find_run(connection: Connection, run_id: str) -> Run:
@@ -60,7 +67,7 @@ def find_run(connection: Connection, run_id: str) -> Run:
     row = connection.execute(select_runs().where(tables.runs.c.id == run_id)).one_or_none()
     if row is None:
         raise no_such_run(connection, run_id)
-    return run_of(row)
+    return record_of(Run, row)
 
 
 def no_such_run(connection: Connection, run_id: str) -> NotFoundError:
@@ -93,16 +100,6 @@ def request_sha256(run: Run) -> str:
     return hashlib.sha256(json.dumps(requested, sort_keys=True).encode()).hexdigest()
 
 
-def attempt_of(row: Row[Any]) -> Attempt:
-    """A row of `select_attempts`."""
-    return Attempt.model_validate(dict(row._mapping))
-
-
-def select_attempts() -> Select[Any]:
-    """Everything that is an Attempt, without an order."""
-    return select(*_columns(tables.attempts, frozenset(Attempt.model_fields)))
-
-
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
     """An attempt's values in `attempts`."""
     return {**attempt.model_dump(mode="json"), **accounted(attempt.gang)}
@@ -112,17 +109,3 @@ def accounted(gang: Gang) -> dict[str, float]:
     """The resources of a gang that are accounted in hours."""
     total = gang.total
     return {"cpus": total.get("CPU", 0.0), "gpus": total.get("GPU", 0.0)}
-
-
-def select_events() -> Select[Any]:
-    """Everything that is an Event, without an order."""
-    return select(*_columns(tables.events, frozenset(Event.model_fields)))
-
-
-def event_of(row: Row[Any]) -> Event:
-    """A row of `select_events`."""
-    return Event.model_validate(dict(row._mapping))
-
-
-def _columns(table: Table, fields: frozenset[str]) -> list[Column[Any]]:
-    return [column for column in table.c if column.name in fields]

@@ -41,7 +41,7 @@ def page_of(connection: Connection, wanted: RunFilter, limit: int, cursor: str |
         for row in rows:
             if more := len(runs) == limit or characters > MAX_CONFIG_CHARACTERS:
                 break
-            runs.append(records.run_of(row))
+            runs.append(records.record_of(Run, row))
             characters += len(config_text(runs[-1].config))
     return Page(runs=runs, next_cursor=_cursor_after(runs[-1]) if more else None)
 

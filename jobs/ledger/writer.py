@@ -33,16 +33,10 @@ class Writer:
         event: bool = True,
         **fields: Any,
     ) -> Run:
-        """Changes a run, as it was read when this was decided, and gives it as it is now.
+        """Changes a run as it was read when this was decided, and gives it as it is now.
 
-        Args:
-            run: The run.
-            cause: One word for a program.
-            text: One line for a person.
-            at_s: When.
-            state: Its new state. None: as before.
-            event: Whether it is worth an event. The event is about the run's newest attempt.
-            fields: Other fields of Run. `ended_s` is `at_s` where nothing else is said of a run that ends.
+        An event has a cause, one word for a program, and a text, one line for a person; it is about the run's newest
+        attempt. Of the other fields of Run, `ended_s` is `at_s` where nothing else is given for a run that ends.
 
         Raises:
             Changed: somebody else has changed it meanwhile.

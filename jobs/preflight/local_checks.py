@@ -77,8 +77,7 @@ def node_count(capacity: Capacity | None) -> int | None:
     """How many nodes there are, one more where the cluster can grow; None where that is not known."""
     if capacity is None or not capacity.nodes:
         return None
-    grows = any(most > capacity.total.get(name, 0.0) for name, most in capacity.can_grow_to.items())
-    return len(capacity.nodes) + (1 if grows else 0)
+    return len(capacity.nodes) + any(more > 0 for more in capacity.growth.values())
 
 
 def _is_relative(path: str) -> bool:

@@ -124,13 +124,7 @@ class Waits(Mapping[str, Wait]):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about the waiting runs: each is in exactly one of the three.
-
-    Attributes:
-        start: Runs to start, in this order.
-        waits: Run → why it waits.
-        refuse: Run → why it can never start.
-    """
+    """The decision about the waiting runs, each in one of the three: those that start, in this order, and why not."""
 
     start: tuple[str, ...]
     waits: Waits

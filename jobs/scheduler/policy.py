@@ -57,14 +57,8 @@ def decide(
 ) -> Decision:
     """Decides for each waiting run whether it starts now, waits, or can never start.
 
-    Args:
-        waiting: In any order.
-        holding: In any order.
-        capacity: Clusters that respond, by address.
-        queues: Limits and starvation timeout.
-        dependencies: States of the runs that others depend on.
-        now_s: Seconds since 1970.
-        unreachable: What is known of clusters that do not respond, by address.
+    Capacity is known of the clusters that respond, by address; of the others, why they do not. Dependencies are the
+    states of the runs that others depend on.
     """
     pools = RunDemands(capacity, queues, _needed_by_all(waiting), unreachable or {})
     for held in holding:

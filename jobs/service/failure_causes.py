@@ -29,15 +29,10 @@ from trainers.errors import (
 )
 
 # What the entrypoint gives back itself. 126 and 127 are the shell's: a command that may not be run, or is not there.
+USER_ERRORS = (ConfigError, DataError, DivergedError, PackageError, ResourceError, ResumeError, ScoringError)
 EXIT_CODES = {
-    ConfigError.exit_code: Cause.USER_ERROR,
-    DataError.exit_code: Cause.USER_ERROR,
+    **{error.exit_code: Cause.USER_ERROR for error in USER_ERRORS},
     StorageError.exit_code: Cause.STORAGE,
-    ResumeError.exit_code: Cause.USER_ERROR,
-    ResourceError.exit_code: Cause.USER_ERROR,
-    ScoringError.exit_code: Cause.USER_ERROR,
-    DivergedError.exit_code: Cause.USER_ERROR,
-    PackageError.exit_code: Cause.USER_ERROR,
     LostWorkerError.exit_code: Cause.WORKER_LOST,
     MemoryExhaustedError.exit_code: Cause.OUT_OF_MEMORY,
     FencedError.exit_code: Cause.FENCED,

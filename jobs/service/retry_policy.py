@@ -66,14 +66,7 @@ RULES: dict[Cause, Rule] = {
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """What follows for a run whose attempt has ended.
-
-    Attributes:
-        retry: Whether there is another attempt.
-        state: RETRYING or PREEMPTED with a retry; otherwise SUCCEEDED, FAILED or STOPPED.
-        backoff_s: Pause before the retry. Seconds.
-        reason: One line: what happened, and what follows.
-    """
+    """What follows for a run whose attempt has ended: with a retry, RETRYING or PREEMPTED for so long."""
 
     retry: bool
     state: RunState

@@ -88,12 +88,8 @@ def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
 def admitted(run: Run, *, number: int, checkpoint: str | None, start: str, now_s: float) -> RunChange:
     """The run holds its gang; Ray has not been called yet.
 
-    Args:
-        run: A run that waits.
-        number: The new attempt's.
-        checkpoint: The checkpoint that it is expected to start from, or an older one. None: from scratch, or not known.
-        start: What it starts from, as text.
-        now_s: The time.
+    The checkpoint is the one that the attempt is expected to start from, or an older one; None: from scratch, or not
+    known. `start` says the same as text.
     """
     attempt = Attempt(
         run_id=run.id,
@@ -188,10 +184,8 @@ def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
     """A run that can never start has failed; None if it no longer waits."""
     if not run.state.waiting:
         return None
-    fields = {"ended_s": now_s}
-    return RunChange(
-        run=run, event="refused", text=reason, state=RunState.FAILED, reason=reason, at_s=now_s, fields=fields
-    )
+    failed, fields = RunState.FAILED, {"ended_s": now_s}
+    return RunChange(run=run, event="refused", text=reason, state=failed, reason=reason, at_s=now_s, fields=fields)
 
 
 def blocked(run: Run, *, reason: str, event: str, now_s: float) -> RunChange | None:

@@ -35,15 +35,7 @@ def status_of(
 ) -> tuple[RunState, str]:
     """The state of an attempt that has not ended, and the reason for it.
 
-    Args:
-        job: The Ray job.
-        progress: The attempt's last status that was read; None if there is none.
-        pending: Bundles of resources that the job has requested and does not hold.
-        run: The run, with its last known state.
-        submitted_s: When Ray accepted it.
-        unread: Whether the run folder cannot be read now; what was read before is kept.
-        now_s: The time.
-        setup_failure: Why Ray's last try to make the job's environment failed; "" where none has.
+    `unread` is set where the run folder cannot be read now, and the progress is what was read before.
     """
     state, reason = _state_of(job, progress, pending, run.state)
     if setup_failure and state == RunState.SETTING_UP:

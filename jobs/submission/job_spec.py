@@ -127,18 +127,12 @@ def load_spec(
     now: datetime,
     is_local: Callable[[str | None], bool] = lambda address: False,
 ) -> JobSpec:
-    """Resolves a recipe and its overrides into the one config that is submitted.
+    """Resolves a recipe and its `key=value` overrides into the one config that is submitted.
 
     A path that names a variable, `${SPEECH}/train.csv`, takes its value here if it is set here; otherwise it must be
-    one that the job will have, from `job.runtime_env.env_vars` or `secrets`, and is resolved on the node.
-
-    Args:
-        path: The YAML file.
-        overrides: `key=value` overrides.
-        environment: Variables of this machine. None: the process's own.
-        now: The time that a generated run name carries.
-        is_local: Whether the cluster of this address (None: the recipe names none) is on this machine, so that `~` and
-            the default storage path mean this user's home folder. Called only where that matters.
+    one that the job will have, from `job.runtime_env.env_vars` or `secrets`, and is resolved on the node. A generated
+    run name carries the time. Where the cluster of an address (None: the recipe names none) `is_local`, `~` and the
+    default storage path mean this user's home folder; that is asked only where it matters.
 
     Raises:
         ConfigError: one message with every problem.

@@ -26,8 +26,6 @@ class SubmitRequest:
 
     Attributes:
         submission_id: Derived from run and attempt, so that a repeated request starts it once.
-        address: URL of the cluster's dashboard.
-        entrypoint: Command line that the cluster runs.
         runtime_env: Code, packages and variables; secrets only as references.
         metadata: The run that the job belongs to.
         gang: What the run holds while it runs.
@@ -80,14 +78,8 @@ def build_request(
 ) -> SubmitRequest:
     """Builds what Ray is asked for an attempt.
 
-    Args:
-        run: The run.
-        attempt: Number of the attempt.
-        package: Path of the zip with the working directory.
-        resume: What the attempt starts from, in words.
-        checkpoint: A checkpoint that the run is known to have, without which the attempt must not start.
-        legacy_recipe: A recipe in a package of version 0.1, whose task.py takes its config from arguments only. None:
-            the package is of this version.
+    A `checkpoint` that the run is known to have must be there for the attempt to start. A package of version 0.1, whose
+    task.py takes its config from arguments only, has some `legacy_recipe`.
     """
     job = JobPart.model_validate(run.config["job"])
     arguments = ["python", "task.py", "--attempt", str(attempt)]

@@ -99,14 +99,9 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
 
 
 def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> RunRequest:
-    """Requests a run like another one that begins from one of its checkpoints.
+    """Requests a run like another one that begins from one of its checkpoints, or from a folder or URL.
 
     It has a name and a folder of its own, so that nothing that the other run made later is overwritten.
-
-    Args:
-        run: The run to begin from.
-        checkpoint: Name of one of its checkpoints, or the absolute folder or URL of any.
-        name_exists: Whether a run has this name.
 
     Raises:
         ConfigError: the checkpoint is a URL that cannot be opened.

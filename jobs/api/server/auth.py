@@ -82,11 +82,9 @@ def rejection_reason(method: str, headers: Headers) -> str | None:
             "the request's Host is not this machine's loopback: use http://127.0.0.1 or http://localhost, or "
             "run the service without --no-auth"
         )
-    origin = headers.get("origin")
-    if origin is not None and origin.lower() != f"http://{host.lower()}":
-        return "the request comes from a page of another site, which is not allowed without tokens (--no-auth)"
-    site = headers.get("sec-fetch-site", "none")
-    if method not in READ_METHODS and site not in ("none", "same-origin"):
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+    of_other_site = origin is not None and origin.lower() != f"http://{host.lower()}"
+    if of_other_site or (method not in READ_METHODS and site not in ("none", "same-origin")):
         return "the request comes from a page of another site, which is not allowed without tokens (--no-auth)"
     return None
 

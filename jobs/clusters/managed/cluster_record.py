@@ -98,13 +98,11 @@ class ClusterRecord(BaseModel):
 
 
 class LocalRecord(ClusterRecord):
-    """A Ray of this machine.
+    """A Ray of this machine; dashboard and address, which drivers join, are None while it starts.
 
     Attributes:
         folder: Its temporary folder; None before its first process.
         machine: Where it was started, see `machine.py`; None: here.
-        dashboard: URL of its dashboard; None while it starts.
-        address: host:port that its drivers join; None while it starts.
     """
 
     kind: Literal["local"] = "local"
@@ -143,12 +141,7 @@ class LocalRecord(ClusterRecord):
 
 
 class RayUpRecord(ClusterRecord):
-    """A cluster that `ray up` started.
-
-    Attributes:
-        ssh: How the head is reached; None until it is known.
-        dashboard_port: Port of the dashboard on the head's loopback.
-    """
+    """A cluster that `ray up` started; the dashboard is on the head's loopback, and `ssh` is None until it is known."""
 
     kind: Literal["ray-up"] = "ray-up"
     ssh: SshTarget | None = None

@@ -70,12 +70,8 @@ def up(
 ) -> tuple[LocalRecord, bool]:
     """Starts a Ray that goes on when this process has ended; one that runs is left as it is.
 
-    Args:
-        name: Its name.
-        num_cpus: Logical CPUs. None: as many as there are, LEAST_CPUS at least.
-        dashboard_port: None: Ray's default where that is free, else any.
-        idle_stop_minutes: Minutes without jobs after which it ends itself. None: it stays.
-        now_s: The time.
+    Without `num_cpus` it has as many logical CPUs as there are, LEAST_CPUS at least; without `dashboard_port` Ray's
+    default where that is free, else any.
 
     Returns:
         The cluster, and whether this call started it.

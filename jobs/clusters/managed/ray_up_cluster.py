@@ -136,13 +136,8 @@ def up(
 ) -> RayUpRecord:
     """Starts a cluster, or continues a start that failed; one that is up is brought to what the file says.
 
-    Args:
-        content: A file of `ray up`.
-        idle_stop_minutes: Minutes without jobs after which the head ends the cluster. None: as it was started.
-        timeout_s: Limit of `ray up`, and then of waiting for its nodes. Seconds.
-        say: Shows a line of progress.
-        now_s: The time.
-        restart: Whether Ray is started anew on a head on which it runs, and its jobs are lost.
+    The timeout is of `ray up`, and then of waiting for its nodes. Without `idle_stop_minutes` the idle stop is as it
+    was; with `restart`, Ray is started anew on a head on which it runs, and its jobs are lost.
 
     Raises:
         ClusterError: it did not come up, with the lines that say why; or its head cannot be asked.

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from jobs.api.protocol import CLUSTERS, HEALTH, METRICS, QUEUES, USAGE
 from jobs.api.server import openapi
-from jobs.api.server.dependencies import Backend, BackendDep, ServiceDep
+from jobs.api.server.dependencies import BackendDep, ServiceDep
 from jobs.api.server.routes.run_routes import MAX_NAME, PRINTABLE, QueryString
 from jobs.lifecycle import RunState
 from jobs.model import Record, Usage, UsageBy
@@ -130,7 +130,23 @@ def get_usage(query: Annotated[UsageQuery, Query()], service: ServiceDep) -> lis
 )
 def list_queues(backend: BackendDep) -> QueuesView:
     """Lists the queues with their limits and the number of runs in each state."""
-    return queues_of(backend)
+    counts = backend.ledger.usage.runs()
+    configured = backend.queues.queues
+    views = []
+    for name in sorted({*configured, *(queue for queue, _ in counts)}):
+        part = configured.get(name)
+        runs = {state: counts[name, state] for state in RunState if (name, state) in counts}
+        views.append(
+            QueueView(
+                name=name,
+                limits=Limits(**part.model_dump(exclude={"per_user"})) if part is not None else None,
+                per_user=part.per_user if part is not None else None,
+                runs=runs,
+                waiting=sum(number for state, number in runs.items() if state.waiting),
+                holding=sum(number for state, number in runs.items() if state.holding),
+            )
+        )
+    return QueuesView(patience_s=backend.queues.patience_s, queues=views)
 
 
 @router.get(
@@ -177,24 +193,3 @@ async def get_health(backend: BackendDep) -> Health:
     read = partial(backend.ledger.events, None, after=NEVER, limit=1)
     await run_sync(read, limiter=backend.health_threads)
     return Health(status="ok", holds_lease=backend.holds_lease(), version=version("rayscribe"))
-
-
-def queues_of(backend: Backend) -> QueuesView:
-    """The configured queues, and others that have runs."""
-    counts = backend.ledger.usage.runs()
-    configured = backend.queues.queues
-    views = []
-    for name in sorted({*configured, *(queue for queue, _ in counts)}):
-        part = configured.get(name)
-        runs = {state: counts[name, state] for state in RunState if (name, state) in counts}
-        views.append(
-            QueueView(
-                name=name,
-                limits=Limits(**part.model_dump(exclude={"per_user"})) if part is not None else None,
-                per_user=part.per_user if part is not None else None,
-                runs=runs,
-                waiting=sum(number for state, number in runs.items() if state.waiting),
-                holding=sum(number for state, number in runs.items() if state.holding),
-            )
-        )
-    return QueuesView(patience_s=backend.queues.patience_s, queues=views)
