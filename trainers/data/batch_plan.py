@@ -190,7 +190,6 @@ class BatchPlan:
         return self._epoch(epoch)[position]
 
     def epoch(self, epoch: int) -> list[GlobalBatch]:
-        """All global batches of one epoch, in order."""
         return list(self._epoch(epoch))
 
     def matched(self, step: int) -> IntArray:

@@ -212,10 +212,7 @@ class ExtractorFeatures:
 
 
 def pad_samples(clips: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Stacks clips of unequal length for the way to the device.
-
-    Args:
-        clips: int16 arrays, each of shape (T_i,).
+    """Stacks int16 clips (T_i,) for the way to the device.
 
     Returns:
         int16 samples of shape (B, max T_i), zeros after each clip, and int64 lengths of shape (B,).

@@ -139,7 +139,6 @@ def _adts_frame_bytes(source: bytes, offset: int) -> int | None:
 
 
 def _mp3_frame_bytes(source: bytes, offset: int) -> int | None:
-    """Return the length of the layer II or III frame that starts at `offset`, or None where none starts."""
     sync, second, third = source[offset], source[offset + 1], source[offset + 2]
     version, layer = second >> 3 & 3, second >> 1 & 3
     bit_rate, rate = third >> 4, third >> 2 & 3

@@ -125,7 +125,6 @@ class ShardCache:
                 self._fetch(name)
 
     def prefetch(self, name: str) -> None:
-        """Starts to fetch a shard in the background."""
         if self._root is not None:
             return
         self._forget_parent()

@@ -90,7 +90,6 @@ class PrepareOptions:
 
     @classmethod
     def of(cls, data: DataPart) -> "PrepareOptions":
-        """The options that a config asks for."""
         return cls(data.do_lower_case, data.do_remove_punctuation, data.chars_to_ignore)
 
     @property
@@ -109,14 +108,7 @@ class ShardTask:
     reader: RecordingReader
 
     def __call__(self, block: pa.Table) -> pa.Table:
-        """Decodes and stores the rows of each shard in the block.
-
-        Args:
-            block: Rows of a `SourceSplit` with a column `shard`.
-
-        Returns:
-            One row each, see RESULT_SCHEMA; `reason` says why a row was not stored.
-        """
+        """Decodes and stores the rows of each shard in a block; gives a row of RESULT_SCHEMA for each."""
         pa.set_cpu_count(1)
         storage = open_storage(self.folder_url, self.storage_options)
         groups = [

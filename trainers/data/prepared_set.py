@@ -71,7 +71,6 @@ class PreparedSet:
 
     @cached_property
     def storage(self) -> Storage:
-        """The folder, opened."""
         return open_storage(self.url, self.storage_options)
 
     @cached_property
@@ -118,7 +117,6 @@ class PreparedSet:
 
     @cached_property
     def summary(self) -> Summary:
-        """Counts."""
         return Summary(**json.loads(self._read("summary.json")))
 
     @cached_property

@@ -14,12 +14,7 @@ def is_main_process() -> bool:
 
 
 def print_line(line: str, file: TextIO | None = None) -> None:
-    """Prints a line at once, through pipes too; under torchrun, once for all ranks.
-
-    Args:
-        line: The line.
-        file: Where to. None: standard output.
-    """
+    """Prints a line at once, through pipes too; under torchrun, once for all ranks."""
     if is_main_process():
         print(line, file=file, flush=True)
 
@@ -43,11 +38,10 @@ class Progress:
         unit: str,
         log: Callable[[str], None],
         every_s: float = 2.0,
-        clock: Callable[[], float] = time.monotonic,
     ):
         self._what, self._total, self._unit, self._log = what, total, unit, log
-        self._every_s, self._clock = every_s, clock
-        self._start = self._last = clock()
+        self._every_s = every_s
+        self._start = self._last = time.monotonic()
         self._count = 0
         self._note = ""
 
@@ -55,7 +49,7 @@ class Progress:
         """Counts further units; `note` ends the line."""
         self._count += count
         self._note = note
-        now = self._clock()
+        now = time.monotonic()
         if now - self._last >= self._every_s and self._count < self._total:
             self._last = now
             rate = self._count / max(now - self._start, 1e-9)
@@ -64,8 +58,7 @@ class Progress:
             self._log(self._line(f"{bar:░<20} {self._count:,}/{self._total:,} {self._unit}", rate, f"ETA {rest}"))
 
     def done(self) -> None:
-        """Prints the last line."""
-        elapsed = max(self._clock() - self._start, 1e-9)
+        elapsed = max(time.monotonic() - self._start, 1e-9)
         self._log(self._line(f"{self._count:,} {self._unit}", self._count / elapsed, f"in {format_duration(elapsed)}"))
 
     def _line(self, amount: str, rate: float, end: str) -> str:

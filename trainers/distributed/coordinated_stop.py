@@ -123,7 +123,6 @@ class _StepVote:
         self._shared: Any = HashStore() if shared is None else shared
 
     def is_requested(self) -> bool:
-        """Whether this rank, or another one, was requested to stop."""
         if self._shared.check([REQUESTED]):
             return True
         if self._session.stop_requested():

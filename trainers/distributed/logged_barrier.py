@@ -30,11 +30,7 @@ _SHOWN_RANKS = 10
 class LoggedBarrier:
     """The barriers of all ranks of a process group, in the same order on each.
 
-    Args:
-        rank: This rank.
-        world_size: Number of ranks.
-        print_line: Prints a line where the user sees it, from any rank.
-        store: torch.distributed.Store that all ranks share.
+    `store` is a torch.distributed.Store that all ranks share; `print_line` prints from any rank where the user looks.
     """
 
     def __init__(self, rank: int, world_size: int, print_line: Callable[[str], None], store: Any):
@@ -42,10 +38,7 @@ class LoggedBarrier:
         self._numbers = itertools.count(1)
 
     def wait(self, what: str) -> None:
-        """Waits until every rank is here.
-
-        Args:
-            what: What the ranks do here, for the lines about a long wait.
+        """Waits until every rank is here; `what` they do here is for the lines about a long wait.
 
         Raises:
             LostWorkerError: some have not come within LONGEST_WAIT.

@@ -56,12 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Agent:
-    """Drains each raylet of this machine once after a notice.
+    """Drains each raylet of this machine, or only that of `node_id`, once after a notice of a cloud.
 
-    Args:
-        cloud: Gives the notices.
-        node_id: The only node to drain. None: all of this machine.
-        log: Called with each line; what stays as it was is printed once.
+    What stays as it was is logged once.
     """
 
     def __init__(

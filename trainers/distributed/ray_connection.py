@@ -362,7 +362,6 @@ def lost_nodes(before: set[str], *, wait_s: float) -> int:
 
 
 def _raylets(nodes: set[str]) -> list[tuple[str, int]]:
-    """Where Ray listens on these nodes."""
     every = ray.nodes()
     return [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in every if node["NodeID"] in nodes]
 

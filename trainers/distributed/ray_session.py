@@ -63,7 +63,6 @@ class RaySession(Session):
         self._set(gauge, value, labels)
 
     def show_again(self) -> None:
-        """Shows everything as it was shown last."""
         for gauge, labels in list(self._shown):
             self._set(gauge, self._shown[gauge, labels], dict(labels))
 
@@ -93,7 +92,6 @@ class RaySession(Session):
         return {PurePosixPath(item.checkpoint.path).name for item in kept}
 
     def begin(self) -> None:
-        """Reports to the driver that the workers have started."""
         self.show_progress()
         threading.Thread(target=self._keep_shown, name="gauges", daemon=True).start()
         if self.is_main_process:

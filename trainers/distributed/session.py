@@ -52,16 +52,12 @@ class Session(ABC):
 
     @abstractmethod
     def show(self, gauge: Gauge, value: float, **labels: str) -> None:
-        """Shows a number of this rank to who watches the cluster; costs microseconds, and waits for nothing.
+        """Shows a number of this rank, in the gauge's unit, to who watches the cluster.
 
-        Args:
-            gauge: What it is.
-            value: In the gauge's unit.
-            labels: Those that the gauge has besides run, attempt and rank.
+        It costs microseconds, and waits for nothing. `labels` are those besides run, attempt and rank.
         """
 
     def show_from_main(self, gauge: Gauge, value: float, **labels: str) -> None:
-        """Shows a number that all ranks share, if this is the main process."""
         if self.is_main_process:
             self.show(gauge, value, **labels)
 
@@ -73,9 +69,7 @@ class Session(ABC):
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
         """Reports metrics to the engine; every rank calls it equally often.
 
-        Args:
-            metrics: Names and numbers.
-            pointer: Folder below the engine's own that points to a checkpoint of these metrics.
+        `pointer` is the folder below the engine's own that points to a checkpoint of these metrics.
         """
 
     @abstractmethod
@@ -198,7 +192,6 @@ class LocalSession(Session):
 
     @property
     def node(self) -> str:
-        """Torchrun's number of the node."""
         return os.environ.get("GROUP_RANK", "0")
 
     def print_line(self, line: str) -> None:

@@ -58,7 +58,6 @@ class DiskEstimate:
 
     @property
     def line(self) -> str:
-        """The numbers, for the log."""
         parts = [
             f"a checkpoint takes about {_gb(self.checkpoint_bytes)}",
             f"up to {STAGED_CHECKPOINTS} in {self.staging} ({_gb(self.staging_free_bytes)} free)",

@@ -119,11 +119,7 @@ class Driver(Writer):
 
 @dataclass(frozen=True)
 class GroupWriter(Writer):
-    """A worker group, which trains; each of its ranks may have one, once the main process has opened it.
-
-    Attributes:
-        group: Its name and its own files.
-    """
+    """A worker group, which trains; each rank may have a writer of it, once the main process has opened it."""
 
     group: Group
 

@@ -81,12 +81,10 @@ class Group:
 
     @property
     def metrics_key(self) -> str:
-        """Its own file of metrics in the run folder."""
         return f"{ATTEMPTS}/{self.attempt}/metrics-{self.id}.jsonl"
 
     @property
     def outputs(self) -> str:
-        """Its own folder of results in the run folder."""
         return f"{ATTEMPTS}/{self.attempt}/outputs-{self.id}"
 
 
@@ -156,7 +154,6 @@ class State:
         return bool(self.checkpoints or self.quarantined) or self.finished is not None
 
     def has(self, name: str) -> bool:
-        """Whether a checkpoint of this name exists."""
         return any(item.name == name for item in self.checkpoints)
 
 

@@ -91,7 +91,6 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return self.url.rpartition("/")[2]
 
     def ray_run_name(self, attempt: int) -> str:

@@ -78,15 +78,12 @@ class Staging:
 
     @property
     def folder(self) -> Path:
-        """This worker group's own folder on this node."""
         return self.root / _folder_name(self.group, self.node)
 
     def others(self, *, numbered: bool, log: Callable[[str], None]) -> list[Path]:
         """Folders of earlier worker groups that have ended; waits for those that are about to end.
 
-        Args:
-            numbered: A service counts the attempts: a group that is still alive is fenced, and left alone.
-            log: Called with a line for each group that is left alone.
+        Where a service counts the attempts (`numbered`), a group that is still alive is fenced, and left alone.
 
         Raises:
             ResumeError: one of these groups is alive and was not numbered, so that two would train the same run.

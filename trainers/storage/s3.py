@@ -75,7 +75,6 @@ class S3Connection:
             return self._filesystems[process, bucket]
 
     def give_up_filesystem(self, bucket: str) -> None:
-        """From now on this process has no filesystem for a bucket."""
         self._filesystems[os.getpid(), bucket] = None
 
     def _new_client(self, attempts: int) -> Any:
@@ -331,11 +330,9 @@ class S3Storage(Storage):
         return pages
 
     def _object(self, key: str) -> str:
-        """The name in the bucket of a key of this storage."""
         return f"{self.prefix}/{clean_key(key)}" if self.prefix else clean_key(key)
 
     def _entry(self, item: dict[str, Any]) -> Entry:
-        """An object as a listing has it."""
         return Entry(self._key(item["Key"]), item["Size"], item["LastModified"].timestamp(), item["ETag"])
 
     def _key(self, name: str) -> str:

@@ -6,9 +6,8 @@ import numpy.typing as npt
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.augmentation.draws import Stage, generator_of
-from trainers.data.augmentation.noise import Samples, add_noise, amplitude
+from trainers.data.augmentation.noise_and_rooms import Samples, add_noise, amplitude, reverberate
 from trainers.data.augmentation.recording_pool import RecordingPool
-from trainers.data.augmentation.reverberation import reverberate
 from trainers.data.augmentation.spec_augment import Masks, draw_masks
 from trainers.data.augmentation.speed import Speeds, change_speed
 
@@ -34,12 +33,7 @@ class Augmenter:
         self._speeds, self._noise, self._rirs = speeds, noise, rirs
 
     def change(self, clip: npt.NDArray[np.int16], position: int, epoch: int) -> npt.NDArray[np.int16]:
-        """The clip as it is trained on in an epoch.
-
-        Args:
-            clip: int16 (T,), as stored.
-            position: Its position in the index.
-            epoch: Counted from 0.
+        """The clip, int16 (T,), at a position of the index, as it is trained on in an epoch counted from 0.
 
         Returns:
             int16 samples, at the speed of `Speeds`; what passes full scale is clipped.

@@ -37,13 +37,7 @@ def _stretch(generator: np.random.Generator, widest: float, length: float) -> St
 
 
 def mask_features(features: torch.Tensor, masks: Masks, frames_per_s: float) -> torch.Tensor:
-    """Masks in place, with the mean over the clip's own frames.
-
-    Args:
-        features: (bins, frames) of one clip, padded.
-        masks: What is masked.
-        frames_per_s: Frames of a second.
-    """
+    """Masks features (bins, frames) of one padded clip in place, with the mean over the clip's own frames."""
     bins, frames = features.shape
     own = features[:, : max(1, min(frames, round(masks.duration_s * frames_per_s)))]
     mean = own.mean()

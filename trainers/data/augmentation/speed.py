@@ -11,11 +11,7 @@ from trainers.data.batch_plan import FloatArray
 
 
 def change_speed(samples: npt.NDArray[np.float32], factor: float) -> npt.NDArray[np.float32]:
-    """Plays samples faster (factor above 1) or slower, at the same sampling rate.
-
-    Args:
-        samples: float32 (T,).
-        factor: 1.1 makes 1 s of 1.1 s.
+    """Plays samples, float32 (T,), faster (1.1 makes 1 s of 1.1 s) or slower, at the same sampling rate.
 
     Returns:
         float32 (⌊T / factor⌋,), as `Speeds.durations_s` has it.

@@ -115,7 +115,6 @@ class DemoOptions:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Utterances asked for, by split."""
         return {split: getattr(self, f"{split}_utterances") for split in SPLITS}
 
 

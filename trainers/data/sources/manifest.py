@@ -187,7 +187,6 @@ def _decode(location: str, content: bytes) -> str:
 
 
 def _rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[_Row]]:
-    """Return the names of all columns, and the rows."""
     suffix = posixpath.splitext(location)[1].lower()
     if suffix in (".csv", ".tsv"):
         return _delimited_rows(location, text, "," if suffix == ".csv" else "\t", wanted)
@@ -199,7 +198,6 @@ def _rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[s
 def _delimited_rows(
     location: str, text: str, delimiter: str, wanted: Sequence[str]
 ) -> tuple[Collection[str], Iterator[_Row]]:
-    """Return the header's columns, and the rows as they are read."""
     file = io.StringIO(text, newline="")
     if delimiter == ",":
         reader = csv.reader(file, strict=True)
@@ -234,7 +232,6 @@ def _delimited_rows(
 
 
 def _json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[_Row]]:
-    """Return every key that occurs, and the rows."""
     keys: dict[str, None] = {}
     rows: list[_Row] = []
     must_be_text = set(wanted[:2])

@@ -124,7 +124,6 @@ def _ascending(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _read_audio(url: str, column: str, wanted: Sequence[int]) -> Iterator[bytes | None]:
-    """Recordings of ascending rows of one file."""
     with _open(url) as file:
         parquet = pq.ParquetFile(file, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
         counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from trainers.data.augmentation.noise import add_noise, amplitude, power
-from trainers.data.augmentation.reverberation import reverberate
+from trainers.data.augmentation.noise_and_rooms import add_noise, amplitude, power, reverberate
 
 SPEECH = np.random.default_rng(1).normal(0, 0.1, 8000).astype(np.float32)
 

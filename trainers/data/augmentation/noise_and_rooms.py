@@ -1,4 +1,4 @@
-"""Additive noise at a signal-to-noise ratio, and gain."""
+"""Additive noise at a signal-to-noise ratio, gain, and the sound of a room."""
 
 import numpy as np
 import numpy.typing as npt
@@ -34,3 +34,20 @@ def add_noise(samples: Samples, noise: Samples, snr_db: float, generator: np.ran
     if not signal_power or not noise_power:
         return samples
     return samples + stretch * (np.float32(np.sqrt(signal_power / noise_power)) * amplitude(-snr_db))
+
+
+def reverberate(samples: Samples, response: Samples) -> Samples:
+    """Convolves a clip, float32 (T,), with an impulse response, float32 (R,).
+
+    The direct path, the response's largest value, stays where it was, so that the clip is neither delayed nor longer;
+    its mean power is kept. Where it or the response is silent, the clip stays as it is.
+    """
+    direct = int(np.abs(response).argmax())
+    length = len(samples) + min(len(response), direct + len(samples)) - 1
+    size = 1 << (length - 1).bit_length()
+    spectrum = np.fft.rfft(samples, size) * np.fft.rfft(response[: direct + len(samples)], size)
+    wet = np.fft.irfft(spectrum, size)[direct : direct + len(samples)].astype(np.float32)
+    before, after = power(samples), power(wet)
+    if not before or not after:
+        return samples
+    return wet * np.float32(np.sqrt(before / after))
