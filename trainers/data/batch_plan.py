@@ -217,7 +217,13 @@ class BatchPlan:
         batches = self._fill_buckets(order, bucket_of(self._durations_of(epoch), self.edges_s))
         if self.window_shards is None:
             batches = [batches[i] for i in generator.permutation(len(batches))]
-        return tuple(self._widen(batches, generator))
+        # Padded seconds are bounded under dynamic batching, and a widened batch would break the bound.
+        fraction = self._full_context_fraction if self.shape.max_batch_duration_s is None else 0.0
+        wide = generator.random(len(batches)) < fraction
+        return tuple(
+            GlobalBatch(batch.rows, self.edges_s[-1]) if is_wide else batch
+            for batch, is_wide in zip(batches, wide, strict=True)
+        )
 
     def _shuffled(self, generator: np.random.Generator) -> IntArray:
         """Positions in the selection, in the order of this epoch."""
@@ -248,13 +254,3 @@ class BatchPlan:
             edge_s = self.edges_s[int(buckets[left].max())]
             batches.append(GlobalBatch(self._selection.rows[left], edge_s))
         return batches
-
-    def _widen(self, batches: list[GlobalBatch], generator: np.random.Generator) -> Iterator[GlobalBatch]:
-        chances = generator.random(len(batches))
-        for batch, chance in zip(batches, chances, strict=True):
-            wide = chance < self._full_context_fraction
-            # Padded seconds are bounded under dynamic batching, and a widened batch would break the bound.
-            if wide and self.shape.max_batch_duration_s is None:
-                yield GlobalBatch(batch.rows, self.edges_s[-1])
-            else:
-                yield batch

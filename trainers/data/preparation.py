@@ -111,9 +111,7 @@ class ShardTask:
         """Decodes and stores the rows of each shard in a block; gives a row of RESULT_SCHEMA for each."""
         pa.set_cpu_count(1)
         storage = open_storage(self.folder_url, self.storage_options)
-        groups = [
-            group for _, of_shard in groupby(block.to_pylist(), key=_shard) for group in _by_recording(list(of_shard))
-        ]
+        groups = _by_recording(block.to_pylist())
         with_recordings = zip(groups, self.reader.read([group[0] for group in groups]), strict=True)
         results = [
             result
@@ -147,18 +145,18 @@ class ShardTask:
         self, rows: Sequence[Row], source: bytes | AudioError
     ) -> Iterator[tuple[Row, dict[str, Any] | AudioError]]:
         """Of each row of one recording its clip, or why there is none."""
-        recording = source if isinstance(source, AudioError) else self._decoded(source, str(rows[0]["audio"]))
+        try:
+            if isinstance(source, AudioError):
+                raise source
+            recording = decode(source, name=str(rows[0]["audio"]), sampling_rate_hz=self.options.sampling_rate_hz)
+        except AudioError as error:
+            yield from ((row, error) for row in rows)
+            return
         for row in rows:
             try:
-                yield row, recording if isinstance(recording, AudioError) else self._clip(row, recording)
+                yield row, self._clip(row, recording)
             except AudioError as error:
                 yield row, error
-
-    def _decoded(self, source: bytes, name: str) -> np.ndarray | AudioError:
-        try:
-            return decode(source, name=name, sampling_rate_hz=self.options.sampling_rate_hz)
-        except AudioError as error:
-            return error
 
     def _clip(self, row: Row, recording: np.ndarray) -> dict[str, Any]:
         samples = _part_of(row, recording, self.options.sampling_rate_hz)
@@ -176,10 +174,10 @@ def _shard(row: Row) -> int:
 
 
 def _by_recording(rows: list[Row]) -> list[list[Row]]:
-    """Rows in groups of which the recording is decoded once: those of its segments, each other row by itself."""
-    groups: dict[str | int, list[Row]] = {}
+    """Rows in groups of which the recording is decoded once: a shard's segments of it, each other row by itself."""
+    groups: dict[tuple[int, str | int], list[Row]] = {}
     for row in rows:
-        groups.setdefault(row["row"] if row["offset_s"] is None else row["audio"], []).append(row)
+        groups.setdefault((_shard(row), row["row"] if row["offset_s"] is None else row["audio"]), []).append(row)
     return list(groups.values())
 
 

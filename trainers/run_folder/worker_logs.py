@@ -62,7 +62,7 @@ class Source:
                 text += b"\n"
             cut = len(text)
         elif len(text) > LONG_LINE_BYTES and b"\n" not in text:
-            cut = _cut_beside(text, secrets)
+            cut = _cut_outside_secrets(text, secrets)
         else:
             cut = text.rfind(b"\n") + 1
         taken, self.rest = text[:cut], text[cut:]
@@ -71,7 +71,7 @@ class Source:
         return taken
 
 
-def _cut_beside(text: bytes, secrets: Sequence[bytes]) -> int:
+def _cut_outside_secrets(text: bytes, secrets: Sequence[bytes]) -> int:
     """Where a line that goes on may be cut without cutting a secret in two."""
     cut, before = len(text) - max(map(len, secrets), default=0), -1
     while cut != before:

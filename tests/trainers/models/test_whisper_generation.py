@@ -14,7 +14,7 @@ from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.recognizer import Decoding
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_generation import allowing_text, language_of, settle_generation
+from trainers.models.whisper.whisper_generation import allowing_text, language_of, resolve_generation
 
 FAMILY: Family[Any] = WhisperFamily()
 
@@ -138,5 +138,5 @@ class TestLanguage:
     def test_settling_twice_changes_nothing_more(self, hub_whisper: Path) -> None:
         generation = GenerationConfig()
         tokenizer = WhisperProcessor.from_pretrained(hub_whisper).tokenizer
-        assert settle_generation(generation, tokenizer, ("sr", "transcribe"))
-        assert settle_generation(generation, tokenizer, ("sr", "transcribe")) == []
+        assert resolve_generation(generation, tokenizer, ("sr", "transcribe"))
+        assert resolve_generation(generation, tokenizer, ("sr", "transcribe")) == []

@@ -23,6 +23,8 @@ MOST_ASKED_FOR = 10_000
 # Folder next to the prepared sets.
 FOLDER = "recordings"
 _PARALLEL_READS = 16
+# Columns of what is known of contents.
+_CONTENTS = ("audio", "size_bytes", "modified_ns", "sha256")
 # A thousand a request, at each start.
 MOST_LISTED = 200_000
 # Ray unpacks the same package into another folder in each of its sessions.
@@ -156,7 +158,7 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
     known: dict[tuple[str, int, int], str] = {}
     if fingerprint_cache is not None and fingerprint_cache.exists(name):
         table = pq.read_table(io.BytesIO(fingerprint_cache.read_bytes(name)))
-        columns = (table[column].to_pylist() for column in ("audio", "size_bytes", "modified_ns", "sha256"))
+        columns = (table[column].to_pylist() for column in _CONTENTS)
         known = {(path, size, modified): digest for path, size, modified, digest in zip(*columns, strict=True)}
     read: dict[tuple[str, int, int], str] = {}
 
@@ -173,16 +175,8 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         digests = dict(zip(names := list(dict.fromkeys(paths)), pool.map(digest_of, names), strict=True))
     if fingerprint_cache is not None and read.keys() - known.keys():
-        stamps = list(read)
-        table = pa.table(
-            {
-                "audio": [stamp[0] for stamp in stamps],
-                "size_bytes": [stamp[1] for stamp in stamps],
-                "modified_ns": [stamp[2] for stamp in stamps],
-                "sha256": [read[stamp] for stamp in stamps],
-            }
-        )
-        fingerprint_cache.write_bytes(name, _parquet(table))
+        rows = [dict(zip(_CONTENTS, (*stamp, digest), strict=True)) for stamp, digest in read.items()]
+        fingerprint_cache.write_bytes(name, _parquet(pa.Table.from_pylist(rows)))
     return digests
 
 

@@ -110,7 +110,7 @@ def load(codec: LabelCodec, model: Seq2SeqPart, processor: Seq2SeqProcessor, wei
     options = {"dtype": torch.float32, **attention(model)}
     if weights is not None:
         network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
-        _settle_generation(network, processor)
+        _resolve_generation(network, processor)
         return Seq2SeqRecognizer(network, processor, codec)
     name, revision = str(model.name_or_path), model.revision or "main"
     network = open_pretrained(
@@ -121,11 +121,11 @@ def load(codec: LabelCodec, model: Seq2SeqPart, processor: Seq2SeqProcessor, wei
         for name_of, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):
             if hasattr(config, name_of):
                 setattr(config, name_of, off)
-    _settle_generation(network, processor)
+    _resolve_generation(network, processor)
     return Seq2SeqRecognizer(network, processor, codec)
 
 
-def _settle_generation(network: Any, processor: Seq2SeqProcessor) -> None:
+def _resolve_generation(network: Any, processor: Seq2SeqProcessor) -> None:
     """Has the exported model write the language by itself, in a pipeline too."""
     if processor.language_id is not None:
         network.generation_config.forced_bos_token_id = processor.language_id

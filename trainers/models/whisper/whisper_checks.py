@@ -13,7 +13,7 @@ from trainers.models.whisper.whisper_generation import (
     is_multilingual,
     language_of,
     read_generation_config,
-    settle_generation,
+    resolve_generation,
 )
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, START, language_code
@@ -65,7 +65,7 @@ def check_generation(opened: OpenModel) -> Iterator[Finding]:
         return
     configs = _configs(part)
     generation = copy.deepcopy(configs["generation_config.json"])
-    notes = settle_generation(generation, opened.processor.tokenizer, language_of(generation, part))
+    notes = resolve_generation(generation, opened.processor.tokenizer, language_of(generation, part))
     yield from (warning(f"{part.name_or_path}: {note}") for note in notes)
     for file, content in configs.items():
         if ids := getattr(content, "forced_decoder_ids", None):

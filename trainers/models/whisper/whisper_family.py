@@ -20,7 +20,12 @@ from trainers.models.pretrained import open_pretrained
 from trainers.models.tokenizer_processor import code_or_name, refuse_tokens_beyond
 from trainers.models.whisper.whisper_checks import CHECKS
 from trainers.models.whisper.whisper_export import write_processor
-from trainers.models.whisper.whisper_generation import language_of, limits_of, read_generation_config, settle_generation
+from trainers.models.whisper.whisper_generation import (
+    language_of,
+    limits_of,
+    read_generation_config,
+    resolve_generation,
+)
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import (
     FULL_CONTEXT_S,
@@ -85,7 +90,7 @@ class WhisperFamily(Family[WhisperPart]):
         _refuse_other_sizes(config, new_config(model, processor.tokenizer) if scratch else _read_config(model))
         generation = GenerationConfig.from_pretrained(source)
         language = language_of(generation, model)
-        settle_generation(generation, processor.tokenizer, language)
+        resolve_generation(generation, processor.tokenizer, language)
         if language is not None:
             _set_prefix(processor.tokenizer, language, "the checkpoint")
         config.update(regularization(model))

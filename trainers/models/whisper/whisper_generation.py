@@ -69,7 +69,7 @@ def language_of(generation: Any, model: WhisperPart) -> tuple[str, str] | None:
     return language_code(str(own).strip("<|>")), getattr(generation, "task", None) or model.task
 
 
-def settle_generation(generation: Any, tokenizer: Any, language: tuple[str, str] | None) -> list[str]:
+def resolve_generation(generation: Any, tokenizer: Any, language: tuple[str, str] | None) -> list[str]:
     """Makes a generation config agree with the tokenizer, and transcribe one language (`language_of`) by itself.
 
     Returns:

@@ -37,7 +37,7 @@ from trainers.models.whisper.whisper_generation import (
     is_multilingual,
     language_of,
     limits_of,
-    settle_generation,
+    resolve_generation,
 )
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import regularization
@@ -210,7 +210,7 @@ def load(
         ),
     )
     generation = network.generation_config
-    notes = settle_generation(generation, processor.tokenizer, language_of(generation, model))
+    notes = resolve_generation(generation, processor.tokenizer, language_of(generation, model))
     # Where outdated ones were, they would rule over the language.
     if hasattr(network.config, "forced_decoder_ids"):
         network.config.forced_decoder_ids = None
