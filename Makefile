@@ -19,6 +19,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Else hundreds of processes that tests start would compile the project each.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup check format requirements docs test test-all test-long chaos demo monitoring bench test-gpu bench-gpu
 
