@@ -138,8 +138,8 @@ def test_evaluate_opens_it_by_its_path_without_a_network(tmp_path: Path) -> None
 
 def test_processes_computing_at_once_do_not_collide() -> None:
     processes = [
-        subprocess.Popen([sys.executable, "-c", COMPUTE_IN_A_LOOP], stdout=subprocess.PIPE, text=True) for _ in range(3)
+        subprocess.Popen([sys.executable, "-c", COMPUTE_IN_A_LOOP], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
     outputs = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert [json.loads(output)["wer"] for output in outputs] == [pytest.approx(100 / 3)] * 3
+    assert [process.returncode for process in processes] == [0, 0]
+    assert [json.loads(output)["wer"] for output in outputs] == [pytest.approx(100 / 3)] * 2
