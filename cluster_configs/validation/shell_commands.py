@@ -4,18 +4,23 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-WORD_PART = r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s;&|)"'`])"""
-_QUOTED_OR_COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|(?<![^\s;&|()])#[^\n]*""", re.DOTALL)
+# A value that doubles with each assignment stays small.
+LONGEST_VALUE = 1000
+_QUOTED = r"""(?:"(?:\\.|[^"\\])*"|'[^']*')"""
+_SUBSTITUTION = r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*+\))*+\)"
+WORD_PART = rf"""(?:{_QUOTED}|{_SUBSTITUTION}|[^\s;&|)"'`])"""
+_QUOTED_OR_COMMENT = re.compile(rf"({_QUOTED}|\\.)|(?<![^\s;&|()])#[^\n]*", re.DOTALL)
+_WITHIN = re.compile(rf"""({_SUBSTITUTION})|"((?:\\.|[^"\\])*)"|'([^']*)'""", re.DOTALL)
 # By name, module or variable; options of `ray` itself may stand before the subcommand.
 _START = re.compile(
     r"(?:(?<![\w.-])ray|\bray\.scripts\.scripts|\$(?:RAY|ray)\b|\$\{(?:RAY|ray)\})"
-    r"(?:\s+--\S+(?:[ \t]+(?!start)[^-\s]\S*)?)*[ \t]+(start|symmetric-run)\b"
+    r"(?:\s+--\S+(?:[ \t]+(?!start)[^-\s]\S*)?){0,4}[ \t]+(start|symmetric-run)\b"
 )
-_END = re.compile(rf"\n|\s--\s|{_START.pattern}")
+_END = re.compile(rf"\n|;|&&|\|\||\s--\s|{_START.pattern}")
 _OPTION = re.compile(rf"(?<!\S)(--[a-z][\w-]*)(?:(?:=|[ \t]+(?!-))({WORD_PART}+))?")
 _ASSIGNMENT = re.compile(rf"(?<![\w$-])([A-Za-z_]\w*)=({WORD_PART}*)")
 _EXPORT = re.compile(r"\b(?:export|declare -x)\b([^;&|\n]*)")
-_DEFAULT = re.compile(r"\$\{\w+:?[-=]([^}$`]*)\}")
+_PARAMETER = re.compile(r"\$\{?(\w+)(?::?[-=]([^}$`]*))?\}?")
 
 
 @dataclass(frozen=True)
@@ -48,29 +53,35 @@ def command_lines(text: str) -> str:
 def ray_starts_in(text: str, environment: Mapping[str, str]) -> Iterator[RayStart]:
     """The calls that start Ray on a node."""
     lines = command_lines(text)
+    known, exported, exports_all, position = dict(environment), set(environment), False, 0
     for start in _START.finditer(lines):
-        before = lines[: start.start()]
-        exported = set(re.findall(r"\w+", " ".join(_EXPORT.findall(before))))
-        known = {name: _value(value) for name, value in _ASSIGNMENT.findall(before)}
-        own = _ASSIGNMENT.findall(re.split(r"[;&|(`\n]", before)[-1])
-        arguments = _END.split(lines[start.end() :], maxsplit=1)[0]
+        before, position = lines[position : start.start()], start.end()
+        for name, value in _ASSIGNMENT.findall(before):
+            known[name] = _expanded(value, known)
+        exported |= set(re.findall(r"(?<!\S)[A-Za-z_]\w*", " ".join(_EXPORT.findall(before))))
+        exports_all = exports_all or "set -a" in before
+        own = dict(_ASSIGNMENT.findall(re.split(r"[;&|(`\n]", before)[-1]))
+        end = _END.search(lines, start.end())
+        arguments = _OPTION.findall(lines, start.end(), end.start() if end is not None else len(lines))
         yield RayStart(
-            {name: _value(value) or "true" for name, value in _OPTION.findall(arguments)},
-            {
-                **environment,
-                **{name: value for name, value in known.items() if name in exported or "set -a" in before},
-                **{name: _value(value) for name, value in own},
-            },
+            {name: _expanded(value, known) or "true" for name, value in arguments},
+            {name: value for name, value in known.items() if exports_all or name in exported or name in own},
             start[1] == "symmetric-run",
             text.count("\n", 0, start.start()),
         )
 
 
 def unquoted(value: str) -> str:
-    """A word without the quotes around its parts."""
-    return re.sub(r"""(?<!\\)["']""", "", value)
+    """A word without the quotes around its parts; `$(…)` stays as it is."""
+
+    def within(part: re.Match[str]) -> str:
+        return part[1] or part[3] or re.sub(r"\\([\"\\])", r"\1", part[2] or "")
+
+    return _WITHIN.sub(within, value)
 
 
-def _value(word: str) -> str:
-    """A word as the shell passes it on: of a parameter with a default, the default."""
-    return _DEFAULT.sub(r"\1", unquoted(word))
+def _expanded(word: str, known: Mapping[str, str]) -> str:
+    """A word as the shell passes it on, as far as its parameters are known or have defaults."""
+    text = unquoted(word)
+    expanded = _PARAMETER.sub(lambda match: known.get(match[1], match[2]) or match[0], text)
+    return expanded if len(expanded) <= LONGEST_VALUE else text[:LONGEST_VALUE]

@@ -118,6 +118,18 @@ def test_options_are_read_as_the_shell_passes_them() -> None:
     assert joint.options == {"--address": "$h:1", "--num-gpus": "4"}
 
 
+def test_values_keep_what_the_shell_is_to_compute() -> None:
+    text = "V=/opt/x; export PATH=$V/bin:$PATH D=$(cut -d ' ' -f 1 x) J='{\"a\": 1}'; ray start --head; x --port=1"
+    (start,) = ray_starts_in(text, {"A": "b"})
+    assert start.environment == {"A": "b", "PATH": "/opt/x/bin:$PATH", "D": "$(cut -d ' ' -f 1 x)", "J": '{"a": 1}'}
+    assert start.options == {"--head": "true"}
+
+
+@pytest.mark.parametrize("text", ["ray --x ", "$((", "a=$(b ", "A=$A$A ray start; ", "ray start --a\n", "export A="])
+def test_calls_in_a_long_file_are_found_soon(text: str) -> None:
+    assert len([*ray_starts_in(text * 10_000, {})]) in (0, 10_000)
+
+
 @given(st.text(alphabet="a$(){}`'\"\\\n ;|&<>=#", max_size=60))
 def test_calls_are_looked_for_in_any_text(text: str) -> None:
     [*ray_starts_in(text, {})]
