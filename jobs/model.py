@@ -148,11 +148,6 @@ class Run(Record):
     progress: Progress | None = None
     version: int = 0
 
-    @property
-    def submission_id(self) -> str:
-        """Ray's id of the newest attempt."""
-        return submission_id_of(self.id, self.attempt)
-
 
 class Attempt(Record):
     """One Ray job of a run.

@@ -30,7 +30,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.api": ("jobs.service",),
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
     "jobs.preflight": ("jobs.clusters", "trainers.findings"),
-    "jobs.ledger": ("jobs.scheduler", "jobs.submission"),
+    "jobs.ledger": ("jobs.scheduler", "jobs.submission", "jobs.paths"),
     # A file of `ray up` that people write is read by one parser.
     "jobs.clusters": (
         "jobs.scheduler",

@@ -64,14 +64,7 @@ class Connection:
         read_timeout_s: float = READ_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Opens no connection yet.
-
-        Args:
-            url: The service, e.g. http://127.0.0.1:8470.
-            token: The user's token. None: requests are sent without one.
-            retry_timeout_s: How long calls are retried if the service has responded before. Seconds.
-            read_timeout_s: Timeout of a response. Seconds.
-            sleep: Waits between two retries. Seconds.
+        """Opens no connection yet; calls are retried for `retry_timeout_s` if the service has responded before.
 
         Raises:
             ConfigError: the URL is not valid.

@@ -1,6 +1,5 @@
 """rayscribe score: error rates of any system's output."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,17 +52,14 @@ def score(
     scores = score_transcripts(read_hypotheses(hypotheses), read_references(reference), chosen)
     totals: dict[str, Any] = {**total(scores, utterances=len(scores)).to_json_dict(), **chosen.to_json_dict()}
     if details is not None:
-        _write_details(details, [item.to_json_dict() for item in scores])
+        content = to_jsonl([item.to_json_dict() for item in scores], str(details))
+        try:
+            details.write_text(content, encoding="utf-8")
+        except OSError as error:
+            fix = "name a file that can be written"
+            raise ConfigError(f"--details {details}: {error.strerror or error}: {fix}") from None
     if json_output:
         as_json({"total": totals, "language": language, "ranked_by": ranking_rate(language)})
         return
     for line in score_lines(totals, language):
         typer.echo(line)
-
-
-def _write_details(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    content = to_jsonl(lines, str(path))
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--details {path}: {error.strerror or error}: name a file that can be written") from None

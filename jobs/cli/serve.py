@@ -1,9 +1,10 @@
 """rayscribe serve, token: run the service and manage its users' tokens."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from jobs.cli.output import as_json, clock
 from jobs.paths import default_database
 from trainers.config.submitted import read_growth
 from trainers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.ledger.tokens import Tokens
 
 LOOPBACK = "127.0.0.1"
 PORT = 8470
@@ -107,12 +111,9 @@ def add_token(
 
     Example: rayscribe token add ana
     """
-    from jobs.ledger import Ledger  # noqa: PLC0415
-
-    ledger = Ledger.open(database or default_database())
-    typer.echo(ledger.tokens.add(name, time.time()))
+    with _tokens_of(database) as found:
+        typer.echo(found.add(name, time.time()))
     typer.echo(f"token of {name}; it is not shown again. Use: export RAYSCRIBE_TOKEN=…", err=True)
-    ledger.close()
 
 
 @tokens.command("list")
@@ -121,15 +122,12 @@ def list_tokens(database: DatabaseOption = None, json_output: JsonOption = False
 
     Example: rayscribe token list
     """
-    from jobs.ledger import Ledger  # noqa: PLC0415
-
-    ledger = Ledger.open(database or default_database())
-    found = ledger.tokens.all()
-    ledger.close()
+    with _tokens_of(database) as found:
+        listed = found.all()
     if json_output:
-        as_json(found)
+        as_json(listed)
         return
-    for item in found:
+    for item in listed:
         typer.echo(f"{item.name}  created {clock(item.created_s)}")
 
 
@@ -141,9 +139,14 @@ def revoke_token(
 
     Example: rayscribe token revoke ana
     """
+    with _tokens_of(database) as found:
+        found.revoke(name)
+    typer.echo(f"tokens of {name} are revoked")
+
+
+@contextmanager
+def _tokens_of(database: str | None) -> "Iterator[Tokens]":
     from jobs.ledger import Ledger  # noqa: PLC0415
 
-    ledger = Ledger.open(database or default_database())
-    ledger.tokens.revoke(name)
-    ledger.close()
-    typer.echo(f"tokens of {name} are revoked")
+    with closing(Ledger.open(database or default_database())) as ledger:
+        yield ledger.tokens

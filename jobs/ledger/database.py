@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from jobs.errors import LedgerError
 from jobs.ledger import migrate, tables
+from jobs.paths import make_private_folder
 from trainers.config.storage_location import in_home
 from trainers.errors import ConfigError
 
@@ -223,10 +224,7 @@ def _set_timeouts(connection: Connection) -> None:
 
 def _prepare_file(path: Path) -> None:
     """Creates a file that only its owner can read, and turns WAL on, which is stored in the file."""
-    for folder in reversed(path.parents):
-        # Not `parents=True`, which gives the mode to the last one only.
-        if not folder.exists():
-            folder.mkdir(mode=0o700, exist_ok=True)
+    make_private_folder(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
     try:

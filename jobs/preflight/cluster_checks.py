@@ -83,25 +83,21 @@ def check_versions(context: Context) -> Iterator[Finding]:
     assert isinstance(context.with_token, DashboardResponse)
     data = context.with_token.data
     theirs, python = str(data.get("rayVersion")), str(data.get("pythonVersion"))
-    equal = True
-    ours = importlib.metadata.version("ray")
+    ours, own_python = importlib.metadata.version("ray"), platform.python_version()
     if theirs != ours:
-        same_series = theirs.split(".")[:2] == ours.split(".")[:2]
         text = f"Ray is {theirs} on the cluster and {ours} on this machine: install the same on both"
+        same_series = _series(theirs) == _series(ours)
         yield warning(text) if same_series else problem(f"{text}; Rayscribe supports one series of Ray at a time")
-        equal = False
     if _series(python) not in PYTHONS:
         yield problem(
             f"Python is {python} on the cluster, and Rayscribe needs {PYTHONS[0]} to {PYTHONS[-1]}: change its image"
         )
-        equal = False
-    elif _series(python) != _series(platform.python_version()):
+    elif _series(python) != _series(own_python):
         yield warning(
-            f"Python is {python} on the cluster and {platform.python_version()} on this machine: a lock file "
+            f"Python is {python} on the cluster and {own_python} on this machine: a lock file "
             "that was made here may not install there; make it for the cluster's Python"
         )
-        equal = False
-    if equal:
+    elif theirs == ours:
         yield ok(f"Ray {theirs} and Python {python} on the cluster, as on this machine")
 
 

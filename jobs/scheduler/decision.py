@@ -11,14 +11,7 @@ from jobs.scheduler.feasibility import Resources
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A run that holds its gang.
-
-    Attributes:
-        priority: Larger goes first.
-        queued_s: When it was queued. Seconds since 1970.
-        address: Its cluster.
-        need: Resources of its gang.
-    """
+    """A run that holds its gang. A larger priority goes first; `queued_s` are seconds since 1970."""
 
     id: str
     queue: str

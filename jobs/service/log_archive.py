@@ -108,7 +108,7 @@ class DriverLogArchive:
 
     def _work(self, run: Run, attempt: Attempt, progress: _Progress) -> None:
         last = progress.ended_s is not None
-        outcome: bool | None = None
+        outcome = False
         try:
             self._copy(run, attempt, progress, last)
             outcome = True
@@ -117,11 +117,9 @@ class DriverLogArchive:
             outcome = True
         except RayscribeError as error:
             log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
-            outcome = False
         except Exception:
             # Whatever it is, other runs must not wait for it.
             log.exception("%s: the driver's log is not archived", attempt.submission_id)
-            outcome = False
         finally:
             if last:
                 progress.outcome = outcome

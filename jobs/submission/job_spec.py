@@ -113,11 +113,6 @@ class JobSpec:
     def job(self) -> JobPart:
         return self.config.job
 
-    @property
-    def run_id(self) -> str:
-        assert self.config.run.name is not None
-        return self.config.run.name
-
 
 def load_spec(
     path: Path,

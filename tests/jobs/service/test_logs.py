@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from jobs.errors import ClusterError, JobLostError
-from jobs.model import Attempt, AttemptState, Run
+from jobs.model import Attempt, AttemptState, Run, submission_id_of
 from jobs.service import log_archive, logs
 from jobs.service.log_archive import END_WAIT_S, INTERVAL_S, DriverLogArchive
 from jobs.service.logs import MAX_BYTES, ReadPart, read_logs
@@ -22,7 +22,14 @@ from trainers.run_folder.attempt_status import driver_log_key, status_key, worke
 
 
 def attempt_of(run: Run, state: AttemptState = AttemptState.ENDED) -> Attempt:
-    return Attempt(run_id=run.id, number=1, submission_id=run.submission_id, state=state, gang=run.gang, created_s=0.0)
+    return Attempt(
+        run_id=run.id,
+        number=1,
+        submission_id=submission_id_of(run.id, run.attempt),
+        state=state,
+        gang=run.gang,
+        created_s=0.0,
+    )
 
 
 def silent(start: int, size: int) -> NoReturn:

@@ -24,7 +24,7 @@ def load(folder: Path, *sets: str, environment: dict[str, str] | None = None, **
 
 def test_a_run_without_a_name_is_given_one(tmp_path: Path) -> None:
     spec = load(tmp_path, "run.name=null")
-    assert spec.run_id == "sr-20261120-213000"
+    assert spec.config.run.name == "sr-20261120-213000"
     assert spec.overrides == ("run.name=null",), "the record has what the user gave"
 
 
