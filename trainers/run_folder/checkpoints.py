@@ -59,8 +59,7 @@ class RetentionPolicy:
 
     def best(self, checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
         """The checkpoint with the best score, the newest of equal ones; None if there is none."""
-        ranked = self._ranked(checkpoints)
-        return ranked[0] if ranked else None
+        return next(iter(self._ranked(checkpoints)), None)
 
     def surplus(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
         """The checkpoints that are neither among the best nor the newest, from which training would resume."""
@@ -189,21 +188,21 @@ def read_manifest(storage: Storage, name: str) -> Checkpoint:
 
 def description_of(checkpoint: Checkpoint) -> Checkpoint:
     """Its model without the weights: configs and processor."""
-    model = model_of(checkpoint)
-    return replace(model, files={name: entry for name, entry in model.files.items() if not _WEIGHTS.match(name)})
+    return _with_files(model_of(checkpoint), lambda name: not _WEIGHTS.match(name))
 
 
 def model_of(checkpoint: Checkpoint) -> Checkpoint:
     """A checkpoint without what only training needs to go on: model, processor and scores."""
-    trained = {name for name in checkpoint.files if name in TRAINING_STATE or _SHARDS.fullmatch(name)}
-    files = {name: entry for name, entry in checkpoint.files.items() if name not in trained}
-    return replace(checkpoint, files=files)
+    return _with_files(checkpoint, lambda name: name not in TRAINING_STATE and not _SHARDS.fullmatch(name))
 
 
 def for_ranks(checkpoint: Checkpoint, ranks: Collection[int]) -> Checkpoint:
     """A checkpoint without the shards of other ranks than these."""
-    others = {name for name in checkpoint.files if (owner := _OWNER.search(name)) and int(owner[1]) not in ranks}
-    return replace(checkpoint, files={name: entry for name, entry in checkpoint.files.items() if name not in others})
+    return _with_files(checkpoint, lambda name: not (owner := _OWNER.search(name)) or int(owner[1]) in ranks)
+
+
+def _with_files(checkpoint: Checkpoint, is_kept: Callable[[str], bool]) -> Checkpoint:
+    return replace(checkpoint, files={name: entry for name, entry in checkpoint.files.items() if is_kept(name)})
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
