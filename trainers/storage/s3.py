@@ -49,33 +49,32 @@ class S3Connection:
     def __init__(self, endpoint_url: str | None, connect_timeout_s: float, read_timeout_s: float) -> None:
         self.endpoint_url = endpoint_url
         self._timeouts_s = (connect_timeout_s, read_timeout_s)
-        self._clients: dict[tuple[int, int], Any] = {}
         self._locks: dict[int, threading.Lock] = {}
-        self._filesystems: dict[tuple[int, str], fs.FileSystem | None] = {}
+        # By process, and number of attempts or bucket.
+        self._made: dict[tuple[int, int | str], Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return connection_to, (self.endpoint_url, *self._timeouts_s)
 
     def client(self, attempts: int = 1) -> Any:
         """A boto3 client for S3 that tries each request `attempts` times; threads may share it."""
+        return self._own(attempts, lambda: self._new_client(attempts))
+
+    def filesystem(self, bucket: str, make: Callable[[], fs.FileSystem | None]) -> fs.FileSystem | None:
+        """This process's pyarrow filesystem for a bucket, by `make` where there is none; None: it has none."""
+        return self._own(bucket, make)
+
+    def give_up_filesystem(self, bucket: str) -> None:
+        self._made[os.getpid(), bucket] = None
+
+    def _own(self, key: int | str, make: Callable[[], Any]) -> Any:
         # The process is in the key because a forked one must not use its parent's sockets.
         process = os.getpid()
         # Nor may it wait for a lock that a thread of its parent holds.
         with self._locks.setdefault(process, threading.Lock()):
-            if (process, attempts) not in self._clients:
-                self._clients[process, attempts] = self._new_client(attempts)
-            return self._clients[process, attempts]
-
-    def filesystem(self, bucket: str, make: Callable[[], fs.FileSystem | None]) -> fs.FileSystem | None:
-        """This process's pyarrow filesystem for a bucket, by `make` where there is none; None: it has none."""
-        process = os.getpid()
-        with self._locks.setdefault(process, threading.Lock()):
-            if (process, bucket) not in self._filesystems:
-                self._filesystems[process, bucket] = make()
-            return self._filesystems[process, bucket]
-
-    def give_up_filesystem(self, bucket: str) -> None:
-        self._filesystems[os.getpid(), bucket] = None
+            if (process, key) not in self._made:
+                self._made[process, key] = make()
+            return self._made[process, key]
 
     def _new_client(self, attempts: int) -> Any:
         connect_timeout_s, read_timeout_s = self._timeouts_s

@@ -108,7 +108,7 @@ class DatasetSource(DataSource):
                 f"data.audio_column_name: {self._part.name}: the column {audio!r} holds {schema.field(audio).type}, no "
                 "recordings: name one of encoded files or of their paths"
             )
-        ids = [each for each in ("id",) if each in schema.names]
+        ids = ["id"] if "id" in schema.names else []
         columns = [self.data.text_column_name, *ids, *parquet_rows.paths_of(audio, schema)]
         arrow = parquet_rows.read_columns(parts, columns)
         table = self._rows(arrow, name, parquet_rows.path_column(arrow, audio))

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import wave
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -294,14 +294,8 @@ def _is_finished(folder: Path, options: DemoOptions) -> bool:
 
 
 def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "trainers.data.sources.demo_corpus",
-        str(folder.absolute()),
-        json.dumps(asdict(options)),
-    ]
+    command = [sys.executable, "-P", "-m", "trainers.data.sources.demo_corpus"]
+    command += [str(folder.absolute()), json.dumps(asdict(options))]
     # The child must find this package wherever the parent found it: installed, or in a job's working folder.
     import_paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, import_paths))}
@@ -355,10 +349,5 @@ def _write_wav(path: Path, samples: npt.NDArray[np.int16]) -> None:
         file.writeframes(samples.astype("<i2").tobytes())
 
 
-def _main(arguments: Sequence[str]) -> None:
-    folder, options = arguments
-    write_corpus(Path(folder), DemoOptions(**json.loads(options)))
-
-
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    write_corpus(Path(sys.argv[1]), DemoOptions(**json.loads(sys.argv[2])))
