@@ -187,7 +187,7 @@ def check_adaptation(subject: Subject, opened: Opened) -> Iterator[Finding]:
         yield ok("adapt.method: full; all weights are trained")
         return
     # Only here, see `check_arguments`.
-    from trainers.models.adaptation.skeletons import describe_trained  # noqa: PLC0415
+    from trainers.models.adaptation.trained_weights import describe_trained  # noqa: PLC0415
 
     yield ok(f"adapt.method: {part.method}; {describe_trained(part, opened.model.part, opened.family)}")
 

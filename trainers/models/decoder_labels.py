@@ -7,18 +7,21 @@ import torch
 from trainers.models.recognizer import IGNORED_LABEL
 
 
+def padded(labels: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Labels of each utterance with -100 behind the shorter ones, int64 (B, L)."""
+    rows = [torch.tensor(row, dtype=torch.int64) for row in labels]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED_LABEL)
+
+
 def pad_labels(labels: Sequence[Sequence[int]], *, start_id: int, pad_id: int) -> dict[str, torch.Tensor]:
     """Pads labels by their lengths (never by token id: Whisper's padding token is its end token).
 
     Returns:
         int64 labels (B, L), -100 behind each, and int64 decoder_input_ids (B, L): labels moved right by one.
     """
-    width = max(len(row) for row in labels)
-    padded = torch.full((len(labels), width), IGNORED_LABEL, dtype=torch.int64)
-    for target, row in zip(padded, labels, strict=True):
-        target[: len(row)] = torch.tensor(row, dtype=torch.int64)
-    inputs = torch.cat([torch.full((len(labels), 1), start_id, dtype=torch.int64), padded[:, :-1]], dim=1)
-    return {"labels": padded, "decoder_input_ids": inputs.masked_fill(inputs == IGNORED_LABEL, pad_id)}
+    targets = padded(labels)
+    inputs = torch.cat([torch.full((len(labels), 1), start_id, dtype=torch.int64), targets[:, :-1]], dim=1)
+    return {"labels": targets, "decoder_input_ids": inputs.masked_fill(inputs == IGNORED_LABEL, pad_id)}
 
 
 def label_loss(

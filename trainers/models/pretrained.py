@@ -28,6 +28,12 @@ def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
         raise cannot_open(model, error) from error
 
 
+def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
+    """What a class of transformers makes of the config's pretrained weights; errors as of `open_pretrained`."""
+    name, revision = str(model.name_or_path), model.revision or "main"
+    return open_pretrained(model, lambda: kind.from_pretrained(name, revision=revision, **options))
+
+
 def cannot_open(model: ModelPart, error: Exception) -> ConfigError:
     """The error of a model that transformers cannot open."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

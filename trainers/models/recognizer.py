@@ -242,8 +242,8 @@ class Recognizer(ABC):
             StorageError: a bucket cannot be read, or the Hub does not respond.
         """
         raise ConfigError(
-            f"decode.method is beam, which searches the outputs of CTC models, and this one is of the family "
-            f"{self.codec.name}: remove it, and set training.generation_num_beams"
+            f"decode.method is {part.method}, which searches no outputs of models of the family {self.codec.name}: "
+            "remove it, and set training.generation_num_beams"
         )
 
     def new_regularizer(self, training: TrainingPart, autocast: torch.dtype | None) -> Regularizer | None:

@@ -8,7 +8,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, LostNodeError, ResourceError, ResumeError
-from trainers.models.adaptation.skeletons import describe_trained
+from trainers.models.adaptation.trained_weights import describe_trained
 from trainers.models.clip_languages import language_tokens, languages_in
 from trainers.models.families import check_decoder, refuse_unsupported, resolve_model
 from trainers.models.family import Family

@@ -9,7 +9,7 @@ import transformers
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 
 from trainers.config.parts.model_part import ModelPart
-from trainers.models.pretrained import open_pretrained
+from trainers.models.pretrained import from_pretrained, open_pretrained
 
 # A model of fewer weights stands in for itself.
 LARGE = 5_000_000
@@ -43,9 +43,7 @@ def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, st
     if model.init == "scratch":
         smaller = _smaller(model)
         return smaller, "as it is" if smaller == model else "new weights of small sizes"
-    config = open_pretrained(
-        model, lambda: AutoConfig.from_pretrained(str(model.name_or_path), revision=model.revision)
-    )
+    config = from_pretrained(model, AutoConfig)
     count = _weight_count(config)
     if count < LARGE:
         return model, f"{count / 1e6:.1f} M weights, as they are"
@@ -56,11 +54,8 @@ def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, st
         wanted = file.name != "config.json" and not file.name.endswith(".index.json")
         if wanted and any(file.match(pattern) for pattern in DESCRIPTION):
             shutil.copyfile(file, folder / file.name)
-    part = model.model_copy(update={"name_or_path": str(folder), "revision": None})
-    return (
-        part,
-        f"{_count(small) / 1e6:.1f} M random weights stand in for the {count / 1e6:.0f} M of {model.name_or_path}",
-    )
+    made = f"{_count(small) / 1e6:.1f} M random weights stand in for the {count / 1e6:.0f} M of {model.name_or_path}"
+    return model.model_copy(update={"name_or_path": str(folder), "revision": None}), made
 
 
 def _smaller(model: ModelPart) -> ModelPart:
@@ -71,14 +66,10 @@ def _smaller(model: ModelPart) -> ModelPart:
     return model.model_copy(update=changes)
 
 
-def _shrunk(content: dict[str, Any]) -> dict[str, Any]:
+def _shrunk(value: Any, name: str = "") -> Any:
     """The content of a config.json with small sizes; of its parts too."""
-    return {name: _shrunk_value(name, value) for name, value in content.items()}
-
-
-def _shrunk_value(name: str, value: Any) -> Any:
     if isinstance(value, dict):
-        return _shrunk(value)
+        return {key: _shrunk(each, key) for key, each in value.items()}
     if name not in SIZES:
         return value
     if isinstance(value, list | tuple):

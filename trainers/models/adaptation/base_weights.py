@@ -17,7 +17,7 @@ from transformers import PretrainedConfig
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import DamagedError
 from trainers.models.adaptation.trained_weights import heads
-from trainers.models.pretrained import open_pretrained
+from trainers.models.pretrained import from_pretrained
 from trainers.run_folder.checkpoints import BASE
 from trainers.storage import Storage
 
@@ -100,11 +100,10 @@ class Base:
         part = ModelPart(name_or_path=name, revision=self.revision)
         # A head for another vocabulary comes with the adapter.
         options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}
-        revision = self.revision or "main"
         with torch.random.fork_rng(devices=[]):
             if self.seed is not None:
                 torch.default_generator.manual_seed(self.seed)
-            network = open_pretrained(part, lambda: network_class.from_pretrained(name, revision=revision, **options))
+            network = from_pretrained(part, network_class, **options)
         self.check(network)
         return network
 

@@ -12,8 +12,7 @@ from trainers.config.parts.adapt_part import AdaptPart
 from trainers.distributed.session import Session
 from trainers.errors import DamagedError
 from trainers.models.adaptation.base_weights import Base
-from trainers.models.adaptation.targets import target_modules
-from trainers.models.adaptation.trained_weights import heads
+from trainers.models.adaptation.trained_weights import heads, target_modules
 from trainers.models.families import family_of_folder
 from trainers.run_folder.checkpoints import BASE, TRAINING_STATE
 

@@ -5,18 +5,33 @@ maps its output to labels.
 """
 
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, PretrainedConfig
 
 from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.family import Family
+from trainers.models.pretrained import from_pretrained
 
 # What decoders name the modules of their cross-attention, their norms included.
 _CROSS_ATTENTION = re.compile(r"(encoder_attn|crossattention|cross_attn)")
 # What encoders and decoders name their list of layers.
 _LAYERS = ("layers", "layer", "h", "block")
+# What attentions name their projections: Whisper, wav2vec2 and others; Moonshine; wav2vec2-BERT; BERT as a decoder.
+ATTENTION = (
+    *("q_proj", "k_proj", "v_proj", "out_proj", "o_proj"),
+    *("linear_q", "linear_k", "linear_v", "linear_out"),
+    *("query", "key", "value"),
+)
+# Attentions that compute with the weights of their projections, not by calling them: an adapter there has no effect.
+NOT_CALLED = {"wavlm": ("q_proj", "k_proj", "v_proj", "out_proj")}
+INSTEAD = ("intermediate_dense", "output_dense")
 
 
 def train_only(network: Any, part: AdaptPart) -> None:
@@ -127,6 +142,80 @@ def _is_below(name: str, module: str) -> bool:
     return not module or name == module or name.startswith(f"{module}.")
 
 
+def target_modules(network: Any, wanted: Sequence[str] | None) -> list[str]:
+    """Ends of the names of the linear layers that get an adapter; by default all projections of every attention.
+
+    Raises:
+        ConfigError: a name matches no linear layer, or one whose adapter would have no effect or could not be merged.
+    """
+    kind, layers = network.config.model_type, list(linear_layers(network))
+    if wanted is None:
+        default = INSTEAD if kind in NOT_CALLED else ATTENTION
+        found = [name for name in default if _ending(layers, name)]
+        if not found:
+            raise ConfigError(
+                f"adapt.target_modules is null, but no attention of {kind} has a projection of a known name: name "
+                f"some of its linear layers: {_last_steps(layers)}"
+            )
+        return found
+    for name in wanted:
+        if not (matched := _ending(layers, name)):
+            raise ConfigError(
+                f"adapt.target_modules: {name} is the end of no linear layer's name in {kind}: name some of "
+                f"{_last_steps(layers)}"
+            )
+        if any(layer.rpartition(".")[2] in NOT_CALLED.get(kind, ()) for layer in matched):
+            raise ConfigError(
+                f"adapt.target_modules: {name}: the attention of {kind} never calls this layer, so that an adapter "
+                f"there has no effect: name others, e.g. {', '.join(INSTEAD)}"
+            )
+        if shared := [layer for layer in matched if f"{layer}.weight" in (network._tied_weights_keys or {})]:
+            raise ConfigError(
+                f"adapt.target_modules: {name}: the weights of {shared[0]} are the embeddings' too, so that merging an "
+                "adapter there would change both: leave it out"
+            )
+    return list(wanted)
+
+
 def linear_layers(network: Any) -> Iterator[str]:
     """Names of the network's linear layers."""
     return (name for name, module in network.named_modules() if isinstance(module, torch.nn.Linear))
+
+
+def _ending(layers: Sequence[str], name: str) -> list[str]:
+    return [layer for layer in layers if layer == name or layer.endswith(f".{name}")]
+
+
+def _last_steps(layers: Sequence[str]) -> str:
+    return ", ".join(sorted({layer.rpartition(".")[2] for layer in layers}))
+
+
+def skeleton(config: PretrainedConfig, family: Family[Any]) -> Any:
+    """The network of a config with weights that have shapes and no content: it takes no memory and no download."""
+    with torch.device("meta"):
+        return family.auto_class().from_config(config)
+
+
+def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> str:
+    """What a method trains of the config's model, for a person.
+
+    Raises:
+        ConfigError: the model has no such weights, or cannot be opened.
+        StorageError: the Hub does not respond.
+    """
+    network = skeleton(_read_config(model, family), family)
+    if part.method == "lora":
+        parts = [f"adapters beside {', '.join(target_modules(network, part.target_modules))}", *heads(network)]
+        return f"{' and '.join(parts)} are trained"
+    train_only(network, part)
+    trained, weights = count(network)
+    return f"{trained:,} of {weights:,} weights are trained"
+
+
+def _read_config(model: ModelPart, family: Family[Any]) -> Any:
+    if model.init == "pretrained":
+        return from_pretrained(model, AutoConfig)
+    with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
+        # Of any text: sizes are asked for.
+        family.write_description(Path(folder), ["a"], model)
+        return AutoConfig.from_pretrained(folder)

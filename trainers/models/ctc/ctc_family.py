@@ -26,7 +26,7 @@ from trainers.models.ctc.ctc_scratch import (
 from trainers.models.ctc.decoding.beam_decoder import BeamDecoder
 from trainers.models.family import Decoder, Family
 from trainers.models.label_codec import Limits
-from trainers.models.pretrained import open_pretrained
+from trainers.models.pretrained import from_pretrained
 from trainers.models.tokenizer_processor import (
     code_or_name,
     refuse_other_rate,
@@ -47,30 +47,20 @@ class CtcFamily(Family[CtcPart]):
 
     name = "ctc"
     model_types: tuple[str, ...] = (
-        "wav2vec2",
-        "hubert",
-        "wavlm",
-        "wav2vec2-bert",
-        "data2vec-audio",
-        "unispeech",
-        "unispeech-sat",
+        *("wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2vec-audio"),
+        *("unispeech", "unispeech-sat"),
     )
     decoders: ClassVar[Mapping[str, Decoder]] = {"beam": BeamDecoder()}
 
     def context_s(self, model: CtcPart) -> float:
         return float(model.max_context_s or CONTEXT_S)
 
-    def keeps_saved_processor(self, model: CtcPart) -> bool:
-        return False
-
     def auto_class(self) -> Any:
         return transformers.AutoModelForCTC
 
     def learns_processor(self, model: CtcPart) -> bool:
         """Pretrained weights keep their own vocabulary only where they have an output layer for it."""
-        if model.vocabulary_file is not None or model.vocabulary in ("characters", "bpe"):
-            return True
-        if model.init == "scratch":
+        if model.init == "scratch" or model.vocabulary_file is not None or model.vocabulary in ("characters", "bpe"):
             return True
         if model.vocabulary == "own":
             return False
@@ -107,16 +97,15 @@ class CtcFamily(Family[CtcPart]):
     def open_processor(self, model: CtcPart, description: Path | None) -> Any:
         if description is not None:
             return _open_processor_of(description)
-        name, revision = str(model.name_or_path), model.revision or "main"
-        tokenizer = open_pretrained(model, lambda: AutoTokenizer.from_pretrained(name, revision=revision))
-        config = _read_config(model)
+        tokenizer, config = from_pretrained(model, AutoTokenizer), _read_config(model)
+        origin = f"model.name_or_path: {model.name_or_path}"
         if config.pad_token_id != tokenizer.pad_token_id:
             raise ConfigError(
-                f"model.name_or_path: {name}: the tokenizer's blank is {tokenizer.pad_token} "
+                f"{origin}: the tokenizer's blank is {tokenizer.pad_token} "
                 f"({tokenizer.pad_token_id}), but pad_token_id in config.json is {config.pad_token_id}: correct one"
             )
         used = (tokenizer.pad_token_id, tokenizer.unk_token_id)
-        refuse_tokens_beyond(tokenizer, config.vocab_size, used, f"model.name_or_path: {name}")
+        refuse_tokens_beyond(tokenizer, config.vocab_size, used, origin)
         return processor_of(_open_extractor(model), tokenizer)
 
     def limits(self, model: CtcPart, processor: Any) -> Limits:
@@ -158,14 +147,14 @@ class CtcFamily(Family[CtcPart]):
         return {"preprocessor_config.json"}
 
     def open_exported(self, folder: Path) -> Recognizer:
-        from trainers.models.ctc.ctc_recognizer import open_exported  # noqa: PLC0415
+        from trainers.models.ctc.ctc_recognizer import CtcRecognizer  # noqa: PLC0415
 
-        return open_exported(self, folder, _open_processor_of(folder))
+        network = self.auto_class().from_pretrained(folder, dtype="float32")
+        return CtcRecognizer(network, _open_processor_of(folder), self)
 
 
 def _read_config(model: CtcPart) -> Any:
-    name, revision = str(model.name_or_path), model.revision or "main"
-    return open_pretrained(model, lambda: AutoConfig.from_pretrained(name, revision=revision))
+    return from_pretrained(model, AutoConfig)
 
 
 def _open_extractor(model: CtcPart) -> Any:
@@ -180,9 +169,8 @@ def _open_extractor(model: CtcPart) -> Any:
             f"model.mask_feature_length {model.mask_feature_length} is more than the {width} hidden dimensions of "
             f"{model.name_or_path}"
         )
-    name, revision = str(model.name_or_path), model.revision or "main"
-    extractor = open_pretrained(model, lambda: AutoFeatureExtractor.from_pretrained(name, revision=revision))
-    refuse_other_rate(extractor, f"model.name_or_path: {name}")
+    extractor = from_pretrained(model, AutoFeatureExtractor)
+    refuse_other_rate(extractor, f"model.name_or_path: {model.name_or_path}")
     return extractor
 
 

@@ -19,8 +19,9 @@ from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import regularization
 from trainers.models.ctc.decoding.decode_files import local_files
 from trainers.models.ctc.decoding.rescoring import CausalScorer
+from trainers.models.decoder_labels import padded
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, open_pretrained
+from trainers.models.pretrained import attention, from_pretrained
 from trainers.models.recognizer import (
     IGNORED_LABEL,
     Alternative,
@@ -166,11 +167,8 @@ def _searched(logprobs: torch.Tensor, greedy: Recognition, beam: Beam, nbest: in
 
 def pad_labels(labels: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
     """int64 labels (B, L), at least one wide, -100 behind each."""
-    width = max(1, *(len(row) for row in labels))
-    padded = torch.full((len(labels), width), IGNORED_LABEL, dtype=torch.int64)
-    for target, row in zip(padded, labels, strict=True):
-        target[: len(row)] = torch.tensor(row, dtype=torch.int64)
-    return {"labels": padded}
+    # One row more is one wide.
+    return {"labels": padded([*labels, [IGNORED_LABEL]])[:-1]}
 
 
 def load(
@@ -179,31 +177,16 @@ def load(
     """An output layer for another vocabulary begins anew, by the seed."""
     set_seed(seed)
     options = {"dtype": torch.float32, **attention(model)}
-    name, revision = str(model.name_or_path), model.revision or "main"
-    if description is None:
-        own = regularization(model)
-        network = open_pretrained(
-            model, lambda: AutoModelForCTC.from_pretrained(name, revision=revision, **options, **own)
-        )
+    config = AutoConfig.from_pretrained(description) if description is not None else None
+    if config is None:
+        network = from_pretrained(model, AutoModelForCTC, **options, **regularization(model))
     elif weights is not None:
-        config = AutoConfig.from_pretrained(description)
         network = AutoModelForCTC.from_pretrained(weights, config=config, **options)
     elif model.init == "scratch":
-        network = AutoModelForCTC.from_config(AutoConfig.from_pretrained(description), **options)
+        network = AutoModelForCTC.from_config(config, **options)
     else:
-        config = AutoConfig.from_pretrained(description)
-        network = open_pretrained(
-            model,
-            lambda: AutoModelForCTC.from_pretrained(
-                name, revision=revision, config=config, ignore_mismatched_sizes=True, **options
-            ),
-        )
+        network = from_pretrained(model, AutoModelForCTC, config=config, ignore_mismatched_sizes=True, **options)
     frozen = model.freeze_feature_encoder
     if hasattr(network, "freeze_feature_encoder") and (model.init == "pretrained" if frozen is None else frozen):
         network.freeze_feature_encoder()
     return CtcRecognizer(network, processor, codec)
-
-
-def open_exported(codec: LabelCodec, folder: Path, processor: Any) -> CtcRecognizer:
-    """Opens a model with its processor, see `Family.open_exported`."""
-    return CtcRecognizer(AutoModelForCTC.from_pretrained(folder, dtype=torch.float32), processor, codec)

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
-from trainers.models.pretrained import open_pretrained
+from trainers.models.pretrained import from_pretrained, open_pretrained
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of
 from trainers.models.tokenizer_processor import code_or_name, tokenizer_fingerprint
@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 
 # Of a config: where it came from, what it was loaded with, and what loading switches off.
 NOT_ARCHITECTURE = (
-    "_name_or_path",
-    "transformers_version",
-    "dtype",
-    "torch_dtype",
-    "layerdrop",
-    "apply_spec_augment",
+    *("_name_or_path", "transformers_version", "dtype", "torch_dtype"),
+    *("layerdrop", "apply_spec_augment"),
 )
 
 
@@ -59,7 +55,7 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         self.new_processor(texts, model)
 
     def adopt_description(self, source: Path, folder: Path, model: Seq2SeqPart) -> None:
-        config, wanted = AutoConfig.from_pretrained(source), _read_config(model)
+        config, wanted = AutoConfig.from_pretrained(source), from_pretrained(model, AutoConfig)
         if _architecture(config.to_dict()) != _architecture(wanted.to_dict()):
             raise ConfigError(
                 f"run.resume: the checkpoint's model is of another architecture or size than {model.name_or_path}: "
@@ -72,11 +68,11 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         if description is not None:
             return processor_of(description, "main", AutoConfig.from_pretrained(description))
         name, revision = str(model.name_or_path), model.revision or "main"
-        config = _read_config(model)
+        config = from_pretrained(model, AutoConfig)
         return open_pretrained(model, lambda: processor_of(name, revision, config, model.language))
 
     def limits(self, model: Seq2SeqPart, processor: Any) -> Limits:
-        return limits_of(_read_config(model), processor)
+        return limits_of(from_pretrained(model, AutoConfig), processor)
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Label ids of each text: the tokenizer's own without the decoder's start token, and one end token."""
@@ -109,14 +105,10 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         return load(self, model, self.open_processor(model, description), weights)
 
     def open_exported(self, folder: Path) -> Recognizer:
-        from trainers.models.seq2seq.seq2seq_recognizer import open_exported  # noqa: PLC0415
+        from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer  # noqa: PLC0415
 
-        return open_exported(self, folder, processor_of(folder, "main", AutoConfig.from_pretrained(folder)))
-
-
-def _read_config(model: Seq2SeqPart) -> Any:
-    name, revision = str(model.name_or_path), model.revision or "main"
-    return open_pretrained(model, lambda: AutoConfig.from_pretrained(name, revision=revision))
+        network = self.auto_class().from_pretrained(folder, dtype="float32")
+        return Seq2SeqRecognizer(network, processor_of(folder, "main", network.config), self)
 
 
 def _between(ids: Sequence[int], start: int, end: int) -> list[int]:

@@ -11,7 +11,7 @@ from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 from trainers.data.features import LENGTHS, ExtractorFeatures
 from trainers.models.decoder_labels import label_loss, pad_labels, without_end
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, open_pretrained
+from trainers.models.pretrained import attention, from_pretrained
 from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import Seq2SeqProcessor, limits_of
@@ -110,28 +110,19 @@ def load(codec: LabelCodec, model: Seq2SeqPart, processor: Seq2SeqProcessor, wei
     options = {"dtype": torch.float32, **attention(model)}
     if weights is not None:
         network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
-        _resolve_generation(network, processor)
-        return Seq2SeqRecognizer(network, processor, codec)
-    name, revision = str(model.name_or_path), model.revision or "main"
-    network = open_pretrained(
-        model, lambda: AutoModelForSpeechSeq2Seq.from_pretrained(name, revision=revision, **options)
-    )
+    else:
+        network = _released(model, options)
+    if processor.language_id is not None:
+        # The exported model writes the language by itself, in a pipeline too.
+        network.generation_config.forced_bos_token_id = processor.language_id
+    return Seq2SeqRecognizer(network, processor, codec)
+
+
+def _released(model: Seq2SeqPart, options: Mapping[str, Any]) -> Any:
+    network = from_pretrained(model, AutoModelForSpeechSeq2Seq, **options)
     for config in (network.config, getattr(network.config, "encoder", None)):
         # Of a wav2vec2 encoder: what no field of the config asks for.
         for name_of, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):
             if hasattr(config, name_of):
                 setattr(config, name_of, off)
-    _resolve_generation(network, processor)
-    return Seq2SeqRecognizer(network, processor, codec)
-
-
-def _resolve_generation(network: Any, processor: Seq2SeqProcessor) -> None:
-    """Has the exported model write the language by itself, in a pipeline too."""
-    if processor.language_id is not None:
-        network.generation_config.forced_bos_token_id = processor.language_id
-
-
-def open_exported(codec: LabelCodec, folder: Path, processor: Seq2SeqProcessor) -> Seq2SeqRecognizer:
-    """Opens a model with its processor, see `Family.open_exported`."""
-    network = AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=torch.float32)
-    return Seq2SeqRecognizer(network, processor, codec)
+    return network

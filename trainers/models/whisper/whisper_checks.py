@@ -5,16 +5,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from transformers import WhisperConfig
+from transformers import GenerationConfig, WhisperConfig
 
 from trainers.findings import Check, Finding, ok, problem, warning
 from trainers.models.family import OpenModel
-from trainers.models.whisper.whisper_generation import (
-    is_multilingual,
-    language_of,
-    read_generation_config,
-    resolve_generation,
-)
+from trainers.models.pretrained import from_pretrained
+from trainers.models.whisper.whisper_generation import is_multilingual, language_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, START, language_code
 
@@ -23,7 +19,9 @@ def check_tokens(opened: OpenModel) -> Iterator[Finding]:
     """Checks the special tokens that every label begins with."""
     part: WhisperPart = opened.part
     wanted = [START, NO_TIMESTAMPS]
-    if part.token_language is not None and (part.init == "scratch" or is_multilingual(read_generation_config(part))):
+    if part.token_language is not None and (
+        part.init == "scratch" or is_multilingual(from_pretrained(part, GenerationConfig))
+    ):
         wanted += [f"<|{language_code(part.token_language)}|>", f"<|{part.task}|>"]
     vocabulary = opened.processor.tokenizer.get_vocab()
     missing = [token for token in wanted if token not in vocabulary]
@@ -82,8 +80,8 @@ def check_generation(opened: OpenModel) -> Iterator[Finding]:
 
 @lru_cache(maxsize=1)
 def _configs(part: WhisperPart) -> dict[str, Any]:
-    config = WhisperConfig.from_pretrained(str(part.name_or_path), revision=part.revision or "main")
-    return {"config.json": config, "generation_config.json": read_generation_config(part)}
+    files = {"config.json": WhisperConfig, "generation_config.json": GenerationConfig}
+    return {file: from_pretrained(part, kind) for file, kind in files.items()}
 
 
 CHECKS = (

@@ -10,22 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import transformers
-from transformers import GenerationConfig, WhisperConfig, WhisperProcessor
+from transformers import AutoFeatureExtractor, AutoTokenizer, GenerationConfig, WhisperConfig, WhisperProcessor
 
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
-from trainers.models.pretrained import open_pretrained
+from trainers.models.pretrained import from_pretrained
 from trainers.models.tokenizer_processor import code_or_name, refuse_tokens_beyond
 from trainers.models.whisper.whisper_checks import CHECKS
-from trainers.models.whisper.whisper_export import write_processor
-from trainers.models.whisper.whisper_generation import (
-    language_of,
-    limits_of,
-    read_generation_config,
-    resolve_generation,
-)
+from trainers.models.whisper.whisper_generation import language_of, limits_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import (
     FULL_CONTEXT_S,
@@ -42,17 +36,9 @@ if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
 
 SIZES = (
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "num_mel_bins",
-    "max_source_positions",
-    "max_target_positions",
-    "vocab_size",
+    *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+    *("num_mel_bins", "max_source_positions", "max_target_positions", "vocab_size"),
 )
 # Increased when `encode_labels` gives other ids for the same tokenizer, so that labels that are kept are not used.
 LABELS_VERSION = 1
@@ -102,15 +88,15 @@ class WhisperFamily(Family[WhisperPart]):
         """The tokenizer's prefix is the language and task of the config."""
         if description is not None:
             return WhisperProcessor.from_pretrained(description)
-        language = language_of(read_generation_config(model), model)
-        name, revision = str(model.name_or_path), model.revision or "main"
-        processor = open_pretrained(model, lambda: WhisperProcessor.from_pretrained(name, revision=revision))
+        language = language_of(from_pretrained(model, GenerationConfig), model)
+        processor: WhisperProcessor = from_pretrained(model, WhisperProcessor)
         if language is not None:
             _set_prefix(processor.tokenizer, language, str(model.name_or_path))
         used = self.encode_labels(processor, [""])[0]
         # No text gives the tokens of times and of tasks.
         outputs = _read_config(model).vocab_size
-        refuse_tokens_beyond(processor.tokenizer, outputs, used, f"model.name_or_path: {name}", ignored="<|")
+        origin = f"model.name_or_path: {model.name_or_path}"
+        refuse_tokens_beyond(processor.tokenizer, outputs, used, origin, ignored="<|")
         return processor
 
     def limits(self, model: WhisperPart, processor: Any) -> Limits:
@@ -180,17 +166,33 @@ class WhisperFamily(Family[WhisperPart]):
         return load(self, model, description, self.open_processor(model, description), seed, weights)
 
     def write_for_all_readers(self, folder: Path) -> set[str]:
-        return write_processor(folder)
+        # Older ones know neither processor_config.json with an extractor in it, nor merges as pairs, nor special tokens
+        # that only tokenizer.json marks as such (tried with transformers 4.44).
+        AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        written = {Path(name).name for name in tokenizer.backend_tokenizer.model.save(str(folder))}
+        files = ("tokenizer.json", "tokenizer_config.json")
+        whole, config = (json.loads((folder / name).read_bytes()) for name in files)
+        whole["model"]["merges"] = [" ".join(pair) for pair in whole["model"]["merges"]]
+        special = [token["content"] for token in whole["added_tokens"] if token["special"]]
+        changed = {
+            "added_tokens.json": tokenizer.get_added_vocab(),
+            "tokenizer.json": whole,
+            "tokenizer_config.json": {**config, "additional_special_tokens": special},
+        }
+        for name, content in changed.items():
+            (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+        return {*written, "added_tokens.json", "preprocessor_config.json"}
 
     def open_exported(self, folder: Path) -> Recognizer:
-        from trainers.models.whisper.whisper_recognizer import open_exported  # noqa: PLC0415
+        from trainers.models.whisper.whisper_recognizer import WhisperRecognizer  # noqa: PLC0415
 
-        return open_exported(self, folder)
+        network = self.auto_class().from_pretrained(folder, dtype="float32")
+        return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder), self)
 
 
-def _read_config(model: WhisperPart) -> WhisperConfig:
-    name, revision = str(model.name_or_path), model.revision or "main"
-    return open_pretrained(model, lambda: WhisperConfig.from_pretrained(name, revision=revision))
+def _read_config(model: WhisperPart) -> Any:
+    return from_pretrained(model, WhisperConfig)
 
 
 def _refuse_other_sizes(found: WhisperConfig, wanted: WhisperConfig) -> None:

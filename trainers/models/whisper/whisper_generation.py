@@ -8,11 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from transformers import GenerationConfig
-
 from trainers.errors import ConfigError
 from trainers.models.label_codec import Limits
-from trainers.models.pretrained import open_pretrained
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import LANGUAGES, NO_TIMESTAMPS, TASKS, language_code
 
@@ -25,16 +22,6 @@ def limits_of(processor: Any, empty_label: Sequence[int], max_target_positions: 
     context_s = float(processor.feature_extractor.chunk_length)
     new_tokens = max(1, max_target_positions - PROMPT_TOKENS)
     return Limits(context_s, max_target_positions, len(empty_label) - 1, new_tokens)
-
-
-def read_generation_config(model: WhisperPart) -> GenerationConfig:
-    """The generation config of pretrained weights, as it is.
-
-    Raises:
-        ConfigError: it cannot be opened.
-    """
-    name, revision = str(model.name_or_path), model.revision or "main"
-    return open_pretrained(model, lambda: GenerationConfig.from_pretrained(name, revision=revision))
 
 
 def is_multilingual(generation: Any) -> bool:

@@ -13,7 +13,6 @@ from transformers import (
     LogitsProcessor,
     WhisperConfig,
     WhisperForConditionalGeneration,
-    WhisperProcessor,
     set_seed,
 )
 from transformers.modeling_outputs import BaseModelOutput
@@ -22,15 +21,8 @@ from trainers.config.parts.training_part import TrainingPart
 from trainers.data.features import LogMel
 from trainers.models.decoder_labels import label_loss, pad_labels, without_end
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, open_pretrained
-from trainers.models.recognizer import (
-    Alternative,
-    Decoding,
-    LabelCollator,
-    Recognition,
-    Recognizer,
-    Target,
-)
+from trainers.models.pretrained import attention, from_pretrained
+from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
 from trainers.models.whisper.full_context_matching import FullContextMatching, input_frames
 from trainers.models.whisper.whisper_generation import (
     allowing_text,
@@ -202,22 +194,11 @@ def load(
             network.load_state_dict(loaded.state_dict())
         network.generation_config = GenerationConfig.from_pretrained(description)
         return WhisperRecognizer(network, processor, codec)
-    name, revision = str(model.name_or_path), model.revision or "main"
-    network = open_pretrained(
-        model,
-        lambda: WhisperForConditionalGeneration.from_pretrained(
-            name, revision=revision, dtype=torch.float32, **regularization(model), **attention(model)
-        ),
-    )
+    options = {"dtype": torch.float32, **regularization(model), **attention(model)}
+    network = from_pretrained(model, WhisperForConditionalGeneration, **options)
     generation = network.generation_config
     notes = resolve_generation(generation, processor.tokenizer, language_of(generation, model))
     # Where outdated ones were, they would rule over the language.
     if hasattr(network.config, "forced_decoder_ids"):
         network.config.forced_decoder_ids = None
     return WhisperRecognizer(network, processor, codec, tuple(notes))
-
-
-def open_exported(codec: LabelCodec, folder: Path) -> WhisperRecognizer:
-    """Opens a model with its processor, see `Family.open_exported`."""
-    network = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder), codec)

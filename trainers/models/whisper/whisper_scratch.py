@@ -5,7 +5,6 @@ tokenizer finds a language by counting from <|startoftranscript|>.
 """
 
 import json
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,15 +18,12 @@ from transformers import (
     WhisperProcessor,
     WhisperTokenizer,
 )
-from transformers.models.whisper.tokenization_whisper import LANGUAGES as CODES
-from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
+from trainers.models.tokenizer_processor import LANGUAGES, code_or_name
 from trainers.models.whisper.whisper_part import WhisperPart
 
-# Name of each language by its code, in the order of the tokens.
-LANGUAGES: dict[str, str] = CODES
 END = "<|endoftext|>"
 START = "<|startoftranscript|>"
 NO_TIMESTAMPS = "<|notimestamps|>"
@@ -35,8 +31,6 @@ TASKS = ("translate", "transcribe")
 # Seconds between two timestamp tokens, and seconds of one output of the encoder.
 TIME_PRECISION_S = 0.02
 FULL_CONTEXT_S = 30
-# A code of ISO 639 with script or region, e.g. zh-Hant-TW or es_419.
-_TAG = re.compile(r"([a-z]{2,3})(?:[-_](?:[a-z]{4}|[a-z]{2}|[0-9]{3}))+")
 # Of SpecAugment, in every released model.
 MASK_LENGTH = 10
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
@@ -48,16 +42,12 @@ def language_code(language: str) -> str:
     Raises:
         ConfigError: Whisper has no token for it.
     """
-    name = language.lower()
-    if tag := _TAG.fullmatch(name):
-        name = tag[1]
-    code = TO_LANGUAGE_CODE.get(name, name)
-    if code not in LANGUAGES:
+    if (code := code_or_name(language)) not in LANGUAGES:
         raise ConfigError(
             f"model.language: Whisper has no token for {language!r}; name one of its languages (english, serbian, …), "
             "or say in model.borrowed_language whose token it shall be given"
         )
-    return str(code)
+    return code
 
 
 def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:

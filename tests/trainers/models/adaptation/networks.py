@@ -13,7 +13,7 @@ from transformers import (
     WhisperConfig,
 )
 
-from trainers.models.adaptation.skeletons import skeleton
+from trainers.models.adaptation.trained_weights import skeleton
 from trainers.models.families import family_of_type
 
 Fields = dict[str, Any]

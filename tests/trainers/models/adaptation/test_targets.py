@@ -2,8 +2,7 @@ import pytest
 
 from tests.trainers.models.adaptation.networks import CONFIGS, network
 from trainers.errors import ConfigError
-from trainers.models.adaptation.targets import target_modules
-from trainers.models.adaptation.trained_weights import linear_layers
+from trainers.models.adaptation.trained_weights import linear_layers, target_modules
 
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "out_proj"]
 DEFAULTS = {
