@@ -3,10 +3,9 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
@@ -25,15 +24,8 @@ Config = TypeVar("Config", bound=TrainConfig)
 _OF_THE_TIME = re.compile(r"-\d{8}-\d{6}$")
 
 
-@dataclass(frozen=True)
-class FileKind:
-    """What a YAML file is meant to be, for messages.
-
-    Attributes:
-        noun: What it is called.
-        example: One that is there.
-        keys: The first of its keys.
-    """
+class FileKind(NamedTuple):
+    """What a YAML file is meant to be, for messages: what it is called, one that is there, the first of its keys."""
 
     noun: str
     example: str

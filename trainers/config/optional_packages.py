@@ -49,19 +49,13 @@ def _tracker(name: str, *modules: str, requirement: str | None = None) -> Need:
 
 # By transformers' names, whose own conditions these are (integrations/integration_utils.py); `kubeflow` needs none.
 TRACKERS: Mapping[str, Need] = {
+    name: _tracker(name, name)
+    for name in ("clearml", "codecarbon", "dagshub", "dvclive", "mlflow", "neptune", "swanlab", "trackio", "wandb")
+} | {
     "azure_ml": _tracker("azure_ml", "azureml.core.run", requirement="azureml-sdk"),
-    "clearml": _tracker("clearml", "clearml"),
-    "codecarbon": _tracker("codecarbon", "codecarbon"),
     "comet_ml": _tracker("comet_ml", "comet_ml", requirement="comet-ml"),
-    "dagshub": _tracker("dagshub", "dagshub"),
-    "dvclive": _tracker("dvclive", "dvclive"),
     "flyte": _tracker("flyte", "flytekit"),
-    "mlflow": _tracker("mlflow", "mlflow"),
-    "neptune": _tracker("neptune", "neptune"),
-    "swanlab": _tracker("swanlab", "swanlab"),
     "tensorboard": _tracker("tensorboard", "tensorboard", "tensorboardX"),
-    "trackio": _tracker("trackio", "trackio"),
-    "wandb": _tracker("wandb", "wandb"),
 }
 
 

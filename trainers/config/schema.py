@@ -72,9 +72,8 @@ class TrainConfig(Part):
                 "training.training_args.gradient_checkpointing_kwargs has use_reentrant, which ends gradients at the "
                 f"first frozen layer (adapt.method {self.adapt.method}): leave it out"
             )
-        for name in ("fp16",):
-            if getattr(self.training, name) and not self.scaling.use_gpu:
-                raise ValueError(f"training.{name} needs a GPU: set scaling.use_gpu: true, or training.{name}: false")
+        if self.training.fp16 and not self.scaling.use_gpu:
+            raise ValueError("training.fp16 needs a GPU: set scaling.use_gpu: true, or training.fp16: false")
         if trains(info):
             refuse_contradictions(self.strategy, self.adapt, self.training, self.scaling)
         return self

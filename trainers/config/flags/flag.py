@@ -141,6 +141,21 @@ class Flag:
         return ConfigError(f"{self.option} {text}: {reason}")
 
 
+def refused(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
+    """Flags of which every value is refused."""
+    return tuple(Flag(name, kind, reason=reason) for name in names)
+
+
+def off(reason: str, *names: str) -> tuple[Flag, ...]:
+    """Switches that can only be off."""
+    return tuple(Flag(name, SWITCH, always=(False,), reason=reason) for name in names)
+
+
+def fields(part: str, kind: ValueType, *names: str) -> tuple[Flag, ...]:
+    """Flags that set the fields of their names."""
+    return tuple(Flag(name, kind, f"{part}.{name}") for name in names)
+
+
 def add_flags(group: argparse._ArgumentGroup, flags: tuple[Flag, ...]) -> None:
     """Adds flags to a group of a parser; only those with a help text stand in its --help."""
     for flag in flags:

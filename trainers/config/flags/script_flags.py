@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from trainers.config.flags.flag import NUMBER, RANGE, SWITCH, TEXT, WHOLE, WORDS, Flag
+from trainers.config.flags.flag import NUMBER, RANGE, SWITCH, TEXT, WHOLE, WORDS, Flag, fields, off, refused
 from trainers.metrics.known_metrics import known_metrics
 
 DEFAULT_DATASET = "google/fleurs"
@@ -73,36 +73,23 @@ MODEL = (
     Flag("model_revision", TEXT, "model.revision", help="git revision of the weights"),
     Flag("language", TEXT, "model.language", help="language of the speech, e.g. Serbian"),
     Flag("task", TEXT, "model.task", help="transcribe or translate"),
-    Flag("freeze_feature_encoder", SWITCH, "model.freeze_feature_encoder"),
     Flag("freeze_encoder", SWITCH, "adapt.method", always=(False,), meanings={True: "freeze_encoder"}),
-    Flag("apply_spec_augment", SWITCH, "model.apply_spec_augment"),
-    Flag("attention_dropout", NUMBER, "model.attention_dropout"),
-    Flag("activation_dropout", NUMBER, "model.activation_dropout"),
+    *fields("model", SWITCH, "freeze_feature_encoder", "apply_spec_augment", "ctc_zero_infinity"),
+    *fields("model", NUMBER, "attention_dropout", "activation_dropout", "hidden_dropout"),
+    *fields("model", NUMBER, "feat_proj_dropout", "final_dropout", "layerdrop"),
     *(
         Flag(name, NUMBER, f"model.{name}, {_MASKING}", sets=partial(_masks, name), reason="0 turns no masking on")
         for name in ("mask_time_prob", "mask_feature_prob")
     ),
-    Flag("hidden_dropout", NUMBER, "model.hidden_dropout"),
-    Flag("feat_proj_dropout", NUMBER, "model.feat_proj_dropout"),
-    Flag("final_dropout", NUMBER, "model.final_dropout"),
-    Flag("layerdrop", NUMBER, "model.layerdrop"),
-    Flag("mask_time_length", WHOLE, "model.mask_time_length"),
-    Flag("mask_feature_length", WHOLE, "model.mask_feature_length"),
-    Flag("ctc_loss_reduction", TEXT, "model.ctc_loss_reduction"),
-    Flag("ctc_zero_infinity", SWITCH, "model.ctc_zero_infinity"),
-    Flag("attn_implementation", TEXT, "model.attn_implementation"),
-    Flag("add_adapter", SWITCH, always=(False,), reason=_ADAPTERS),
+    *fields("model", WHOLE, "mask_time_length", "mask_feature_length"),
+    *fields("model", TEXT, "ctc_loss_reduction", "attn_implementation"),
+    *fields("model", TEXT, "unk_token", "pad_token", "word_delimiter_token"),
+    *off(_ADAPTERS, "add_adapter", "overwrite_lang_vocab"),
     Flag("adapter_attn_dim", WHOLE, reason=_ADAPTERS),
     Flag("target_language", TEXT, reason=f"{_ADAPTERS}; model.language is the language of the speech"),
-    Flag("overwrite_lang_vocab", SWITCH, always=(False,), reason=_ADAPTERS),
-    Flag("config_name", TEXT, reason=_ONE_SOURCE),
-    Flag("tokenizer_name", TEXT, reason=_ONE_SOURCE),
+    *refused(TEXT, _ONE_SOURCE, "config_name", "tokenizer_name", "feature_extractor_name"),
     Flag("tokenizer_name_or_path", TEXT, reason=f"{_ONE_SOURCE}; model.vocabulary_file gives a CTC model another"),
-    Flag("feature_extractor_name", TEXT, reason=_ONE_SOURCE),
     Flag("use_fast_tokenizer", SWITCH, always=(True,), reason="a tokenizer is the fast one where there is one"),
-    Flag("unk_token", TEXT, "model.unk_token"),
-    Flag("pad_token", TEXT, "model.pad_token"),
-    Flag("word_delimiter_token", TEXT, "model.word_delimiter_token"),
     Flag("phoneme_language", TEXT, reason="phonemes are not supported: transcripts are text"),
     Flag("forced_decoder_ids", WORDS, reason="model.language and model.task say how a hypothesis begins"),
     Flag("suppress_tokens", WORDS, reason="the generation config of the weights says it, and is kept"),
@@ -114,7 +101,7 @@ MODEL = (
     Flag(
         "cache_dir", TEXT, reason="set HF_HOME where the job runs (job.runtime_env.env_vars); data.cache_dir is another"
     ),
-    Flag("trust_remote_code", SWITCH, always=(False,), reason="code from the Hub is never run"),
+    *off("code from the Hub is never run", "trust_remote_code"),
     Flag("token", TEXT, reason=_TOKEN),
     Flag(
         "use_auth_token",
@@ -141,11 +128,9 @@ DATA = (
     Flag("chars_to_ignore", WORDS, "data.chars_to_ignore", sets=_characters, help="remove these characters"),
     Flag("eval_metrics", WORDS, always=(), sets=_scores, reason="wer, cer, ser are always scored"),
     Flag("preprocessing_num_workers", WHOLE, always=None, reason="all CPUs of the cluster prepare the data"),
-    Flag(
+    *off(
+        "prepared data is found by its content, so it is never out of date; data.cache_dir names another place",
         "overwrite_cache",
-        SWITCH,
-        always=(False,),
-        reason="prepared data is found by its content, so it is never out of date; data.cache_dir names another place",
     ),
     Flag("max_train_samples", WHOLE, reason=_SHORTER.format("train")),
     Flag("max_eval_samples", WHOLE, reason=_SHORTER.format("validation")),
@@ -198,21 +183,16 @@ _GAUDI_NUMBERS = (
     "profiling_steps",
 )
 GAUDI = (
-    *(Flag(name, SWITCH, always=(False,), reason=_GAUDI) for name in _GAUDI_SWITCHES),
-    *(Flag(name, WHOLE, reason=_GAUDI) for name in _GAUDI_NUMBERS),
-    Flag("gaudi_config_name", TEXT, reason=_GAUDI),
+    *off(_GAUDI, *_GAUDI_SWITCHES),
+    *refused(WHOLE, _GAUDI, *_GAUDI_NUMBERS),
+    *refused(TEXT, _GAUDI, "gaudi_config_name"),
     Flag("distribution_strategy", TEXT, always=("ddp",), reason=_GAUDI),
 )
 _WORKERS = "Ray starts the workers, one process each: --num-workers N (scaling.num_workers)"
 LAUNCHER = (
     Flag("world_size", WHOLE, reason=_WORKERS),
-    Flag("use_mpi", SWITCH, always=(False,), reason=_WORKERS),
-    Flag(
-        "use_deepspeed",
-        SWITCH,
-        always=(False,),
-        reason="--set strategy.name=deepspeed, or --deepspeed ds_config.json with a config of your own",
-    ),
+    *off(_WORKERS, "use_mpi"),
+    *off("--set strategy.name=deepspeed, or --deepspeed ds_config.json with a config of your own", "use_deepspeed"),
     Flag("hostfile", TEXT, reason=f"{_WORKERS}, on the nodes of its cluster"),
     Flag("master_port", WHOLE, always=None, reason="Ray finds free ports"),
 )

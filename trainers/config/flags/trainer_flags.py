@@ -14,6 +14,9 @@ from trainers.config.flags.flag import (
     WORDS,
     Flag,
     ValueType,
+    fields,
+    off,
+    refused,
 )
 from trainers.metrics.known_metrics import known_metrics
 
@@ -58,12 +61,8 @@ def _fsdp(texts: list[str]) -> dict[str, str]:
     return {"strategy.name": "fsdp"}
 
 
-def _training(name: str, kind: ValueType, text: str = "") -> Flag:
+def _training(name: str, kind: ValueType, text: str) -> Flag:
     return Flag(name, kind, f"training.{name}", help=text)
-
-
-def _off(name: str, reason: str) -> Flag:
-    return Flag(name, SWITCH, always=(False,), reason=reason)
 
 
 FIELDS = (
@@ -73,8 +72,7 @@ FIELDS = (
     _training("learning_rate", NUMBER, "peak learning rate"),
     _training("lr_scheduler_type", TEXT, "shape of the decay after warm-up"),
     _training("warmup_steps", STEPS, "from zero to the peak learning rate (default: max_steps / 10, at most 500)"),
-    _training("weight_decay", NUMBER),
-    _training("max_grad_norm", NUMBER),
+    *fields("training", NUMBER, "weight_decay", "max_grad_norm"),
     Flag(
         "max_steps",
         STEPS,
@@ -112,7 +110,7 @@ FIELDS = (
     ),
 )
 DECIDED = (
-    Flag("overwrite_output_dir", SWITCH, always=(False,), reason="nothing is ever deleted: give another run.name"),
+    *off("nothing is ever deleted: give another run.name", "overwrite_output_dir"),
     Flag("eval_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("eval_steps")),
     Flag("evaluation_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("eval_steps")),
     Flag("evaluate_during_training", SWITCH, always=(True,), reason=_BY_STEPS.format("eval_steps")),
@@ -124,14 +122,14 @@ DECIDED = (
         always=(True,),
         reason="hypotheses are always generated, training.generation_max_length tokens at most: a loss is no score",
     ),
-    _off("prediction_loss_only", "a checkpoint is ranked by an error rate: checkpoint.checkpoint_score_attribute"),
+    *off("a checkpoint is ranked by an error rate: checkpoint.checkpoint_score_attribute", "prediction_loss_only"),
     Flag(
         "load_best_model_at_end",
         SWITCH,
         always=(True,),
         reason="the best checkpoint is always exported; the newest stays in checkpoints/ (checkpoint.num_to_keep)",
     ),
-    Flag("greater_is_better", SWITCH, always=(False,), reason=_BEST),
+    *off(_BEST, "greater_is_better"),
     Flag(
         "group_by_length", SWITCH, always=None, reason="with model.max_context_s, batches are of one length bucket each"
     ),
@@ -141,7 +139,7 @@ DECIDED = (
         always=("random", "group_by_length"),
         reason="utterances are shuffled, and grouped by length with model.max_context_s",
     ),
-    _off("sortish_sampler", _LENGTHS),
+    *off(_LENGTHS, "sortish_sampler"),
     Flag("length_column_name", TEXT, always=None, reason=_LENGTHS),
     Flag(
         "warmup_ratio",
@@ -150,28 +148,28 @@ DECIDED = (
         reason="count the steps: training.warmup_steps is the ratio × training.max_steps",
     ),
     Flag("eval_delay", NUMBER, always=(0.0,), reason="every checkpoint is scored, each training.eval_steps"),
-    _off(
-        "eval_on_start",
+    *off(
         "the first score is that of step training.eval_steps; --verb evaluate scores the weights before",
+        "eval_on_start",
     ),
     Flag("data_seed", WHOLE, reason="run.seed is the seed of the order too"),
-    _off("ignore_data_skip", "a run that continues goes on with the next batch of its plan (run.resume: auto)"),
-    _off("restore_callback_states_from_checkpoint", "run.resume: auto restores what training depends on"),
-    _off("auto_find_batch_size", "training.max_batch_duration_s bounds what a batch takes, whatever its length"),
-    _off("save_only_model", "a checkpoint holds what continuing needs; model/ is the weights alone"),
-    _off("save_on_each_node", "a checkpoint is saved once, in run.storage_path"),
+    *off("a run that continues goes on with the next batch of its plan (run.resume: auto)", "ignore_data_skip"),
+    *off("run.resume: auto restores what training depends on", "restore_callback_states_from_checkpoint"),
+    *off("training.max_batch_duration_s bounds what a batch takes, whatever its length", "auto_find_batch_size"),
+    *off("a checkpoint holds what continuing needs; model/ is the weights alone", "save_only_model"),
+    *off("a checkpoint is saved once, in run.storage_path", "save_on_each_node"),
     Flag("save_safetensors", SWITCH, always=(True,), reason="weights are always stored as safetensors"),
     Flag("enable_jit_checkpoint", SWITCH, always=None, reason="a run that is asked to stop always saves a checkpoint"),
-    _off("fp16_full_eval", "scoring has the precision of training: training.fp16"),
-    _off("bf16_full_eval", "scoring has the precision of training: training.bf16"),
+    *off("scoring has the precision of training: training.fp16", "fp16_full_eval"),
+    *off("scoring has the precision of training: training.bf16", "bf16_full_eval"),
     Flag("half_precision_backend", TEXT, always=("auto", "cuda_amp", "cpu_amp"), reason=_AUTOCAST),
     Flag("fp16_backend", TEXT, always=("auto", "amp", "cuda_amp", "cpu_amp"), reason=_AUTOCAST),
     Flag("fp16_opt_level", TEXT, reason=_AUTOCAST),
-    _off("use_mps_device", "training is on CUDA GPUs (scaling.use_gpu: true) or on CPUs"),
+    *off("training is on CUDA GPUs (scaling.use_gpu: true) or on CPUs", "use_mps_device"),
     Flag("tpu_num_cores", WHOLE, reason="TPUs are not supported: scaling.use_gpu"),
-    _off("tpu_metrics_debug", "TPUs are not supported: scaling.use_gpu"),
-    _off("use_ipex", "plain torch runs on CPUs"),
-    _off("jit_mode_eval", "training.torch_compile compiles the model"),
+    *off("TPUs are not supported: scaling.use_gpu", "tpu_metrics_debug"),
+    *off("plain torch runs on CPUs", "use_ipex"),
+    *off("training.torch_compile compiles the model", "jit_mode_eval"),
     Flag("torchdynamo", TEXT, reason=_COMPILER),
     Flag("torch_compile_backend", TEXT, always=("inductor",), reason=_COMPILER),
     Flag("torch_compile_mode", TEXT, always=("default",), reason=_COMPILER),
@@ -198,16 +196,13 @@ DECIDED = (
     ),
     Flag("deepspeed", TEXT, "strategy.ds_config", sets=_deepspeed),
     Flag("fsdp", WORDS, "strategy.name", sets=_fsdp, reason="full_shard auto_wrap, which is FSDP2; no other word"),
-    Flag("fsdp_config", TEXT, reason=_SHARDED),
-    Flag("fsdp_min_num_params", WHOLE, reason=_SHARDED),
-    Flag("fsdp_transformer_layer_cls_to_wrap", TEXT, reason=_SHARDED),
-    Flag("sharded_ddp", WORDS, reason=_SHARDED),
-    Flag("parallelism_config", TEXT, reason=_SHARDED),
-    Flag("mp_parameters", TEXT, reason=_SHARDED),
+    *refused(
+        TEXT, _SHARDED, "fsdp_config", "fsdp_transformer_layer_cls_to_wrap", "parallelism_config", "mp_parameters"
+    ),
+    *refused(WHOLE, _SHARDED, "fsdp_min_num_params"),
+    *refused(WORDS, _SHARDED, "sharded_ddp"),
     Flag("accelerator_config", TEXT, reason=_PLANNED),
-    _off("dispatch_batches", _PLANNED),
-    _off("split_batches", _PLANNED),
-    _off("dataloader_drop_last", _PLANNED),
+    *off(_PLANNED, "dispatch_batches", "split_batches", "dataloader_drop_last"),
     Flag("dataloader_in_order", SWITCH, always=(True,), reason=_PLANNED),
     Flag("dataloader_multiprocessing_context", TEXT, reason="torch's default starts the loader's processes"),
     Flag("remove_unused_columns", SWITCH, always=None, reason="a prepared set has no unused columns"),
@@ -216,11 +211,11 @@ DECIDED = (
     Flag("eval_do_concat_batches", SWITCH, always=None, reason=_COUNTED),
     Flag("eval_use_gather_object", SWITCH, always=None, reason=_COUNTED),
     Flag("batch_eval_metrics", SWITCH, always=None, reason=_COUNTED),
-    _off("use_legacy_prediction_loop", _COUNTED),
+    *off(_COUNTED, "use_legacy_prediction_loop"),
     Flag("past_index", WHOLE, always=(-1,), reason="recognizers carry no state from batch to batch"),
     Flag("include_for_metrics", WORDS, reason="metrics are error rates of transcripts, see docs/scoring.md"),
-    _off("include_inputs_for_metrics", "metrics are error rates of transcripts, see docs/scoring.md"),
-    _off("include_tokens_per_second", "clips, not tokens, are counted per second"),
+    *off("metrics are error rates of transcripts, see docs/scoring.md", "include_inputs_for_metrics"),
+    *off("clips, not tokens, are counted per second", "include_tokens_per_second"),
     Flag("generation_config", TEXT, reason="the weights' own is used; training.generation_max_length and _num_beams"),
     Flag(
         "debug",
@@ -230,17 +225,9 @@ DECIDED = (
         reason="the flag alone takes two batches through every stage, and keeps nothing; a text is the Trainer's",
     ),
     Flag("ray_scope", TEXT, always=("last",), reason="hyperparameters are not searched: each run is one config"),
-    _off("push_to_hub", _NOTHING_PUSHED),
-    *(
-        Flag(name, TEXT, reason=_NOTHING_PUSHED)
-        for name in ("push_to_hub_model_id", "push_to_hub_organization", "push_to_hub_token")
-    ),
-    *(
-        Flag(name, TEXT, reason=_NOTHING_PUSHED)
-        for name in ("hub_model_id", "hub_strategy", "hub_token", "hub_revision")
-    ),
-    _off("hub_private_repo", _NOTHING_PUSHED),
-    _off("hub_always_push", _NOTHING_PUSHED),
+    *off(_NOTHING_PUSHED, "push_to_hub", "hub_private_repo", "hub_always_push"),
+    *refused(TEXT, _NOTHING_PUSHED, "push_to_hub_model_id", "push_to_hub_organization", "push_to_hub_token"),
+    *refused(TEXT, _NOTHING_PUSHED, "hub_model_id", "hub_strategy", "hub_token", "hub_revision"),
 )
 _AS_IT_IS = {
     SWITCH: (
@@ -261,6 +248,4 @@ _AS_IT_IS = {
         "liger_kernel_config",
     ),
 }
-PASSED_ON = tuple(
-    Flag(name, kind, f"training.training_args.{name}") for kind, names in _AS_IT_IS.items() for name in names
-)
+PASSED_ON = tuple(flag for kind, names in _AS_IT_IS.items() for flag in fields("training.training_args", kind, *names))

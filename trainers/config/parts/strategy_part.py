@@ -141,16 +141,13 @@ def ds_config_of(part: StrategyPart) -> dict[str, Any]:
     if part.ds_config is not None:
         # The schedule is the Trainer's, which a run that is continued or extended keeps.
         return {name: value for name, value in part.ds_config.items() if name != "scheduler"}
+    names = ["reduce_bucket_size", "allgather_bucket_size", "overlap_comm"]
     zero: dict[str, Any] = {"stage": part.stage}
-    for name in ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm"):
-        if getattr(part, name) is not None:
-            zero[name] = getattr(part, name)
     if part.stage == 3:
         # Despite the name in the precision of training: what each checkpoint's model.safetensors is made of.
         zero["stage3_gather_16bit_weights_on_model_save"] = True
-        for name in ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"):
-            if getattr(part, name) is not None:
-                zero[name] = getattr(part, name)
+        names += ["stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"]
+    zero |= {name: value for name in names if (value := getattr(part, name)) is not None}
     for name in ("offload_optimizer", "offload_param"):
         device = getattr(part, name)
         if device is not None:
