@@ -4,20 +4,25 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
+from trainers.data.augmentation.recording_pool import read_row, rows_of
 from trainers.data.selection import refuse_long_clips
-from trainers.errors import DataError
+from trainers.data.sources.manifest_source import open_manifest
+from trainers.errors import AudioError, DataError, StorageError
 from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
-from trainers.inspection.augmentation_checks import check_augmentation
 from trainers.inspection.recordings import Recordings
 from trainers.inspection.subject import Split, Subject
 
 # A few everyday sentences are said in any two sets; more than this, and the score is of memorized sentences.
 MAX_SHARED_FRACTION = 0.01
+# Recordings of a manifest of augmentation that are read completely; spread over it.
+MAX_DECODED = 32
 
 
 def _needs_splits(run: Callable[[Subject], Iterator[Finding]]) -> Callable[[Subject], Iterator[Finding]]:
@@ -121,6 +126,41 @@ def check_leakage(subject: Subject) -> Iterator[Finding]:
             )
         else:
             yield ok(count)
+
+
+def check_augmentation(subject: Subject) -> Iterator[Finding]:
+    """Opens each manifest, and reads some of its recordings as training would."""
+    locations = [(f"{part}.{name}", getattr(subject.config.augment, name)) for part, name in AUGMENT_FIELDS]
+    for field, location in locations:
+        if location is not None:
+            try:
+                yield _mixed_recordings(subject, field, location)
+            except StorageError as error:
+                yield subject.unreachable(f"{field}: {error}")
+    if not any(location for _, location in locations):
+        yield ok("no recordings are mixed into clips")
+
+
+def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
+    if not is_url(location) and not Path(location).is_file():
+        return subject.unreachable(f"{field}: {location}: no such file; give a manifest (--set {field}=…)")
+    columns, options = (subject.config.data.audio_column_name, None), subject.config.run.storage_options
+    rows = rows_of(open_manifest(field, location, columns, options).table)
+    chosen = sorted(np.random.default_rng(0).permutation(len(rows))[:MAX_DECODED].tolist())
+    bad: list[str] = []
+    for row in chosen:
+        try:
+            read_row(rows[row], options)
+        except FileNotFoundError:
+            bad.append(f"{rows[row][0]}: no such file")
+        except (AudioError, OSError) as error:
+            bad.append(f"{rows[row][0]}: {error}")
+    read = f"{len(rows)} recordings" if len(chosen) == len(rows) else f"{len(chosen)} of {len(rows)} recordings"
+    if not bad:
+        return ok(f"{field}: {read} in {location} can be read")
+    text = f"{field}: {len(bad)} of {read} in {location} cannot be read ({named(bad)}); fix them, or take them out"
+    # Where all are missing, the nodes may have them.
+    return subject.unreachable(text) if len(bad) == len(chosen) else problem(text)
 
 
 def _train_durations(subject: Subject, split: Split, recordings: Recordings) -> Finding:

@@ -1,9 +1,10 @@
 """The model: its files, the transcripts as it would see them, and what is trained of it. Few checks need torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,14 +12,67 @@ from trainers.config.unused_fields import refuse_unused_fields
 from trainers.data.selection import Bounds, reasons_to_leave_out
 from trainers.errors import ConfigError, StorageError
 from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
-from trainers.inspection.opened_model import Opened, needs_model, open_model
 from trainers.inspection.subject import Split, Subject
 from trainers.models.clip_languages import language_tokens, languages_in
-from trainers.models.families import FAMILIES
+from trainers.models.families import FAMILIES, refuse_unsupported, resolve_model
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
+
+
+class Opened(NamedTuple):
+    """What could be opened of a model: its family, its part of the config, its processor."""
+
+    family: Family[Any]
+    part: Any
+    processor: Any
+
+
+ModelCheck = Callable[[Subject, Opened], Iterator[Finding]]
+
+
+def needs_model(family: str | None = None) -> Callable[[ModelCheck], Callable[[Subject], Iterator[Finding]]]:
+    """Makes a check, of one family or of all, report that it was skipped where the model is not open."""
+
+    def decorate(run: ModelCheck) -> Callable[[Subject], Iterator[Finding]]:
+        @wraps(run)
+        def check(subject: Subject) -> Iterator[Finding]:
+            opened = open_model(subject)
+            if isinstance(opened, Finding):
+                yield skipped("the model could not be opened")
+            elif family not in (None, opened.family.name):
+                yield skipped(f"does not apply to a {opened.family.name} model")
+            else:
+                yield from run(subject, opened)
+
+        return check
+
+    return decorate
+
+
+@lru_cache(maxsize=1)
+def open_model(subject: Subject) -> Opened | Finding:
+    """Opens what the checks need, once; a finding where that is not possible."""
+    part = subject.config.model
+    try:
+        config, family = resolve_model(subject.config)
+        part = config.model
+        refuse_unsupported(config, family)
+        if part.token_language is not None:
+            family.language_code(part.token_language)
+        if not family.learns_processor(part):
+            return Opened(family, part, family.open_processor(part, None))
+        train = subject.split("train")
+        if train is not None:
+            return Opened(family, part, family.new_processor(train.texts, part))
+    except StorageError as error:
+        return subject.unreachable(str(error))
+    except ConfigError as error:
+        # What could be read and does not fit is as wrong on the nodes; what could not be read here, they may have.
+        unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()
+        return subject.unreachable(str(error)) if unread else problem(str(error))
+    return skipped("the vocabulary is learned from data.train, which could not be opened here")
 
 
 def check_model(subject: Subject) -> Iterator[Finding]:
@@ -28,7 +82,7 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     if isinstance(opened, Finding):
         yield opened
         return
-    limits = opened.family.limits(opened.model.part, opened.processor)
+    limits = opened.family.limits(opened.part, opened.processor)
     yield from (problem(text) for text in opened.family.misfits(subject.config, limits))
     if part.init == "scratch":
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
@@ -68,7 +122,7 @@ def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
         noted = opened.family.check_texts(opened.processor, split.texts)
         if noted is not None:
             yield warning(f"{split.name}: {noted}")
-    config, limits = subject.config, opened.family.limits(opened.model.part, opened.processor)
+    config, limits = subject.config, opened.family.limits(opened.part, opened.processor)
     yield from (finding for split in subject.splits if (finding := _too_short(subject, split, limits)) is not None)
     if limits.new_tokens is None:
         yield from (_check_frames(subject, opened, split, limits) for split in subject.splits)
@@ -189,7 +243,7 @@ def check_adaptation(subject: Subject, opened: Opened) -> Iterator[Finding]:
     # Only here, see `check_arguments`.
     from trainers.models.adaptation.trained_weights import describe_trained  # noqa: PLC0415
 
-    yield ok(f"adapt.method: {part.method}; {describe_trained(part, opened.model.part, opened.family)}")
+    yield ok(f"adapt.method: {part.method}; {describe_trained(part, opened.part, opened.family)}")
 
 
 def _longer(
@@ -218,7 +272,7 @@ def _trained(subject: Subject, split: Split) -> tuple[list[str], list[str]]:
 def _of_family(family: Family[Any], check: Check[OpenModel]) -> Check[Subject]:
     @needs_model(family.name)
     def run(subject: Subject, opened: Opened) -> Iterator[Finding]:
-        yield from check.run(opened.model)
+        yield from check.run(OpenModel(opened.part, opened.processor))
 
     return Check(check.name, check.description, run)
 

@@ -218,10 +218,9 @@ def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Fi
     for location in locations:
         try:
             read_start(location, storage_options)
-        except FileNotFoundError:
-            failed.append(f"{location}: no such file")
         except (OSError, StorageError) as error:
-            failed.append(f"{location}: {error}")
+            reason = "no such file" if isinstance(error, FileNotFoundError) else error
+            failed.append(f"{location}: {reason}")
     if failed:
         return problem(
             f"{len(failed)} of {len(locations)} files cannot be read ({named(failed)}): put them where every "

@@ -21,8 +21,7 @@ from evaluate.loading import CachedEvaluationModuleFactory
 from trainers.config.parts.scoring_part import CLASS
 from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import known_metrics
-from trainers.metrics.metric import Metric
-from trainers.scoring.error_rate import Score, score_texts
+from trainers.scoring.error_rate import score_texts
 from trainers.storage.own_folder import own_temporary_folder
 
 _CITATION = "Levenshtein alignment by jiwer and RapidFuzz: https://github.com/jitsi/jiwer"
@@ -69,8 +68,11 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
 
     def _compute(self, predictions: Sequence[str], references: Sequence[str], **given: Any) -> dict[str, Any]:
         score, scores = score_texts(predictions, references, **given)
-        metric = known_metrics().get(self.config_name)
-        result = score.to_json_dict() if metric is None else _result(metric, score)
+        result = score.to_json_dict()
+        if (metric := known_metrics().get(self.config_name)) is not None:
+            counts = score.counts[metric.name]
+            result = {key.removeprefix(metric.prefix): value for key, value in metric.of_set(counts).items()}
+            result = {metric.units: counts.reference_length, **result}
         return {**result, "per_utterance": scores} if given.get("ids") is not None else result
 
 
@@ -130,9 +132,3 @@ def _only_metric_of(module: ModuleType) -> type:
         names = ", ".join(item.__name__ for item in metrics)
         raise LookupError(f"{module.__file__} has {len(metrics)} metrics{f' ({names})' if names else ''}, not one")
     return metrics[0]
-
-
-def _result(metric: Metric, score: Score) -> dict[str, Any]:
-    counts = score.counts[metric.name]
-    named = {key.removeprefix(metric.prefix): value for key, value in metric.of_set(counts).items()}
-    return {metric.units: counts.reference_length, **named}

@@ -56,24 +56,18 @@ class RecipeMetrics:
             result = self._loaded[name].compute(predictions=list(hypotheses), references=list(references))
         except Exception as error:
             raise ScoringError(f"{label} failed: {type(error).__name__}: {error}") from error
-        number = _number_in(result, name)
-        if number is None:
+        # A number itself, the one of that name, or the only one.
+        only = next(iter(result.values())) if isinstance(result, Mapping) and len(result) == 1 else None
+        number = result.get(name, only) if isinstance(result, Mapping) else result
+        if not isinstance(number, Real):
             keys = f" of {', '.join(map(str, result))}" if isinstance(result, Mapping) else ""
             raise ScoringError(
                 f"{label} gives {type(result).__name__}{keys}, in which no number is found: return one number, or a "
                 f"dict that has it under {name!r}"
             )
         if not math.isfinite(number):
-            raise ScoringError(f"{label} gives {number}, which is no finite number")
-        return number
-
-
-def _number_in(result: Any, name: str) -> float | None:
-    """A number itself, the one of that name, or the only one."""
-    if isinstance(result, Mapping):
-        only = next(iter(result.values())) if len(result) == 1 else None
-        result = result.get(name, only)
-    return float(result) if isinstance(result, Real) else None
+            raise ScoringError(f"{label} gives {float(number)}, which is no finite number")
+        return float(number)
 
 
 def _load(label: str, source: str) -> Any:

@@ -271,10 +271,8 @@ class Scorer:
             for texts in _alternative_texts(found)
         ]
         utterances = [
-            replace(
-                each, avg_logprob=item.recognition.avg_logprob, nbest=_nbest_of(item.recognition), language=language
-            )
-            for each, item, language in zip(scores, gathered, self._languages, strict=True)
+            replace(each, avg_logprob=item.avg_logprob, nbest=_nbest_of(item), language=language)
+            for each, item, language in zip(scores, found, self._languages, strict=True)
         ]
         if undefined := [name for name, rate in score.rates.items() if rate is None]:
             raise ScoringError(

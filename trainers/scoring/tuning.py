@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainers.config.parts.decode_part import Weights
 from trainers.metrics.known_metrics import CER, known_metrics
@@ -10,8 +10,7 @@ from trainers.scoring.error_rate import Score
 from trainers.scoring.scorer import SplitScore
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """What some weights came to on the validation set."""
 
     weights: Weights

@@ -6,7 +6,7 @@ import pytest
 
 from tests.trainers.inspection.checking import said, subject_of, the_one
 from tests.trainers.synthetic import speechlike, write_recording
-from trainers.inspection.augmentation_checks import check_augmentation
+from trainers.inspection.data_checks import check_augmentation
 
 FIELDS = ["augment.noise_manifest", "augment.rir_manifest"]
 

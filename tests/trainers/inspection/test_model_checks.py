@@ -13,7 +13,7 @@ from tests.trainers.synthetic import add_languages, config, write_rows
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.findings import Finding
-from trainers.inspection import opened_model
+from trainers.inspection import model_checks
 from trainers.inspection.model_checks import (
     CHECKS,
     check_adaptation,
@@ -22,7 +22,6 @@ from trainers.inspection.model_checks import (
     check_languages,
     check_model,
 )
-from trainers.inspection.opened_model import open_model
 from trainers.inspection.subject import Subject
 from trainers.models.family import Family
 from trainers.models.whisper.whisper_family import WhisperFamily
@@ -144,7 +143,7 @@ class TestModel:
         def resolve_model(config: TrainConfig) -> tuple[TrainConfig, Family[Any]]:
             raise ConfigError("this model") from cause
 
-        monkeypatch.setattr(opened_model, "resolve_model", resolve_model)
+        monkeypatch.setattr(model_checks, "resolve_model", resolve_model)
         changes = {"model.init": "pretrained", "model.name_or_path": "hub/model"}
         assert "this model" in the_one(check_model, subject_of(tmp_path, changes, elsewhere=True), level)
 
@@ -207,7 +206,7 @@ class TestStartToken:
     def test_another_start_than_the_tokenizer_s(self, tampered: Tampered, file: str, found: int | None) -> None:
         subject = tampered({file: {"decoder_start_token_id": found}})
         text = the_one(check_start_token, subject, "error")
-        start = open_model(subject).processor.tokenizer.convert_tokens_to_ids("<|startoftranscript|>")  # type: ignore[union-attr]
+        start = model_checks.open_model(subject).processor.tokenizer.convert_tokens_to_ids("<|startoftranscript|>")  # type: ignore[union-attr]
         assert f" in {file}, but the tokenizer's <|startoftranscript|> is {start}: write {start} there" in text
 
 
@@ -302,7 +301,7 @@ class TestLabels:
         texts = [text[:length] for length in range(1, len(text))]
         path = write_rows(tmp_path / "growing.csv", [("train/000.wav", text) for text in texts])
         subject = Subject(config({**changes, "data.train": str(path)}))
-        opened = open_model(subject)
+        opened = model_checks.open_model(subject)
         assert not isinstance(opened, Finding)
         (train,) = (split for split in subject.splits if split.name == "train")
         lengths = [len(labels) for labels in opened.family.encode_labels(opened.processor, train.texts)]
