@@ -106,11 +106,7 @@ def relative_storage(config: TrainConfig) -> list[str]:
 
 
 def refuse_relative_storage(config: TrainConfig) -> None:
-    """Refuses what `relative_storage` finds.
-
-    Raises:
-        ConfigError: run.storage_path or data.cache_dir is relative.
-    """
+    """Raises a ConfigError of the first line that `relative_storage` finds."""
     for problem in relative_storage(config):
         raise ConfigError(problem)
 

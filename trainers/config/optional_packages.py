@@ -72,11 +72,7 @@ def needs_of(config: TrainConfig) -> list[Need]:
 
 
 def refuse_missing_packages(config: TrainConfig) -> None:
-    """Refuses to train where a package is missing.
-
-    Raises:
-        ConfigError: one line for each.
-    """
+    """Refuses, with a ConfigError, to train where a package is missing."""
     missing = [need.problem for need in training_needs(config) if not need.is_met]
     if missing:
         raise ConfigError("\n".join(missing))

@@ -20,16 +20,14 @@ def unused_fields(config: TrainConfig) -> dict[str, str]:
 
 
 def refuse_unused_fields(config: TrainConfig) -> None:
-    """Refuses a new run whose config sets what nothing reads.
-
-    Raises:
-        ConfigError: names each field, the reason and the fix.
-    """
-    problems = [
-        f"{name} is {value_of(config, name)}, but {why}: remove {name}, or give its default ({_setting(config, name)})"
-        for name, why in unused_fields(config).items()
-        if value_of(config, name) not in (default := default_of(config, name), 0.0 if default is None else default)
-    ]
+    """Refuses, with a ConfigError, a new run whose config sets what nothing reads."""
+    problems = []
+    for name, why in unused_fields(config).items():
+        value, default = value_of(config, name), default_of(config, name)
+        if value not in (default, 0.0 if default is None else default):
+            # JSON is YAML.
+            setting = shlex.quote(f"{name}={json.dumps(default)}")
+            problems.append(f"{name} is {value}, but {why}: remove {name}, or give its default (--set {setting})")
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -44,11 +42,6 @@ def default_of(config: TrainConfig, name: str) -> Any:
     """The default of a field by its dotted name."""
     part, field = name.split(".")
     return type(getattr(config, part)).model_fields[field].get_default(call_default_factory=True)
-
-
-def _setting(config: TrainConfig, name: str) -> str:
-    """What sets a field back on a command line; JSON is YAML."""
-    return f"--set {shlex.quote(f'{name}={json.dumps(default_of(config, name))}')}"
 
 
 def _of_strategy(config: TrainConfig) -> dict[str, str]:

@@ -48,11 +48,7 @@ def validated(
 
 
 def refuse(problems: Sequence[str], origin: str) -> None:
-    """Raises one message with every problem.
-
-    Raises:
-        ConfigError: there is a problem.
-    """
+    """Raises a ConfigError with every problem, if there is one."""
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise ConfigError(f"{origin}: {count}\n" + "\n".join(f"  - {problem}" for problem in problems))
@@ -96,7 +92,11 @@ def _suggest(steps: Sequence[str], model: type[BaseModel]) -> str:
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     if near:
         return f"; did you mean {'.'.join([*shown, near[0]])}?"
-    homes = [f"{name}.{key}" for name in model.model_fields if key in _fields_of(name, model)]
+    homes = [
+        f"{name}.{key}"
+        for name, field in model.model_fields.items()
+        if any(key in part.model_fields for part in _models_in(field.annotation))
+    ]
     return f"; did you mean {homes[0]}?" if homes else f"; the keys here are {', '.join(names)}"
 
 
@@ -124,11 +124,6 @@ def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], type[
     return shown, next(iter(_models_in(annotation)), None)
 
 
-def _fields_of(name: str, model: type[BaseModel]) -> list[str]:
-    parts = _models_in(model.model_fields[name].annotation)
-    return [field for part in parts for field in part.model_fields]
-
-
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     """The kinds of part that a field may hold; none for a mapping of parts, in which a key comes first."""
     if annotation is ModelPart:
@@ -141,8 +136,5 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _kinds_of(part: type[BaseModel]) -> set[Any]:
     """Values of the fields that say which kind a part is."""
-    return {value for field in part.model_fields.values() for value in _literals(field.annotation)}
-
-
-def _literals(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
+    annotations = [field.annotation for field in part.model_fields.values()]
+    return {value for each in annotations if get_origin(each) is Literal for value in get_args(each)}

@@ -37,34 +37,21 @@ WITHOUT_RAY = ("storage", "data", "model", "hardware")
 def check(subject: Subject, only: str | None, *, light: bool = False) -> int:
     """The verb: prints a line for each finding of some groups, joined by commas; None: of all that need no Ray.
 
-    A `light` process does nothing else, and may go without torch where no check needs it.
-
-    Returns:
-        The exit code: 0 where there is no error, a ConfigError's otherwise.
+    A `light` process does nothing else, and may go without torch where no check needs it. The exit code is 0 where
+    there is no error, a ConfigError's otherwise.
 
     Raises:
         ConfigError: there is no such group.
     """
     if light and not subject.needs_torch:
-        forbid_torch()
+        # transformers behaves as where torch is not installed: configs and tokenizers load in a second, not in six.
+        sys.modules["torch"] = None  # type: ignore[assignment]
     passed = inspect(subject, parse_groups(only), lambda line: print(line, flush=True))
     return 0 if passed else ConfigError.exit_code
 
 
-def forbid_torch() -> None:
-    """Makes transformers behave as where torch is not installed, for the rest of this process.
-
-    Its configs and tokenizers then load in a second, in place of six.
-    """
-    sys.modules["torch"] = None  # type: ignore[assignment]
-
-
 def parse_groups(text: str | None) -> tuple[str, ...]:
-    """The groups that `--only storage,data` names.
-
-    Raises:
-        ConfigError: there is no such group.
-    """
+    """The groups that `--only storage,data` names; a ConfigError, if there is no such group."""
     if text is None:
         return WITHOUT_RAY
     names = tuple(name.strip() for name in text.split(","))
@@ -75,11 +62,7 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
 
 
 def reading_of_groups(text: str | None) -> Reading:
-    """What the groups that `--only` names read of a config.
-
-    Raises:
-        ConfigError: there is no such group.
-    """
+    """What the groups that `--only` names read of a config; errors as of `parse_groups`."""
     return Reading(tuple(field for group in parse_groups(text) for field in _READS[group]))
 
 

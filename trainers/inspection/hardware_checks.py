@@ -27,13 +27,7 @@ GUIDE = "https://pytorch.org/get-started/locally"
 
 @dataclass(frozen=True)
 class Build:
-    """The torch that is installed.
-
-    Attributes:
-        kind: What it was built for.
-        name: Its version, e.g. "torch 2.13.0+cu128 (CUDA 12.8)".
-        sees_gpus: Whether torch.cuda, which covers ROCm too, finds a usable GPU; False where that does not matter.
-    """
+    """What the installed torch was built for, its version, and whether it sees a usable GPU; False: no matter."""
 
     kind: str
     name: str
@@ -44,18 +38,16 @@ def build_here(*, use_gpu: bool) -> Build:
     """The build of this machine's torch; only where `use_gpu` is it loaded, for seconds, to look for GPUs."""
     constants = runpy.run_path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py")))
     version = f"torch {constants['__version__']}"
-    sees_gpus = use_gpu and _torch_sees_gpus()
+    sees_gpus = False
+    if use_gpu:
+        import torch  # noqa: PLC0415
+
+        sees_gpus = torch.cuda.is_available()
     for kind, built_for in ((ROCM, constants["hip"]), (CUDA, constants["cuda"])):
         if built_for is not None:
             return Build(kind, f"{version} ({kind} {built_for})", sees_gpus)
     kind = HPU if importlib.util.find_spec("habana_frameworks") is not None else CPU
     return Build(kind, f"{version} ({kind})", sees_gpus)
-
-
-def _torch_sees_gpus() -> bool:
-    import torch  # noqa: PLC0415
-
-    return torch.cuda.is_available()
 
 
 def devices_here(root: Path = Path("/")) -> dict[str, str]:

@@ -77,7 +77,10 @@ def open_model(subject: Subject) -> Opened | Finding:
 
 def check_model(subject: Subject) -> Iterator[Finding]:
     """Opens the processor; checks that a folder has weights, and that all fields are read."""
-    yield from _check_unused_fields(subject)
+    try:
+        refuse_unused_fields(subject.config)
+    except ConfigError as error:
+        yield _unless_begun(subject, str(error))
     opened, part = open_model(subject), subject.config.model
     if isinstance(opened, Finding):
         yield opened
@@ -94,14 +97,6 @@ def check_model(subject: Subject) -> Iterator[Finding]:
         )
         return
     yield ok(f"model.name_or_path: {part.name_or_path} opens")
-
-
-def _check_unused_fields(subject: Subject) -> Iterator[Finding]:
-    """A new run is refused what a run that has begun goes on with."""
-    try:
-        refuse_unused_fields(subject.config)
-    except ConfigError as error:
-        yield _unless_begun(subject, str(error))
 
 
 def _unless_begun(subject: Subject, text: str) -> Finding:

@@ -42,11 +42,8 @@ class ProbeTask:
     """What is checked on one node.
 
     Attributes:
-        storage_url: Folder or URL under which run folders are made.
-        storage_options: How s3:// and its like are reached.
-        marker: Key of a file that the driver wrote there, "" where it could not.
+        marker: Key of a file that the driver wrote in the storage, "" where it could not.
         locations: Manifests, recordings and model files, absolute.
-        use_gpu: Whether workers on this node take GPUs.
     """
 
     storage_url: str

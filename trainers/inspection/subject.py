@@ -26,12 +26,7 @@ DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
 @dataclass(frozen=True)
 class Split:
-    """One split, as its source has it.
-
-    Attributes:
-        source: Its rows.
-        texts: Transcripts as training would have them.
-    """
+    """One split, as its source has it, and its transcripts as training would have them."""
 
     source: SourceSplit
     texts: list[str]
@@ -125,7 +120,6 @@ class Subject:
 
     @property
     def split_findings(self) -> list[Finding]:
-        """What happened when the splits were opened."""
         return self._opened[1]
 
     def split(self, name: str) -> Split | None:

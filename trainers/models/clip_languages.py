@@ -33,13 +33,7 @@ def clip_languages(table: pa.Table, language: str | None) -> list[str] | None:
 def language_tokens(
     codec: LabelCodec, processor: Any, languages: pa.ChunkedArray, language: str | None
 ) -> dict[str, int]:
-    """The first label id of each language that clips have, without those whose labels begin as the config's do.
-
-    Args:
-        codec: Of the model's family.
-        processor: Its processor; None: of a new model that is not made yet.
-        languages: See `languages_in`.
-        language: The config's.
+    """The first label id of each language of clips (`languages_in`), without those that the config's labels have.
 
     Raises:
         ConfigError: the model has no token for some; the text names them, and how many clips they have.

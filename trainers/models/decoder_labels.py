@@ -1,6 +1,7 @@
 """Labels of models with a decoder: how they are padded, what their loss is, and where a hypothesis ends."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -39,6 +40,15 @@ def label_loss(
         label_smoothing=smoothing,
     )
     return total / (labels.ne(IGNORED_LABEL).sum() if count is None else count)
+
+
+def row_losses(network: Any, given: Mapping[str, Any], collated: Mapping[str, Any], first: int = 0) -> list[float]:
+    """Cross-entropy of each row of collated labels from its token `first` on, nats."""
+    inputs = {name: value.to(network.device) for name, value in collated.items()}
+    targets = inputs.pop("labels")
+    logits = network(**given, **inputs).logits
+    rows = zip(logits[:, first:], targets[:, first:], strict=True)
+    return [float(label_loss(row[None], target[None], 1)) for row, target in rows]
 
 
 def without_end(tokens: Sequence[int], padding: Collection[int]) -> list[int]:

@@ -76,11 +76,7 @@ def family_of(model: ModelPart) -> Family[Any]:
 
 
 def refuse_unsupported(config: TrainConfig, family: Family[Any]) -> None:
-    """Refuses fields that have no effect on the family of a config's model, and would be ignored.
-
-    Raises:
-        ConfigError: names each.
-    """
+    """Refuses, with a ConfigError, fields that have no effect on the family of a config's model."""
     if unsupported := [name for name in config.model.unsupported if _asks_for(config, name)]:
         hint = "; decode.method: beam searches its outputs" if "training.generation_num_beams" in unsupported else ""
         raise ConfigError(
@@ -104,7 +100,7 @@ def decoder_of(part: DecodePart) -> Decoder | None:
 
 
 def check_decoder(part: DecodePart, storage_options: StorageOptions) -> None:
-    """See `Decoder.check`."""
+    """Errors as of `Decoder.check`."""
     if (decoder := decoder_of(part)) is not None:
         decoder.check(part, storage_options)
 
@@ -129,11 +125,7 @@ def _model_type(name_or_path: str, revision: str) -> str | None:
 
 
 def family_of_type(name: str | None, origin: str = "this model") -> Family[Any]:
-    """The family of the `model_type` in a config.json of `origin`.
-
-    Raises:
-        ConfigError: no family has it.
-    """
+    """The family of the `model_type` in a config.json of `origin`; a ConfigError, if none has it."""
     found = next((family for family in FAMILIES.values() if name in family.model_types), None)
     if found is None:
         types = ", ".join(each for family in FAMILIES.values() for each in family.model_types)

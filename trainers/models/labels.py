@@ -71,7 +71,9 @@ def labels_of(prepared: PreparedSet, codec: LabelCodec, processor: Any, language
     """
     texts, languages = prepared.index["text"], languages_in(prepared.index)
     tokens = language_tokens(codec, processor, languages, language)
-    name = f"labels-{codec.labels_fingerprint(processor)}{_suffix(tokens)}.bin"
+    # What names labels of several languages next to the tokenizer.
+    suffix = f"-{hashlib.sha256(json.dumps(sorted(tokens.items())).encode()).hexdigest()[:16]}" if tokens else ""
+    name = f"labels-{codec.labels_fingerprint(processor)}{suffix}.bin"
 
     def make(path: Path) -> None:
         _write(path, _encode(texts, languages, tokens, codec, processor), len(texts))
@@ -99,11 +101,6 @@ def _check(path: Path, prepared: PreparedSet, clips: int) -> None:
             return
     stored_at = {str(path): None, prepared.storage.url(path.name): None}
     raise DataError(f"{path}: the file of label ids is damaged; delete {' and '.join(stored_at)}: it is made again")
-
-
-def _suffix(tokens: Mapping[str, int]) -> str:
-    """What names labels of several languages beside the tokenizer."""
-    return f"-{hashlib.sha256(json.dumps(sorted(tokens.items())).encode()).hexdigest()[:16]}" if tokens else ""
 
 
 def _encode(

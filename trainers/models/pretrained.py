@@ -25,22 +25,17 @@ def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
     try:
         return read_from_hub(call, f"model.name_or_path: {model.name_or_path}")
     except (OSError, ValueError) as error:
-        raise cannot_open(model, error) from error
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"model.name_or_path: {model.name_or_path} cannot be opened: {reason}; give a folder with a model, "
+            "or a Hub id that this machine can reach"
+        ) from error
 
 
 def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
     """What a class of transformers makes of the config's pretrained weights; errors as of `open_pretrained`."""
     name, revision = str(model.name_or_path), model.revision or "main"
     return open_pretrained(model, lambda: kind.from_pretrained(name, revision=revision, **options))
-
-
-def cannot_open(model: ModelPart, error: Exception) -> ConfigError:
-    """The error of a model that transformers cannot open."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return ConfigError(
-        f"model.name_or_path: {model.name_or_path} cannot be opened: {reason}; give a folder with a model, "
-        "or a Hub id that this machine can reach"
-    )
 
 
 def attention(model: ModelPart) -> dict[str, Any]:

@@ -48,11 +48,7 @@ def resolve_processor(
 
 
 def fetch_processor(storage: Storage, prefix: str, local: Path) -> None:
-    """Copies a run's own processor here, from the run folder or that of an attempt.
-
-    Raises:
-        ResumeError: a file is missing or changed.
-    """
+    """Copies a run's own processor here; a ResumeError, if a file is missing or changed."""
     storage.download_folder(prefix, local)
     if not (local / _SUMS).exists():
         return

@@ -43,11 +43,7 @@ def code_or_name(language: str) -> str:
 
 
 def refuse_other_rate(extractor: Any, origin: str) -> None:
-    """Refuses an extractor of another sampling rate than that of stored clips.
-
-    Raises:
-        ConfigError: it has one.
-    """
+    """Refuses, with a ConfigError, an extractor of another sampling rate than that of stored clips."""
     if extractor.sampling_rate != SAMPLING_RATE_HZ:
         raise ConfigError(
             f"{origin}: its feature extractor takes {extractor.sampling_rate} Hz, and Rayscribe stores clips at "
@@ -77,7 +73,9 @@ def refuse_tokens_beyond(
     beyond = {
         number: token
         for token, number in tokenizer.get_vocab().items()
-        if number >= outputs and number not in special and (number in used or not _begins(token, ignored))
+        if number >= outputs
+        and number not in special
+        and (number in used or ignored is None or not token.startswith(ignored))
     }
     beyond |= {number: "" for number in used if number not in beyond and not 0 <= number < outputs}
     if beyond:
@@ -87,7 +85,3 @@ def refuse_tokens_beyond(
             f"{origin}: the model has {outputs} outputs, and its tokenizer {len(some)} tokens beyond them: {names}; "
             "take a tokenizer that belongs to the weights, or weights with an output for each of its tokens"
         )
-
-
-def _begins(token: str, ignored: str | None) -> bool:
-    return ignored is not None and token.startswith(ignored)

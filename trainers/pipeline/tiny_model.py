@@ -44,7 +44,8 @@ def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, st
         smaller = _smaller(model)
         return smaller, "as it is" if smaller == model else "new weights of small sizes"
     config = from_pretrained(model, AutoConfig)
-    count = _weight_count(config)
+    with torch.device("meta"):
+        count = _count(_class_of(config)(config))
     if count < LARGE:
         return model, f"{count / 1e6:.1f} M weights, as they are"
     torch.manual_seed(seed)
@@ -81,11 +82,6 @@ def _class_of(config: PretrainedConfig) -> Any:
     """What the weights were saved from, so that as much of them is missing as of the real ones."""
     names = config.architectures or []
     return getattr(transformers, names[0], AutoModel.from_config) if names else AutoModel.from_config
-
-
-def _weight_count(config: PretrainedConfig) -> int:
-    with torch.device("meta"):
-        return _count(_class_of(config)(config))
 
 
 def _count(model: torch.nn.Module) -> int:

@@ -21,13 +21,7 @@ _NOT_WHISPERS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
-    """A function of one text, with the name that scores give for it; can be pickled.
-
-    Attributes:
-        name: What configs and commands call it.
-        version: Changes whenever some text would come out differently.
-        function: A function of a module.
-    """
+    """A function of a module, of one text, by name and version, which changes with any result; can be pickled."""
 
     name: str
     version: str
@@ -44,11 +38,7 @@ class Normalizer:
 
 
 def normalizer_named(name: str) -> Normalizer:
-    """The normalizer of this name.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The normalizer of this name; a ConfigError, if there is none."""
     if name not in NORMALIZERS:
         raise ConfigError(f"normalizer {name!r} is not known: use one of {', '.join(NORMALIZERS)}")
     return NORMALIZERS[name]

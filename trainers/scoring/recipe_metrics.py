@@ -29,11 +29,7 @@ class RecipeMetrics:
         return cls(part.metrics) if part.metrics else None
 
     def check(self) -> None:
-        """Computes each metric once.
-
-        Raises:
-            ConfigError: one cannot be loaded, or does not give a number; it is named.
-        """
+        """Computes each metric once; a ConfigError names one that cannot be loaded, or gives no number."""
         try:
             self.compute(TRIAL_HYPOTHESES, TRIAL_REFERENCES)
         except ScoringError as error:

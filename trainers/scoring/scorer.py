@@ -30,8 +30,6 @@ class ScoringOptions:
 
     Attributes:
         batch_size: Utterances of one generate call. It never moves a score.
-        decoding: How hypotheses are generated.
-        normalizer: Name of what is done to both texts before they are compared, see `normalizers`.
         edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of one length are recognized
             together, and none is padded.
         full_context_s: Seconds of the model's full context, where a second score is made of clips that are padded to
@@ -46,7 +44,6 @@ class ScoringOptions:
 
     @property
     def of_full_context(self) -> "ScoringOptions":
-        """How the second score is made."""
         assert self.full_context_s is not None
         decoding = replace(self.decoding, nbest=None)
         return replace(self, decoding=decoding, edges_s=(self.full_context_s,), full_context_s=None)
@@ -57,16 +54,12 @@ class SplitScore:
     """A split's score and what it is made of.
 
     Attributes:
-        score: Counts and rates.
         utterances: One record each, in the manifest's order.
         loss: Cross-entropy per label in nats.
-        normalizer: What was done to both texts before they were compared.
         skipped: Utterances that are too long for the model, and were left out as the config says.
-        decoding: How the hypotheses were made.
-        best_path: Next to that of a beam search of outputs, the score of their best path.
-        alternative_scores: Of a beam search, the scores by the other weights of `recognizer.Beam`.
+        best_path: Of a search of outputs, the score of their best path.
+        alternative_scores: Of such a search, the scores by the other weights of `recognizer.Beam`.
         full_context: The same with every clip padded to the model's full context, where that was requested.
-        full_context_s: Seconds of that context.
         languages: Of a set whose clips have languages of their own, the score of each, by its code.
         metrics: Numbers of the recipe's own metrics.
     """
@@ -86,7 +79,6 @@ class SplitScore:
 
     @property
     def values(self) -> dict[str, float]:
-        """The number of each metric, the recipe's own too, and the loss."""
         rates = {name: rate for name, rate in self.score.rates.items() if rate is not None}
         return {**rates, "loss": self.loss, **self.metrics}
 
@@ -113,8 +105,7 @@ class ScoredClips:
     """What of a prepared set is scored.
 
     Attributes:
-        prepared: The set.
-        labels: Label ids of each of its clips.
+        labels: Label ids of each clip of the set.
         rows: Positions of the clips that are scored, ascending.
         languages: The language of each of these. None: they have none of their own.
     """
@@ -266,9 +257,11 @@ class Scorer:
             scored["duration_s"].to_pylist(),
             self._prepared.summary.rows,
         )
+        # Texts of the best paths, then by each of the other weights.
+        rows = [(item.best_path, *item.others) for item in found if item.best_path is not None]
         alternatives = [
             score_texts(texts, references, normalizer, utterances=self._prepared.summary.rows)[0]
-            for texts in _alternative_texts(found)
+            for texts in zip(*rows, strict=True)
         ]
         utterances = [
             replace(each, avg_logprob=item.avg_logprob, nbest=_nbest_of(item), language=language)
@@ -305,12 +298,6 @@ def show_rates(result: SplitScore, split: str, session: Session) -> None:
     for name, percent in result.score.rates.items():
         if name.upper() in Gauge.__members__ and percent is not None:
             session.show_from_main(Gauge[name.upper()], percent / 100, split=split)
-
-
-def _alternative_texts(found: Sequence[Recognition]) -> list[list[str]]:
-    """Texts of the best paths, then by each of the other weights; [] where there is neither."""
-    rows = [(item.best_path, *item.others) for item in found if item.best_path is not None]
-    return [list(texts) for texts in zip(*rows, strict=True)]
 
 
 def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) -> None:

@@ -30,9 +30,7 @@ class Transcripts:
     """The texts of one file.
 
     Attributes:
-        path: The file.
-        texts: Each text by its id, in the file's order; by the number of its line where `by_line`.
-        by_line: Whether the file has no ids.
+        texts: Each text by its id, in the file's order; by the number of its line where `by_line`, without ids.
         durations_s: Length of the recording by id, where the file has it. Seconds.
     """
 
@@ -60,11 +58,7 @@ def read_references(path: Path) -> Transcripts:
 def score_transcripts(
     hypotheses: Transcripts, references: Transcripts, normalize: Callable[[str], str]
 ) -> list[UtteranceScore]:
-    """Scores each utterance, in the order of the references.
-
-    Raises:
-        DataError: the two do not have the same number of lines, or the same ids.
-    """
+    """Scores each utterance, in the order of the references; a DataError, if lines or ids differ."""
     if hypotheses.by_line != references.by_line:
         numbered, named = (hypotheses, references) if hypotheses.by_line else (references, hypotheses)
         raise DataError(

@@ -9,7 +9,10 @@ from typing import Any
 from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError
 
-TRUE, FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+WORDS_OF_A_SWITCH = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
+}
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,9 @@ class ValueType:
 
 
 def _boolean(text: str) -> bool:
-    if text.lower() not in TRUE + FALSE:
+    if text.lower() not in WORDS_OF_A_SWITCH:
         raise argparse.ArgumentTypeError(f"{text!r}: write True or False, or the flag alone for True")
-    return text.lower() in TRUE
+    return WORDS_OF_A_SWITCH[text.lower()]
 
 
 def _steps(text: str) -> int:
@@ -64,12 +67,8 @@ def _mapping(text: str) -> dict[str, Any]:
     return value
 
 
-def _switch_or_text(text: str) -> bool | str:
-    return _boolean(text) if text.lower() in TRUE + FALSE else text
-
-
 SWITCH = ValueType("True, False", _boolean, "?", True)
-SWITCH_OR_TEXT = ValueType("True, False, or a text", _switch_or_text, "?", True)
+SWITCH_OR_TEXT = ValueType("True, False, or a text", lambda text: WORDS_OF_A_SWITCH.get(text.lower(), text), "?", True)
 WHOLE = ValueType("a whole number", int)
 STEPS = ValueType("optimizer steps", _steps)
 RANGE = ValueType("a whole number, or MIN:MAX", _range)

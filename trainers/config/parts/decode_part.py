@@ -14,7 +14,7 @@ _FIELDS_OF = {"lm": ("lm_weight", "lm_unit"), "rescoring_model": ("rescoring_wei
 
 
 class Weights(NamedTuple):
-    """What the parts of a hypothesis's score weigh, beside the acoustic one's 1; all of them are natural logarithms.
+    """What the parts of a hypothesis's score weigh, next to the acoustic one's 1; all of them are natural logarithms.
 
     Attributes:
         lm: Of the n-gram language model.

@@ -117,7 +117,8 @@ def _faults(config: Mapping[str, Any]) -> Iterator[str]:
 def contradictions(config: Mapping[str, Any], training: TrainingPart, num_workers: int) -> list[str]:
     """A line for each value of a faultless config that the rest of the recipe contradicts."""
     schedule = config.get("scheduler", {}).get("type")
-    if schedule is not None and not _is_schedule(schedule, training):
+    without_warmup = "constant" if schedule == "WarmupLR" and not training.warmup_steps else None
+    if schedule is not None and training.lr_scheduler_type not in (SCHEDULERS[schedule], without_warmup):
         return [
             f"strategy.ds_config.scheduler is {schedule}, training.lr_scheduler_type: {SCHEDULERS[schedule]}, but that "
             f"is {training.lr_scheduler_type}: set it to {SCHEDULERS[schedule]}, or remove scheduler"
@@ -175,11 +176,6 @@ def _schedule_expectations(scheduler: Mapping[str, Any], training: TrainingPart)
     yield f"{where}.warmup_num_steps", steps, training.warmup_steps, "training.warmup_steps"
     if "total_num_steps" in params or scheduler["type"] == "WarmupDecayLR":
         yield f"{where}.total_num_steps", params.get("total_num_steps"), training.max_steps, "training.max_steps"
-
-
-def _is_schedule(name: str, training: TrainingPart) -> bool:
-    without_warmup = "constant" if name == "WarmupLR" and not training.warmup_steps else None
-    return training.lr_scheduler_type in (SCHEDULERS[name], without_warmup)
 
 
 def _zero_faults(zero: Mapping[str, Any]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 Each family has a part of its own, with what is here and its own fields: `family_table` lists them.
 """
 
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
@@ -15,12 +15,7 @@ FEWEST_OUTPUTS = 24
 
 
 class SizeEstimate(NamedTuple):
-    """How large a model is, as far as the config tells.
-
-    Attributes:
-        weights: About how many it has; 0: not known.
-        width: The least width of its layers; 0: not known.
-    """
+    """About how many weights a model has, and the least width of its layers, as the config tells; 0: not known."""
 
     weights: float = 0.0
     width: int = 0
@@ -137,6 +132,14 @@ class NewModelPart(ModelPart):
     @property
     def masks_features(self) -> bool:
         return self.apply_spec_augment
+
+    @property
+    def masking(self) -> dict[str, Any]:
+        """What the part changes of the SpecAugment in a model's own config."""
+        names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
+        changes = {name: getattr(self, name) for name in names if self.apply_spec_augment}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return {"apply_spec_augment": self.apply_spec_augment, **given}
 
     @property
     def learns_bpe(self) -> bool:

@@ -1,7 +1,7 @@
 """The config's scaling part: how many workers, and what each takes. See `schema`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, ValidationInfo, model_validator
 
@@ -37,15 +37,11 @@ class WorkerRange(Part):
         return f"{self.min} to {self.max}"
 
 
-def _kind_of_count(value: Any) -> str:
-    return RANGE if isinstance(value, Mapping | BaseModel) else COUNT
-
-
 # Kinds of `num_workers`, for the messages about a wrong one.
 COUNT, RANGE = "a number", "a range"
 WorkerCount = Annotated[
     Annotated[int, Field(gt=0, le=MAX_WORKERS), Tag(COUNT)] | Annotated[WorkerRange, Tag(RANGE)],
-    Discriminator(_kind_of_count),
+    Discriminator(lambda value: RANGE if isinstance(value, Mapping | BaseModel) else COUNT),
 ]
 
 

@@ -167,11 +167,7 @@ def ds_config_of(part: StrategyPart) -> dict[str, Any]:
 
 
 def refuse_contradictions(part: StrategyPart, adapt: AdaptPart, training: TrainingPart, scaling: ScalingPart) -> None:
-    """Refuses a strategy that the rest of the recipe does not allow.
-
-    Raises:
-        ValueError: names every problem.
-    """
+    """Refuses, with a ValueError, a strategy that the rest of the recipe does not allow."""
     problems = []
     if part.name == "fsdp" and not scaling.use_gpu:
         problems.append(

@@ -24,13 +24,11 @@ from trainers.storage import Storage
 
 @dataclass(frozen=True)
 class Base:
-    """Which weights an adapter is trained on.
+    """Which weights an adapter is trained on: of a pretrained model's name and revision, or of the run's own folder.
 
     Attributes:
         sha256: Hash of the weights, see `fingerprint`.
-        name_or_path: Hub id or folder of a pretrained model. None: the run's own weights.
-        revision: Git revision on the Hub.
-        folder: Folder of the run's own weights, beside the checkpoints. None: pretrained ones.
+        folder: Next to the checkpoints.
         seed: Seed of what transformers draws for weights that the pretrained files lack. None: not known.
     """
 
@@ -42,13 +40,11 @@ class Base:
 
     @classmethod
     def pretrained(cls, network: Any, model: ModelPart, seed: int) -> "Base":
-        """The weights of the config's model, at the revision and with the seed that they were opened with."""
         revision = getattr(network.config, "_commit_hash", None) or model.revision
         return cls(fingerprint(network), model.name_or_path, revision, seed=seed)
 
     @classmethod
     def own(cls, network: Any) -> "Base":
-        """Weights that only this run has."""
         sha256 = fingerprint(network)
         return cls(sha256, folder=f"base-{sha256[:16]}")
 
@@ -78,11 +74,7 @@ class Base:
         return model.model_copy(update={"revision": self.revision}) if self.folder is None else model
 
     def check(self, network: Any) -> None:
-        """Refuses other weights than the run began with.
-
-        Raises:
-            DamagedError: they have changed.
-        """
+        """Refuses other weights than the run began with, with a DamagedError."""
         if fingerprint(network) != self.sha256:
             raise DamagedError(
                 f"{self.name_or_path or self.folder}: holds other weights than the run began with: put those "

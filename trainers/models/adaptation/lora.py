@@ -26,7 +26,6 @@ class Adapter:
     """Low-rank weights inside a network, which stays the object that it was."""
 
     def __init__(self, peft: PeftModel, base: Base):
-        """Takes a network with an adapter; `added` makes one."""
         self._peft, self._base = peft, base
 
     @classmethod
@@ -63,7 +62,6 @@ class Adapter:
         return adapter
 
     def save(self, folder: Path) -> None:
-        """Writes the adapter, and of the network what is not weights."""
         network: Any = self._peft.get_base_model()
         network.config.architectures = [type(network).__name__]
         network.config.save_pretrained(folder)
@@ -74,11 +72,7 @@ class Adapter:
         self._base.write(folder)
 
     def load(self, folder: Path) -> None:
-        """Loads the adapter of a checkpoint.
-
-        Raises:
-            DamagedError: it has other weights than this one.
-        """
+        """Loads the adapter of a checkpoint; a DamagedError, if that has other weights than this one."""
         weights = load_file(folder / ADAPTER_WEIGHTS)
         if set(weights) != set(self._weights()):
             raise DamagedError(f"{folder / ADAPTER_WEIGHTS}: holds other weights than its config says; name another")

@@ -35,11 +35,7 @@ INSTEAD = ("intermediate_dense", "output_dense")
 
 
 def train_only(network: Any, part: AdaptPart) -> None:
-    """Freezes every weight of a network that the method does not train; one that is frozen already stays so.
-
-    Raises:
-        ConfigError: the network has no such weights.
-    """
+    """Freezes every weight of a network that the method does not train; one that is frozen already stays so."""
     names = trained_names(network, part)
     for name, weight in network.named_parameters():
         weight.requires_grad_(weight.requires_grad and name in names)
@@ -73,10 +69,7 @@ def count(network: Any) -> tuple[int, int]:
 
 
 def heads(network: Any) -> list[str]:
-    """Names of the modules behind a CTC model's base model; none for a model with a decoder.
-
-    They are new where the vocabulary is, and trained by every method.
-    """
+    """Names of the modules behind a CTC model's base model, which every method trains; with a decoder, none."""
     if network.config.is_encoder_decoder:
         return []
     children = [name for name, child in network.named_children() if next(child.parameters(), None) is not None]

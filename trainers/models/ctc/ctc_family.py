@@ -128,7 +128,6 @@ class CtcFamily(Family[CtcPart]):
         return said
 
     def labels_fingerprint(self, processor: Any) -> str:
-        """What the tokenizer saves."""
         return tokenizer_fingerprint(processor.tokenizer, f"{version('transformers')} {version('tokenizers')}")
 
     def language_code(self, language: str) -> str:

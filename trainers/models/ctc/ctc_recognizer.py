@@ -68,11 +68,7 @@ class CtcRecognizer(Recognizer):
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        """Takes the best path, or searches.
-
-        Raises:
-            ConfigError: beams of a decoder are requested.
-        """
+        """Takes the best path, or searches; a ConfigError, if beams of a decoder are requested."""
         if decoding.num_beams > 1:
             raise ConfigError(
                 f"training.generation_num_beams is {decoding.num_beams}, and a CTC model has no decoder: set it to 1; "

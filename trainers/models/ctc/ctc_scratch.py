@@ -152,34 +152,24 @@ def for_tokenizer(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-DROPOUTS = (
-    "hidden_dropout",
-    "activation_dropout",
-    "attention_dropout",
-    "feat_proj_dropout",
-    "final_dropout",
-)
+DROPOUTS = ("hidden_dropout", "activation_dropout", "attention_dropout", "feat_proj_dropout", "final_dropout")
 
 
 def regularization(model: CtcPart) -> dict[str, Any]:
     """What the config's model part changes of a model's own config."""
-    open_value = 0.0 if model.init == "scratch" else None
-    given = {name: getattr(model, name) for name in DROPOUTS}
-    chosen = {name: value if value is not None else open_value for name, value in given.items()}
-    changes: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    changes |= {"layerdrop": model.layerdrop or 0.0, "apply_spec_augment": model.apply_spec_augment}
-    names = ["ctc_loss_reduction", "ctc_zero_infinity"]
-    if model.apply_spec_augment:
-        names += ["mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length"]
-    return changes | {name: value for name in names if (value := getattr(model, name)) is not None}
+    dropouts = {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
+    return {
+        **(dict.fromkeys(DROPOUTS, 0.0) if model.init == "scratch" else {}),
+        **dropouts,
+        **model.masking,
+        "layerdrop": model.layerdrop or 0.0,
+        "ctc_loss_reduction": model.ctc_loss_reduction,
+        "ctc_zero_infinity": model.ctc_zero_infinity,
+    }
 
 
 def refuse_other_vocabulary(tokenizer: Any, model: CtcPart) -> None:
-    """Refuses a config that asks for another vocabulary than that of the checkpoint which a run begins with.
-
-    Raises:
-        ConfigError: names what differs.
-    """
+    """Refuses, with a ConfigError, another vocabulary than that of the checkpoint which a run begins with."""
     is_bpe = not isinstance(tokenizer, Wav2Vec2CTCTokenizer)
     other = []
     if model.vocabulary_file is not None and _given(model) != tokenizer.get_vocab():
@@ -194,10 +184,9 @@ def refuse_other_vocabulary(tokenizer: Any, model: CtcPart) -> None:
 
 
 def unknown_characters(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], int, int]:
-    """What of texts a vocabulary of characters does not have; one of bytes has all.
+    """What of texts a vocabulary of characters does not have, the most frequent first; one of bytes has all.
 
-    Returns:
-        The characters, the most frequent first; how many of the texts' characters are such; and how many there are.
+    Also how many of the texts' characters are such, and how many there are.
     """
     if not isinstance(tokenizer, Wav2Vec2CTCTokenizer):
         return [], 0, 0

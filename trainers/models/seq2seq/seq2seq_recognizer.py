@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 
 from trainers.data.features import LENGTHS, ExtractorFeatures
-from trainers.models.decoder_labels import label_loss, pad_labels, without_end
+from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, from_pretrained
 from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
@@ -56,7 +56,7 @@ class Seq2SeqRecognizer(Recognizer):
         device, size = self.model.device, len(labels)
         most = min(decoding.max_length, self.limits.new_tokens or decoding.max_length)
         with decoding.precision(device):
-            losses = self._sums(given, labels)
+            losses = row_losses(self.model, given, self.collate_labels(labels))
             tokens = self.model.generate(
                 **given,
                 max_new_tokens=most,
@@ -90,19 +90,11 @@ class Seq2SeqRecognizer(Recognizer):
         ended = [row if len(row) == most else [*row, self.processor.end_id] for row in rows]
         # The token of a language is given.
         first = 0 if self.processor.language_id is None else 1
-        sums = self._sums(given, ended, first)
+        sums = row_losses(self.model, given, self.collate_labels(ended), first)
         return [
             Alternative(text.strip(), -total / max(1, len(row) - first))
             for text, total, row in zip(texts, sums, ended, strict=True)
         ]
-
-    def _sums(self, given: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], first: int = 0) -> list[float]:
-        """Cross-entropy of each row of labels from its token `first` on, nats."""
-        collated = {name: value.to(self.model.device) for name, value in self.collate_labels(labels).items()}
-        targets = collated.pop("labels")
-        logits = self.model(**given, **collated).logits
-        rows = zip(logits[:, first:], targets[:, first:], strict=True)
-        return [float(label_loss(row[None], target[None], 1)) for row, target in rows]
 
 
 def load(codec: LabelCodec, model: Seq2SeqPart, processor: Seq2SeqProcessor, weights: Path | None) -> Seq2SeqRecognizer:

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.config.parts.training_part import TrainingPart
 from trainers.data.features import LogMel
-from trainers.models.decoder_labels import label_loss, pad_labels, without_end
+from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, from_pretrained
 from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
@@ -101,7 +101,7 @@ class WhisperRecognizer(Recognizer):
         with self.fitted(inputs), decoding.precision(model.device), text:
             # Once, for the loss and for the hypothesis: the encoder is most of the work.
             encoded = model.get_encoder()(inputs["input_features"])
-            losses = self._losses(encoded, labels)
+            losses = row_losses(model, {"encoder_outputs": encoded}, self.collate_labels(labels))
             options: dict[str, Any] = {
                 "max_new_tokens": max(1, min(decoding.max_length, most)),
                 "num_beams": decoding.num_beams,
@@ -164,12 +164,6 @@ class WhisperRecognizer(Recognizer):
         logits = self.model(encoder_outputs=encoded, decoder_input_ids=inputs).logits[:, prompts.shape[1] - 1 :]
         means = [-float(label_loss(row[None], target[None], None)) for row, target in zip(logits, labels, strict=True)]
         return [Alternative(text.strip(), mean) for text, mean in zip(texts, means, strict=True)]
-
-    def _losses(self, encoded: Any, labels: Sequence[Sequence[int]]) -> list[float]:
-        inputs = {name: value.to(self.model.device) for name, value in self.collate_labels(labels).items()}
-        targets = inputs.pop("labels")
-        logits = self.model(encoder_outputs=encoded, **inputs).logits
-        return [float(label_loss(row[None], target[None], 1)) for row, target in zip(logits, targets, strict=True)]
 
 
 def cache_options(device: torch.device) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:
         ),
     )
     learned = learner.get_vocab()
-    merges = _merges(learner)
+    merges = [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
     vocabulary = {token: learned[token] for token in sorted(learned, key=learned.__getitem__)}
     vocabulary[END] = len(vocabulary)
     tokenizer = WhisperTokenizer(
@@ -132,12 +132,7 @@ def new_config(model: WhisperPart, tokenizer: Any) -> WhisperConfig:
 
 def regularization(model: WhisperPart) -> dict[str, Any]:
     """What the config changes of a model's own config: dropout where it is given, and SpecAugment."""
-    changes = {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
-    changes["apply_spec_augment"] = model.apply_spec_augment
-    if model.apply_spec_augment:
-        names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
-        changes |= {name: value for name in names if (value := getattr(model, name)) is not None}
-    return changes
+    return model.masking | {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
 
 
 def new_generation_config(model: WhisperPart, tokenizer: Any) -> GenerationConfig:
@@ -160,7 +155,3 @@ def new_generation_config(model: WhisperPart, tokenizer: Any) -> GenerationConfi
         return_timestamps=False,
         transformers_version=transformers.__version__,
     )
-
-
-def _merges(learner: Tokenizer) -> list[tuple[str, str]]:
-    return [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]

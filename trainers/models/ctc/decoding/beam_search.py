@@ -37,13 +37,10 @@ NEVER = -1e9
 
 
 class Hypothesis(NamedTuple):
-    """A text and its scores, natural logarithms.
+    """A text and its scores, natural logarithms; those of language models are 0 without.
 
     Attributes:
-        text: The text.
         acoustic: Of the labels, summed over the alignments that the beam has kept.
-        lm: Of the n-gram model, 0 without.
-        rescoring: Of the causal language model, 0 without.
     """
 
     text: str
@@ -68,11 +65,6 @@ class BeamSearch:
         vocabulary_size: int,
         rescorer: CausalScorer | None = None,
     ):
-        """Loads word list and language model.
-
-        Raises:
-            ConfigError: a file cannot be used.
-        """
         self._tokenizer, self._part, self._hashes, self._rescorer = tokenizer, part, files.sha256, rescorer
         self.words = files.words(part, tokenizer)
         self.warning = self.words.problem if self.words is not None else None

@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DecodeFiles:
-    """The files of a config's decode part on this node; None: there is none.
-
-    Attributes:
-        lexicon: The word list.
-        lm: The n-gram model.
-        sha256: Of the content of each, by its field's name.
-    """
+    """Word list and n-gram model of a config's decode part on this node, and SHA-256 of each by its field's name."""
 
     lexicon: Path | None
     lm: Path | None

@@ -23,12 +23,7 @@ _COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
 
 @dataclass(frozen=True)
 class NgramFile:
-    """What the start of a file says of its language model.
-
-    Attributes:
-        kind: ARPA is text; a KenLM binary is mapped into memory.
-        order: The most words, or tokens, of an n-gram.
-    """
+    """What the start of a file says of its language model: its kind, and the most words, or tokens, of an n-gram."""
 
     kind: str
     order: int
@@ -39,11 +34,7 @@ class NgramFile:
 
 
 def recognize(start: bytes, location: str) -> NgramFile:
-    """What kind of language model a file holds, by its first bytes.
-
-    Raises:
-        ConfigError: it is none that KenLM reads.
-    """
+    """What kind of language model a file holds, by its first bytes; a ConfigError, if KenLM reads none there."""
     packed = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
     if packed is not None:
         raise ConfigError(f"decode.lm: {location} is compressed ({packed}): unpack it, and name the ARPA file")
