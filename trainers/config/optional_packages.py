@@ -26,7 +26,6 @@ class Need:
 
     @property
     def is_met(self) -> bool:
-        """Whether one of the modules is installed."""
         return any(_is_there(module) for module in self.modules)
 
     @property

@@ -33,7 +33,6 @@ class Reading:
 
     @classmethod
     def to_score(cls, split: str) -> "Reading":
-        """What scoring a split with a finished model reads."""
         return cls((*STORAGE_FIELDS, *DECODE_FIELDS, ("data", split)), trains=False)
 
     def with_parts(self, content: Mapping[str, Any]) -> Mapping[str, Any]:

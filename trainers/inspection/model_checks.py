@@ -205,7 +205,6 @@ def _check_frames(subject: Subject, opened: Opened, split: Split, limits: Limits
 
 
 def _over_the_limit(subject: Subject, split: Split, ids: Sequence[str], most: int) -> Finding:
-    """What becomes of transcripts that the model cannot hold."""
     text = f"{split.name}: {len(ids)} transcripts have more label tokens than the model's {most}: {', '.join(ids[:5])}"
     if split.name == "train":
         return warning(f"{text}; they will be left out, and counted: shorten or split them")
@@ -244,7 +243,6 @@ def check_adaptation(subject: Subject, opened: Opened) -> Iterator[Finding]:
 def _longer(
     opened: Opened, ids: Sequence[str], texts: Sequence[str], allowed: int, around: int
 ) -> tuple[list[str], list[int]]:
-    """Ids and label lengths of the transcripts with more label tokens than are allowed."""
     # A token is a byte or more, so that short texts need not be encoded to know it.
     rows = [row for row, text in enumerate(texts) if len(text.encode()) > allowed - around]
     labels = opened.family.encode_labels(opened.processor, [texts[row] for row in rows])

@@ -112,7 +112,6 @@ def _not_probed(node: str, reason: str) -> Report:
 
 
 def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
-    """One report a node, by address."""
     config = subject.config
     remote: Any = ray.remote(run_probe)
     started = {}

@@ -45,7 +45,6 @@ class Recordings:
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
-        """Rows whose duration is known, shape (N,)."""
         return ~np.isnan(self.durations_s)
 
 
@@ -64,7 +63,6 @@ def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, dea
 
 
 def _read_headers(source: SourceSplit, known: Recordings, storage_options: StorageOptions, deadline: float) -> None:
-    """Reads headers of recordings that are files of their own."""
     ids, paths, offsets_s = (source.table[name] for name in ("id", "audio", "offset_s"))
     wanted = np.isnan(known.durations_s)
 

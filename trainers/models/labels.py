@@ -129,7 +129,6 @@ def _write(path: Path, encoded: Iterator[list[list[int]]], clips: int) -> None:
 
 
 def _crc32(file: IO[bytes], size: int) -> int:
-    """CRC-32 of the first bytes of a file, which is then behind them."""
     file.seek(0)
     checksum = 0
     for first in range(0, size, CHECKED_BYTES):

@@ -120,7 +120,6 @@ def _script(path: Path) -> ModuleType:
 
 
 def _cached(name: str) -> ModuleType:
-    """The module of a metric of the Hub that evaluate has fetched before."""
     cached = name.replace("/", "--") if "/" in name else f"evaluate-metric--{name}"
     return importlib.import_module(CachedEvaluationModuleFactory(cached).get_module().module_path)
 

@@ -119,7 +119,6 @@ def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ())
 
 
 def _usual_length(training: Any) -> dict[str, Any]:
-    """The usual length and warm-up, where epochs are not counted instead."""
     given = training if isinstance(training, Mapping) else {}
     steps = given.get("max_steps")
     if steps is None and given.get("num_train_epochs") is not None:

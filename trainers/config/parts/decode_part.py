@@ -122,7 +122,6 @@ class DecodePart(Part):
 
     @property
     def is_tuned(self) -> bool:
-        """Whether the weights are chosen on the validation set."""
         return len(self.grid) > 1
 
     @property

@@ -143,7 +143,6 @@ class NewModelPart(ModelPart):
 
     @property
     def learns_bpe(self) -> bool:
-        """Whether a byte-level BPE is learned from the training text."""
         return self.init == "scratch"
 
     @property

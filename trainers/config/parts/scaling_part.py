@@ -106,7 +106,6 @@ class ScalingPart(Part):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the number of workers may change while they train."""
         return isinstance(self.num_workers, WorkerRange)
 
     @property
@@ -120,5 +119,4 @@ class ScalingPart(Part):
 
     @property
     def worker_resources(self) -> dict[str, float]:
-        """Logical resources of one worker, Ray's defaults filled in."""
         return {"CPU": 1.0, **({"GPU": 1.0} if self.use_gpu else {}), **self.resources_per_worker}

@@ -93,7 +93,6 @@ class StrategyPart(Part):
 
     @property
     def stage(self) -> int:
-        """What DeepSpeed shards, see `zero_stage`; 0 for another strategy."""
         if self.name != "deepspeed":
             return 0
         if self.ds_config is not None:

@@ -149,5 +149,4 @@ class TrainingPart(Part):
 
     @property
     def scoring_steps(self) -> int:
-        """Optimizer steps between two scores on the validation set."""
         return self.eval_steps if self.eval_steps is not None else self.save_steps

@@ -110,7 +110,6 @@ def _last_layers(network: Any, n: int) -> list[str]:
 
 
 def _layers(network: Any, side: str) -> tuple[str, int]:
-    """Name and length of the list of layers of an encoder or a decoder."""
     found = [(name, module) for name, module in stacks(network) if _is_below(name, side)]
     if not found:
         raise ConfigError(f"adapt.method last_n_layers: no list of layers is found in {side}; take another method")

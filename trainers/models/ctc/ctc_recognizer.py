@@ -124,7 +124,6 @@ class CtcRecognizer(Recognizer):
             yield BeamSearch(self.processor.tokenizer, part, files, self.model.config.vocab_size, rescorer)
 
     def _frames(self, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Outputs of inputs of these lengths, int64 (B,)."""
         frames: torch.Tensor = self.model._get_feat_extract_output_lengths(lengths).to(torch.int64)
         return frames
 

@@ -97,7 +97,6 @@ def allowing_text(generation: Any, tokenizer: Any) -> Iterator[None]:
 
 
 def _wanted(generation: Any, tokenizer: Any) -> dict[str, Any]:
-    """What the tokenizer says of the ids that generation needs."""
     vocabulary = tokenizer.get_vocab()
     wanted: dict[str, Any] = {"no_timestamps_token_id": vocabulary.get(NO_TIMESTAMPS)}
     if is_multilingual(generation):

@@ -49,7 +49,6 @@ class Hypothesis(NamedTuple):
     rescoring: float = 0.0
 
     def score(self, weights: Weights) -> float:
-        """The weighted sum by which hypotheses are ranked."""
         words = len(self.text.split())
         return self.acoustic + weights.lm * self.lm + weights.word * words + weights.rescoring * self.rescoring
 

@@ -28,7 +28,6 @@ class Lexicon:
 
     @property
     def problem(self) -> str | None:
-        """A warning about the words that were left out; None if there are none."""
         if not self.left_out:
             return None
         names = ", ".join(self.left_out[:NAMED]) + (", …" if len(self.left_out) > NAMED else "")
