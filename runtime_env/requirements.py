@@ -121,10 +121,10 @@ def logical_lines(text: str) -> list[str]:
         if physical.endswith("\\"):
             begun += physical[:-1] + " "
             continue
-        whole = " ".join(_COMMENT.sub("", begun + physical).split())
+        complete = " ".join(_COMMENT.sub("", begun + physical).split())
         begun = ""
-        if whole:
-            lines.append(whole)
+        if complete:
+            lines.append(complete)
     rest = " ".join(begun.split())
     return [*lines, rest] if rest else lines
 

@@ -1,6 +1,7 @@
 """Reads a Dockerfile into its instructions, scripts, variables and images."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Script, Value, Variable
@@ -56,7 +57,7 @@ def read_dockerfile(text: str) -> ClusterFile:
     for instruction in found:
         if instruction.name == "FROM":
             words = [word for word in instruction.rest.split() if not word.startswith("--")] or [""]
-            image = _REFERENCE.sub(lambda match: defaults.get(match[1]) or match[2] or match[0], words[0])
+            image = _expanded(words[0], defaults)
             if image not in stages | {"scratch"}:
                 images.append(Value(instruction.place, image))
             stages |= {*words[2:3]}
@@ -89,7 +90,7 @@ def last_user(file: ClusterFile) -> Value:
             words = [word for word in words if not word.startswith("--")] or [""]
             user, stage = users.get(words[0], Value(instruction.place, "root")), words[-1]
         elif instruction.name == "USER":
-            name = _REFERENCE.sub(lambda match: values.get(match[1]) or match[2] or match[0], words[0] if words else "")
+            name = _expanded(words[0] if words else "", values)
             user = Value(instruction.place, name.partition(":")[0])
         users[stage] = user
     return user
@@ -100,3 +101,7 @@ def _pairs(rest: str) -> list[tuple[str, str]]:
     words = rest.split(maxsplit=1)
     # The old form: ENV NAME value.
     return pairs if pairs or len(words) < 2 else [(words[0], words[1])]
+
+
+def _expanded(word: str, values: Mapping[str, str]) -> str:
+    return _REFERENCE.sub(lambda match: values.get(match[1]) or match[2] or match[0], word)

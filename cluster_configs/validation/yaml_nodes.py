@@ -94,8 +94,14 @@ def parse_yaml(text: str) -> list[Node]:
     Raises:
         YamlError: it is not YAML, has a key twice, or is too deep or too large once aliases are expanded.
     """
+    documents = []
     with yaml_errors():
-        return [node for node in _Builder(text).documents() if node.value is not None]
+        loader = StrictLoader(text)
+        while loader.check_node():
+            root = loader.get_node()
+            assert root is not None
+            documents.append(_node(loader, root, ""))
+    return [node for node in documents if node.value is not None]
 
 
 def unquoted_texts(text: str) -> Iterator[tuple[Place, str]]:
@@ -118,33 +124,25 @@ def unquoted_texts(text: str) -> Iterator[tuple[Place, str]]:
                 yield Place(path, node.start_mark.line + 1), node.value
 
 
-class _Builder:
-    def __init__(self, text: str) -> None:
-        self._loader = StrictLoader(text)
+def _node(loader: StrictLoader, node: yaml.Node, path: str) -> Node:
+    place = Place(path, node.start_mark.line + 1)
+    children: dict[Any, Node]
+    if isinstance(node, yaml.MappingNode):
+        entries = _entries(loader, node)
+        children = {key: _node(loader, value, joined(path, str(key))) for key, value in entries.items()}
+        return Node({key: child.value for key, child in children.items()}, place, children)
+    if isinstance(node, yaml.SequenceNode):
+        children = {index: _node(loader, value, joined(path, index)) for index, value in enumerate(node.value)}
+        return Node([child.value for child in children.values()], place, children)
+    return Node(loader.construct_object(node), place)
 
-    def documents(self) -> Iterator[Node]:
-        while self._loader.check_node():
-            root = self._loader.get_node()
-            assert root is not None
-            yield self._build(root, "")
 
-    def _build(self, node: yaml.Node, path: str) -> Node:
-        line = node.start_mark.line + 1
-        children: dict[Any, Node]
-        if isinstance(node, yaml.MappingNode):
-            children = {key: self._build(value, joined(path, str(key))) for key, value in self._entries(node).items()}
-            return Node({key: child.value for key, child in children.items()}, Place(path, line), children)
-        if isinstance(node, yaml.SequenceNode):
-            children = {index: self._build(value, joined(path, index)) for index, value in enumerate(node.value)}
-            return Node([child.value for child in children.values()], Place(path, line), children)
-        return Node(self._loader.construct_object(node), Place(path, line))
-
-    def _entries(self, mapping: yaml.MappingNode) -> dict[Hashable, yaml.Node]:
-        self._loader.flatten_mapping(mapping)
-        entries: dict[Hashable, yaml.Node] = {}
-        for key, value in mapping.value:
-            found = self._loader.construct_object(key, deep=True)
-            if not isinstance(found, Hashable):
-                raise YamlError("a key is a list or a mapping", key.start_mark.line + 1)
-            entries[found] = value
-        return entries
+def _entries(loader: StrictLoader, mapping: yaml.MappingNode) -> dict[Hashable, yaml.Node]:
+    loader.flatten_mapping(mapping)
+    entries: dict[Hashable, yaml.Node] = {}
+    for key, value in mapping.value:
+        found = loader.construct_object(key, deep=True)
+        if not isinstance(found, Hashable):
+            raise YamlError("a key is a list or a mapping", key.start_mark.line + 1)
+        entries[found] = value
+    return entries

@@ -110,11 +110,7 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
 
 
 def _check_utterances(config: TrainConfig, processor: Any, own: RunFolder, sets: Mapping[str, PreparedSet]) -> None:
-    """Finds what would stop or falsify the run later, and writes which rows are left out and why.
-
-    Raises:
-        DataError: transcripts or clips do not fit the model; nothing is left to train on.
-    """
+    """Finds what would stop or falsify the run later, and writes which rows are left out and why."""
     family = family_of(config.model)
     limits = family.limits(config.model, processor)
     if problems := family.misfits(config, limits):

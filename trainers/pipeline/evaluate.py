@@ -101,11 +101,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
 
 
 def _refuse_search(config: TrainConfig, nbest: int | None) -> None:
-    """Refuses what no search gives, and files and sets that it lacks.
-
-    Raises:
-        ConfigError: names it.
-    """
+    """Refuses what no search gives, and files and sets that it lacks."""
     part = config.decode
     name = "decode.beam_size" if part.is_on else "training.generation_num_beams"
     beams = part.beam_size if part.is_on else config.training.generation_num_beams

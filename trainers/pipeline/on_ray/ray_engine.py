@@ -61,13 +61,7 @@ class RayEngine:
     """The cluster that this process has joined, see `ray_connection.connected`."""
 
     def __init__(self, task_resources: Mapping[str, float] | None = None, *, train_loop: Loop = train_loop_per_worker):
-        """Joins nothing.
-
-        Args:
-            task_resources: What each preparing task reserves next to its CPU, e.g. a part of `node:<address>`, which
-                places it there.
-            train_loop: What every training worker runs.
-        """
+        """Each preparing task reserves `task_resources` next to its CPU, e.g. a part of a `node:<address>`."""
         self._task_resources = dict(task_resources or {})
         self._train_loop = train_loop
 

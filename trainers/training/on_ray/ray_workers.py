@@ -30,13 +30,8 @@ def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
 def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
     """Runs a rank, and keeps what its process prints in the run folder.
 
-    Args:
-        run: What every rank runs.
-        loop_config: `task`, argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, whose run folder
-            keeps the log.
-
-    Returns:
-        The driver's message for a run that was stopped; None for one that ran to its end.
+    The config has `task`, argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, whose run folder
+    keeps the log. Gives the driver's message for a run that was stopped; None for one that ran to its end.
     """
     resolve_secrets(os.environ)
     folder, attempt = loop_config["folder"], loop_config["attempt"]

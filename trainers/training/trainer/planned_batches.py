@@ -143,12 +143,7 @@ class BatchesAhead(Iterator[dict[str, Any]]):
     """
 
     def __init__(self, batches: Iterator[dict[str, Any]], device: torch.device):
-        """Reads nothing yet.
-
-        Args:
-            batches: Batches in pinned memory; of their values, tensors are copied.
-            device: Where to. On a CPU nothing is copied, and batches are only read ahead.
-        """
+        """Batches are in pinned memory; to a CPU nothing is copied, and they are only read ahead."""
         self.batches = batches
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
