@@ -15,9 +15,8 @@ from trainers.pipeline.attempt_plan import AttemptPlan, AttemptRequest, resolve
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import Driver
-from trainers.run_folder.journal import Journal
+from trainers.run_folder.journal import Journal, publish
 from trainers.run_folder.layout import RunFolder
-from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import named_checkpoint
 from trainers.training.planning import bounds_of, cut_references, label_sizes
 from trainers.training.worker_context import TrainTask

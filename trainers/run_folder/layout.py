@@ -11,7 +11,7 @@ attempts/<k>/                 what only attempt k writes: TensorBoard events, an
     metrics-<group>.jsonl         one line a report of each worker group, while it trains
     outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json
 
-At the root for people, as copies of what the journal names (hard links on a disk), see `publish`:
+At the root for people, as copies of what the journal names (hard links on a disk), see `journal.publish`:
 config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
 model/                        the best model, ready for from_pretrained; model/adapter/ where one is merged into it
 evaluation/<split>.json .jsonl

@@ -10,9 +10,8 @@ from trainers.models.families import family_of_folder
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.journal import Checkpoint, accepted_metrics, without_repeats
+from trainers.run_folder.journal import Checkpoint, accepted_metrics, publish, without_repeats
 from trainers.run_folder.layout import RunFolder
-from trainers.run_folder.publish import publish
 from trainers.run_folder.resume import fetch_best
 from trainers.scoring.normalizers import normalizer_named
 from trainers.training.callbacks import VALIDATION

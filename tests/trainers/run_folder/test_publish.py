@@ -7,9 +7,8 @@ import pytest
 from tests.trainers.run_folder.writers import begin, group_of
 from trainers.run_folder.checkpoints import sweep
 from trainers.run_folder.fencing import Driver, GroupWriter
-from trainers.run_folder.journal import Journal
+from trainers.run_folder.journal import REQUEST, Journal, publish
 from trainers.run_folder.layout import METRICS, RESULT, RunFolder
-from trainers.run_folder.publish import REQUEST, publish
 from trainers.storage import Storage
 
 FILES = ("evaluation/test.json", "model/config.json", METRICS, RESULT)

@@ -21,9 +21,8 @@ from tests.trainers.run_folder.writers import same_experiment, staged
 from trainers.errors import FencedError
 from trainers.run_folder.checkpoints import RetentionPolicy, fetch, list_checkpoints, quarantine, sweep, upload_staged
 from trainers.run_folder.fencing import Driver, GroupWriter
-from trainers.run_folder.journal import Journal, State, accepted_metrics, fold
+from trainers.run_folder.journal import REQUEST, Journal, State, accepted_metrics, fold, publish
 from trainers.run_folder.layout import CHECKPOINTS, JOURNAL, METRICS, RESULT, RunFolder
-from trainers.run_folder.publish import REQUEST, publish
 from trainers.storage import RetryPolicy
 from trainers.storage.base import Entry
 from trainers.storage.local_folder import LocalStorage

@@ -163,14 +163,11 @@ def _tell_misspelled(
         if meant is None or name in wanted:
             continue
         text = f"{location}: the column {name!r} is not read"
-        if meant in columns:
-            warn(f"{text}: {meant!r} is")
-        elif meant == "language" and use_languages:
+        if meant == "language" and use_languages and meant not in columns:
             raise DataError(
                 f"{text}: rename it to 'language', or leave it out with --set data.use_language_column=false"
             )
-        else:
-            warn(f"{text}: rename it to {meant!r}")
+        warn(f"{text}: {meant!r} is" if meant in columns else f"{text}: rename it to {meant!r}")
 
 
 def _decode(location: str, content: bytes) -> str:
