@@ -46,12 +46,7 @@ class StateKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateRule:
-    """One row of the life of a run.
-
-    Attributes:
-        kind: What the state has in common with others.
-        followed_by: The states that a run may be put in next; staying is always allowed.
-    """
+    """One row of the life of a run: the states that it may be put in next; staying is always allowed."""
 
     kind: StateKind
     followed_by: frozenset[RunState]

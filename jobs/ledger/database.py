@@ -103,12 +103,7 @@ class Database:
 
     @classmethod
     def open(cls, text: str) -> "Database":
-        """Opens a database, and creates or migrates its tables.
-
-        Raises:
-            ConfigError: `text` is no URL of a database of ours.
-            LedgerError: it cannot be opened.
-        """
+        """Opens a database, and creates or migrates its tables; raises as `parse`, and LedgerError where it cannot."""
         url = parse(text)
         sqlite = url.get_backend_name() == "sqlite"
         database = cls(_sqlite(url) if sqlite else _postgres(url), masked(url))
@@ -142,8 +137,8 @@ class Database:
         """A transaction that writes: all of it happens, or nothing where the block raises.
 
         Raises:
-            LedgerError: the database does not respond. Where the response to COMMIT was lost, the
-                transaction may have happened all the same: read again before acting.
+            LedgerError: the database does not respond. Where the response to COMMIT was lost, the transaction may have
+                happened all the same: read again before acting.
         """
         # The inner one would wait for the outer one for ever.
         assert not getattr(self._thread, "writes", False), "a transaction of the ledger inside another"

@@ -47,12 +47,9 @@ class Lease:
     ):
         """Does not take the lease yet.
 
-        Args:
-            database: Where the lease is.
-            holder: Name to be shown to others.
-            ttl_s: A holder whose beat stands still for this long has lost it.
-            clock: Seconds since anything; must not jump.
-            is_dead: Whether the process of a holder is known to have ended, so that its time to live need not pass.
+        A holder whose beat stands still for `ttl_s`, by a clock that must not jump, has lost it; one whose process
+        `is_dead`
+        has so at once.
         """
         self._is_dead = is_dead
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock

@@ -44,12 +44,9 @@ class RunChange:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """What was observed of an attempt's end.
+    """What was observed of an attempt's end: with a line of Ray's message or of the log.
 
-    Attributes:
-        message: One line of Ray's message or of the log.
-        last_step: Step of the newest complete checkpoint. None: there is none.
-        left: What a stopped run has saved, as text.
+    It has the step of the newest complete checkpoint (None: there is none), and what a stopped run has left, as text.
     """
 
     cause: Cause

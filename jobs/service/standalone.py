@@ -35,10 +35,9 @@ class Local:
     def refresh(self, *, submit: bool = True) -> bool:
         """Updates the ledger by one round of the controller, unless another process holds the lease.
 
-        Without `submit`, no job is submitted, not even later by a round that took too long.
-
-        Returns:
-            False if a cluster or a storage did not respond in time, so that the ledger has the last known state.
+        Without `submit`, no job is submitted, not even later by a round that took too long. False if a cluster or a
+        storage
+        did not respond in time, so that the ledger has the last known state.
         """
         try:
             call_with_timeout(partial(self._round, submit=submit), REFRESH_TIMEOUT_S)

@@ -27,10 +27,9 @@ _TUNNELS: dict[str, Tunnel] = {}
 
 @dataclass(frozen=True)
 class ClusterEndpoint:
-    """How one cluster is called.
+    """How one cluster is called, at the URL of its dashboard.
 
     Attributes:
-        url: URL of its dashboard.
         headers: Of each request; None: those that Ray's own clients send from here.
         on_this_machine: Whether its jobs see this machine's files.
         ensure: Opens the connection again if it was lost; raises ClusterError.

@@ -15,16 +15,10 @@ from jobs.errors import ClusterError
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """One cluster.
+    """One cluster: local or ray-up; up, starting (not up yet, or its start failed), ended, or unreachable.
 
-    Attributes:
-        kind: local or ray-up.
-        state: up, starting (not up yet, or its start failed), ended, or unreachable.
-        nodes: How many nodes are alive; None where it does not respond.
-        resources: What they have together.
-        jobs: How many jobs and drivers work on it; None where it does not respond.
-        dashboard: URL of the dashboard of a local one.
-        text: The same for people, or why it does not respond.
+    Living nodes, their resources, and working jobs and drivers are None where it does not respond; the text is the same
+    for people, or why it does not.
     """
 
     name: str
