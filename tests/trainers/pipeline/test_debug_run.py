@@ -118,7 +118,7 @@ def test_recordings_to_mix_are_not_read_as_a_whole(tmp_path: Path, monkeypatch: 
     data = {split: str(tmp_path / f"{split}.csv") for split in ("train", "validation")}
     small = small_config(config({"data": data, "augment.noise_manifest": str(tmp_path / "noise.csv")}), tmp_path)
     read: list[str] = []
-    monkeypatch.setattr(fingerprint, "_sha256", read.append)
+    monkeypatch.setattr(fingerprint, "sha256_of", read.append)
     (noise,) = open_config_mixed(small)
     assert len(noise.table) == 3
     assert read == []
