@@ -86,7 +86,7 @@ def with_needed_packages(part: RuntimeEnvPart, needs: Sequence[Need], pins: Mapp
     for name, need in wanted.items():
         if wheels_only and name in SOURCE_ONLY:
             raise ConfigError(
-                f"{field}: {need.value} needs {name}, which has no wheels, and beside ${{NAME}} in an index URL pip "
+                f"{field}: {need.value} needs {name}, which has no wheels, and with ${{NAME}} in an index URL pip "
                 "installs nothing else: use job.runtime_env.uv, which does not show them"
             )
         if name in present:

@@ -4,7 +4,7 @@
 #   bash @SCRIPT@                                         runs python task.py
 #   bash @SCRIPT@ python task.py --config recipe.yaml
 #
-# They go into a virtual environment beside the node's own packages, in RAYSCRIBE_ENVIRONMENTS or else in
+# They go into a virtual environment next to the node's own packages, in RAYSCRIBE_ENVIRONMENTS or else in
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 

@@ -87,8 +87,8 @@ def verify(path: Path, sha256: str) -> None:
         raise ConfigError(f"{name} was not found: submit the run again under another name") from None
     # NotImplementedError: it says that it needs a later version of zip.
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{name} is not a zip file that can be read: {said}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{name} is not a zip file that can be read: {reason}") from None
     except TooManyError:
         raise ConfigError(f"{name} holds more files than {MAX_FILES}, or too long names: leave some out") from None
     unpacked = sum(info.file_size for info in members)

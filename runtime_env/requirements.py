@@ -79,7 +79,7 @@ def check_for_pip_with_references(lines: Sequence[str]) -> None:
         is_wheel = direct is not None and ".whl" in direct[0]
         if _option(line) in ("--no-binary", "--only-binary") or (direct and not is_wheel and _option(line) is None):
             raise ValueError(
-                f"{line}: beside ${{NAME}} in an index URL pip installs wheels only, since while it builds from source "
+                f"{line}: with ${{NAME}} in an index URL pip installs wheels only, since while it builds from source "
                 "the credentials stand in the node's process list: use job.runtime_env.uv, which does not show them"
             )
 

@@ -15,7 +15,7 @@ from trainers.config.family_table import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "trainers", "runtime_env", "cluster_configs")
-# What each package may import beside itself; what those may import follows. A name stands for all that is below it.
+# What each package may import next to itself; what those may import follows. A name stands for all that is below it.
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.cli": ("jobs.api", "jobs.preflight", "cluster_configs.rendering", "cluster_configs.validation"),
     "jobs.cli.train": ("trainers.main",),

@@ -7,7 +7,7 @@ RayscribeError                 anything that we raise on purpose; its text names
 │   └── AudioError             one recording cannot be decoded; the text is its quarantine reason
 ├── StorageError               a folder or bucket cannot be read or written
 ├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
-│   └── DamagedError           a checkpoint is not whole, and will not become so
+│   └── DamagedError           a checkpoint is incomplete, and will stay so
 ├── ResourceError              the cluster can never hold what the config asks for
 ├── ScoringError               the ids that were scored are not those that were asked for, or a score is no number
 ├── DivergedError              the loss or a weight is no longer a finite number; earlier checkpoints are stored

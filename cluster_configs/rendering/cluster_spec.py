@@ -86,7 +86,7 @@ class SecretPart(Part):
 
 
 class ClusterSpec(Part):
-    """One cluster: nodes, what they run, and what each target needs beside."""
+    """One cluster: nodes, what they run, and what each target needs in addition."""
 
     name: str = Field(description="Name of the cluster, or of the batch job: lower-case letters, digits and -.")
     image: Word | None = Field(

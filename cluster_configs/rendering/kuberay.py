@@ -234,7 +234,7 @@ def _comments(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict
     root = "spec/rayClusterSpec" if for_job else "spec"
     spot = any(pool.spot for pool in spec.pools.values())
     size = (
-        "Kueue admits the whole gang, so every pool has its max from the start."
+        "Kueue admits the complete gang, so every pool has its max from the start."
         if part.queue
         else "All pools have their max from the start."
     )

@@ -25,7 +25,7 @@ class HeadPart(Part):
 
     cpus: Positive = Field(4, description="CPUs of the node.")
     ray_cpus: NotNegative = Field(
-        0, description="CPUs of the node that Ray gives to tasks and actors, beside the jobs' drivers. 0: none."
+        0, description="CPUs of the node that Ray gives to tasks and actors, next to the jobs' drivers. 0: none."
     )
     memory_gb: Positive = Field(16, description="Memory of the node. GB.")
     instance: Word | None = Field(
@@ -50,7 +50,7 @@ class PoolPart(Part):
     max: Positive = Field(1, description="Nodes at most.")
     spot: bool = Field(False, description="Spot instances: cheaper, and taken away at short notice.")
     labels: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict, description="Ray labels of the nodes, beside `pool`: the pool's name."
+        default_factory=dict, description="Ray labels of the nodes, next to `pool`: the pool's name."
     )
 
     @model_validator(mode="after")
@@ -65,7 +65,7 @@ class PoolPart(Part):
             raise ValueError(f"hardware: {self.hardware} needs accelerators: how many a node has, e.g. accelerators: 4")
         if self.hardware != "cpu" and self.cpus <= self.accelerators:
             raise ValueError(
-                f"cpus ({self.cpus}) leaves none for data beside one for each accelerator ({self.accelerators})"
+                f"cpus ({self.cpus}) leaves none for data next to one for each accelerator ({self.accelerators})"
             )
         return self
 

@@ -25,7 +25,7 @@ type module > /dev/null 2>&1 || . /etc/profile"""
 BODY = """\
 # Stays the same when the job is queued again, so that the run continues.
 run=${RUN:-$JOB_NAME-$JOB_ID}
-# A worker takes one CPU beside its GPU, and Ray Data needs one as well: so that as many workers as slots fit, the Ray
+# A worker takes one CPU next to its GPU, and Ray Data needs one as well: so that as many workers as slots fit, the Ray
 # that task.py starts counts one more than there are slots, and not all CPUs of a host that other jobs use, too.
 export RAYSCRIBE_CPUS=$((NSLOTS + 1))
 # Univa's and Altair's Grid Engine say here which GPUs the job has; elsewhere the site sets CUDA_VISIBLE_DEVICES.

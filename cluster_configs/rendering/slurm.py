@@ -46,7 +46,7 @@ train() {
     echo "$code" > "$folder/code"
     return "$code"
 }
-# A worker takes one CPU beside its GPU, and Ray Data needs one as well: so that a node holds as many workers as it has
+# A worker takes one CPU next to its GPU, and Ray Data needs one as well: so that a node holds as many workers as it has
 # CPUs, Ray counts one more. Modules and variables are those of each node.
 start() {
 @SETUP@    ray symmetric-run --address "$RAY_ADDRESS" --min-nodes "$SLURM_JOB_NUM_NODES" \\

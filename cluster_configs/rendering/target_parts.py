@@ -57,12 +57,12 @@ class KubernetesPart(Part):
     )
     tolerations: dict[str, list[dict[str, str]]] = Field(
         default_factory=dict,
-        description="Taints of nodes that a pool's pods tolerate, beside that of its device, by pool, e.g. {spot: "
+        description="Taints of nodes that a pool's pods tolerate, next to that of its device, by pool, e.g. {spot: "
         "[{key: cloud.google.com/gke-spot, operator: Equal, value: 'true', effect: NoSchedule}]}.",
     )
     clients: dict[str, str] = Field(
         default_factory=dict,
-        description="Labels of the pods of this namespace that may reach the dashboard's port, beside KubeRay's "
+        description="Labels of the pods of this namespace that may reach the dashboard's port, next to KubeRay's "
         "operator. {}: none.",
     )
     operator_namespace: DnsLabel = Field("kuberay-operator", description="Namespace of KubeRay's operator.")

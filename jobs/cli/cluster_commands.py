@@ -67,9 +67,7 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
     ] = None,
     idle_stop: Annotated[
         int | None,
-        typer.Option(
-            "--idle-stop", metavar="MINUTES", min=1, help="End the whole cluster after this long without jobs."
-        ),
+        typer.Option("--idle-stop", metavar="MINUTES", min=1, help="End the cluster after this long without jobs."),
     ] = None,
     timeout: Annotated[
         int, typer.Option(metavar="SECONDS", min=1, help="Longest wait for `ray up`, and then for its nodes.")

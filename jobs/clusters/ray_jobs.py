@@ -31,7 +31,7 @@ AGENT_CLASH = "Usually another Ray on the same host holds the agent's port, 5236
 ALREADY_EXISTS = "already exists"
 NOT_FOUND = "does not exist"
 START_TIMEOUT_S = 60.0
-# A whole Ray takes this long on a machine that is busy.
+# The start of a Ray takes this long on a machine that is busy.
 UP_TIMEOUT_S = 180.0
 # Uploading the working directory is part of submitting.
 SUBMIT_TIMEOUT_S = 300.0

@@ -121,7 +121,7 @@ class Clusters:
     ) -> Result:
         """Calls a cluster, unless it is paused.
 
-        It is paused after a call about the whole cluster has failed, or any call has hung that may (`pauses`): a log of
+        It is paused after a call about the cluster has failed, or any call has hung that may (`pauses`): a log of
         one job that is missing or large means nothing for the others.
         """
         retry_at_s, before = self._down.get(address, (-math.inf, ClusterError("")))

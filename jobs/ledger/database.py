@@ -175,8 +175,8 @@ class Database:
             raise self._error_of(error) from error
 
     def _error_of(self, error: BaseException) -> LedgerError:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return LedgerError(f"the ledger {self.url} does not respond: {said}; {_HINTS[self._engine.dialect.name]}")
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return LedgerError(f"the ledger {self.url} does not respond: {reason}; {_HINTS[self._engine.dialect.name]}")
 
 
 def _sqlite(url: URL) -> Engine:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from jobs.errors import ServiceError
 
 _FOLDER = Path(__file__).with_name("migrations")
-# `alembic.context`, which the steps speak to, is one for the whole process.
+# `alembic.context`, which the steps speak to, is one for the process.
 _one_at_a_time = threading.Lock()
 
 

@@ -1,7 +1,7 @@
 """The ledger's tables, as the newest migration leaves them.
 
 What changes (`runs`) is kept apart from what was asked and is large (`requests`), so that lists and policies read
-narrow rows, and a progress report does not write a whole config again. Times are seconds since 1970, UTC.
+narrow rows, and a progress report does not write a complete config again. Times are seconds since 1970, UTC.
 """
 
 import json

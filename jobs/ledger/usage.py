@@ -1,6 +1,6 @@
 """Usage and causes of attempts, summed by the database.
 
-Millionths of seconds are added as whole numbers: sums of fractions depend on the order of rows, and Prometheus takes a
+Millionths of seconds are added as integers: sums of fractions depend on the order of rows, and Prometheus takes a
 counter that shrinks by the last bit for one that was reset.
 """
 

@@ -103,7 +103,7 @@ def check_versions(context: Context) -> Iterator[Finding]:
 
 @_needs_response
 def check_gang(context: Context) -> Iterator[Finding]:
-    """Computes whether the whole gang can ever fit."""
+    """Computes whether the complete gang can ever fit."""
     assert context.spec is not None and context.address is not None
     gang, capacity = context.spec.config.gang, context.capacity
     if capacity is None:

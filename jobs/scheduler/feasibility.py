@@ -1,6 +1,6 @@
 """Which gangs can never fit, with the amounts in the message. Pure.
 
-Ray places workers. What is checked here holds for any placement: a queue, a user and the whole cluster have limits; a
+Ray places workers. What is checked here holds for any placement: a queue, a user and the cluster have limits; a
 worker must fit on a node; the nodes hold a limited number of workers. A gang that passes may still have to wait: free
 resources may be fragmented over nodes, and then the run waits in Ray with its gang counted as held.
 """
@@ -179,12 +179,12 @@ class GangParts:
         )
 
     def _sum(self, name: str) -> str:
-        each, whole = self.per_worker.get(name, 0.0), self.need[name]
+        each, total = self.per_worker.get(name, 0.0), self.need[name]
         for_data = self._for_data(name)
         if not each:
-            return f"the run needs {amount(name, whole)}"
+            return f"the run needs {amount(name, total)}"
         added = f" + {amount(name, for_data)} for Ray Data" if for_data else ""
-        return f"{self._field} {self.num_workers} × {amount(name, each)}{added} = {amount(name, whole)}"
+        return f"{self._field} {self.num_workers} × {amount(name, each)}{added} = {amount(name, total)}"
 
     def _fix(self, name: str, most: float, other: str) -> str:
         each, left = self.per_worker.get(name, 0.0), most - self._for_data(name)

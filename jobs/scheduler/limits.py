@@ -22,7 +22,7 @@ class Limits(_Part):
 
 
 class QueuePart(Limits):
-    """One queue: limits of the whole queue, and of each user in it, counted over all clusters."""
+    """One queue: limits of the queue, and of each user in it, counted over all clusters."""
 
     per_user: Limits = Field(Limits(), description="Limits of each user's runs in this queue.")
 

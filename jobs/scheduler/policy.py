@@ -6,7 +6,7 @@ The rules:
    same rows always give the same decision. A run that has waited longer than the starvation timeout (`patience_s`) goes
    before all that have not, whatever the priorities; among those, the one that has waited longest. The rank is the same
    for all queues: if two queues share a cluster, it decides between them.
-2. **All or nothing.** A run starts when its whole gang fits into each of its pools: its user's part of the queue, its
+2. **All or nothing.** A run starts when its gang fits into each of its pools: its user's part of the queue, its
    queue, its cluster with what that can still grow to.
 3. **Back-filling delays no waiting run.** A run that ranks lower starts ahead of a waiting one only if that cannot
    delay it, however long runs take (`pools` has the rule). A run waits in line for a pool if it fits in the narrower

@@ -5,7 +5,7 @@
 
 Every action is recorded before and after, and may be repeated without harm, so that the next controller continues where
 one was killed: an attempt is in the ledger before Ray is called, its submission id is derived from run and number, a
-second stop changes nothing, and pieces of logs are replaced as a whole. What each step changes is decided in
+second stop changes nothing, and pieces of logs are replaced completely. What each step changes is decided in
 `run_changes`.
 """
 

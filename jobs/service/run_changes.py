@@ -3,8 +3,8 @@
     admitted → submitted → observed … → ended     the life of an attempt
     refused, blocked                              what else happens to a run
 
-Each takes the records as they were read and returns the whole change: state, reason, event, time of a retry, and what
-changes of the newest attempt. `write` is the only place that writes one.
+Each takes the records as they were read and returns the complete change: state, reason, event, time of a retry, and
+what changes of the newest attempt. `write` is the only place that writes one.
 """
 
 from collections.abc import Mapping, Sequence

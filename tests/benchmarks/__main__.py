@@ -1,4 +1,4 @@
-"""Rayscribe beside the stock recipe, in one run: python -m tests.benchmarks [--quick | --smoke].
+"""Rayscribe next to the stock recipe, in one run: python -m tests.benchmarks [--quick | --smoke].
 
 Prints what was measured, whatever it is; the exit code says only whether it could be measured.
 """

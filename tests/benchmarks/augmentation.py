@@ -1,7 +1,7 @@
 """What each change of augmentation costs: python -m tests.benchmarks.augmentation [--clips 1000] [--smoke].
 
 One process reads, changes and turns into features the same clips over and over, as a worker without loader processes
-does. Prints clips/s of each, and what it adds to a clip beside reading and features. Time is CPU time, so that what
+does. Prints clips/s of each, and what it adds to a clip next to reading and features. Time is CPU time, so that what
 else the machine does hardly counts.
 """
 

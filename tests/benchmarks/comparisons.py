@@ -113,7 +113,7 @@ def compare_training(bench: Bench) -> list[Row]:
 
 
 def compare_short_training(bench: Bench) -> list[Row]:
-    """Optimizer steps in buckets beside the stock recipe's at 30 s: with the same batch, and with as many seconds."""
+    """Optimizer steps in buckets next to the stock recipe's at 30 s: with the same batch, and with as many seconds."""
     sizes, steps = bench.sizes, _step_arguments(bench.sizes)
     features = bench.folder / "features-2" / "0"
     stock = bench.stock("stock", "train", "--batch", sizes.train_batch, *steps, "--features", features)

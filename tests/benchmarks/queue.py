@@ -67,7 +67,7 @@ def unlike(number: int) -> Mapping[str, float]:
 
 
 def large_unlike(number: int) -> Mapping[str, float]:
-    """A gang that no other run has, and of which no two fit beside each other."""
+    """A gang that no other run has, and of which no two fit next to each other."""
     return {"GPU": 5_000.0 + number % 1_000, "CPU": 20_000.0 + number, "memory": 1e9 + number}
 
 

@@ -1,8 +1,8 @@
-"""What keeps a Whisper at its whole context while it is fine-tuned short: python -m tests.benchmarks.short_context.
+"""What keeps a Whisper at its full context while it is fine-tuned short: python -m tests.benchmarks.short_context.
 
     FSDD=/path/to/fsdd OMP_NUM_THREADS=1 python -m tests.benchmarks.short_context [--whole-s 4] [--folder F] [--smoke]
 
-Trains a small Whisper on three speakers of the Free Spoken Digit Dataset with every clip padded to its whole context,
+Trains a small Whisper on three speakers of the Free Spoken Digit Dataset with every clip padded to its full context,
 then fine-tunes it at a short one: on the fourth speaker, and on the three once more, each without and with each
 regularizer. Each model is scored on other clips of the fourth and of the three, at the short context and at the whole
 one, side by side. The speed of training is per second of this process's CPU time, so that what else the machine does
@@ -117,7 +117,7 @@ def config_of(folder: Path, name: str, whose: str, changes: Mapping[str, Any]) -
 
 
 def whole_model(folder: Path, given: argparse.Namespace) -> TrainConfig:
-    """Trains the Whisper that all others begin with, every clip padded to its whole context."""
+    """Trains the Whisper that all others begin with, every clip padded to its full context."""
     sizes = {"model.d_model": 64, "model.encoder_layers": 2, "model.decoder_layers": 1, "model.vocab_size": 300}
     changes = {
         "model.init": "scratch",
@@ -188,7 +188,7 @@ def tune(folder: Path, given: argparse.Namespace, whose: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.short_context", description=__doc__)
-    parser.add_argument("--whole-s", type=int, default=4, help="the whole context, seconds; 30 takes ten times as long")
+    parser.add_argument("--whole-s", type=int, default=4, help="the full context, seconds; 30 takes ten times as long")
     parser.add_argument("--whole-steps", type=int, default=800)
     parser.add_argument("--folder", type=Path, help="keeps what is made; what has finished there is not trained again")
     parser.add_argument("--steps", type=int, default=300, help="of each fine-tune")

@@ -1,4 +1,4 @@
-"""How much of everything one benchmark runs: the counts that the table states beside its ratios."""
+"""How much of everything one benchmark runs: the counts that the table states next to its ratios."""
 
 from dataclasses import dataclass, replace
 

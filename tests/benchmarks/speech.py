@@ -24,7 +24,7 @@ class Speech:
     """Clips and their manifests.
 
     Attributes:
-        folder: Holds train.csv, score.csv, score-short.csv and warm.csv, which name WAV files beside them.
+        folder: Holds train.csv, score.csv, score-short.csv and warm.csv, which name WAV files next to them.
         origin: What was spoken, for the report.
         clips: Clips of train.csv.
         mean_s: Their mean duration, seconds.

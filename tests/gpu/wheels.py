@@ -1,4 +1,4 @@
-"""Gathers the wheels that the suite needs beside torch and transformers, for a machine without a network.
+"""Gathers the wheels that the suite needs next to torch and transformers, for a machine without a network.
 
     python -m tests.gpu.wheels gpu-wheels         here: gathers them, pinned, and adds up their sizes
     python -m pip install --no-index --no-deps --target gpu-site gpu-wheels/*.whl     there, then PYTHONPATH=gpu-site

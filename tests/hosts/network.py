@@ -85,8 +85,8 @@ class Network:
 
         Args:
             name: Its host name.
-            environment: Variables of its shells, beside PATH.
-            read_only: Folders that it sees, beside the repository and its environment.
+            environment: Variables of its shells, next to PATH.
+            read_only: Folders that it sees, next to the repository and its environment.
             shared: Folders that it may write to.
         """
         last = len(self.hosts) + 10

@@ -18,7 +18,7 @@ DURING = 13
 
 @pytest.fixture(scope="module")
 def runs(hosts_without_ray: RayHosts, calm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedRuns]:
-    """A service of these tests' own, beside an undisturbed run."""
+    """A service of these tests' own, next to an undisturbed run."""
     assert calm == CALM
     made = RecordedRuns(hosts_without_ray, tmp_path_factory.mktemp("runs"))
     yield made

@@ -1,4 +1,4 @@
-"""Whole runs that train some of the weights, or an adapter beside them."""
+"""Whole runs that train some of the weights, or an adapter next to them."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def test_what_is_not_trained_is_untouched_where_the_rest_is_sharded(tones: Path,
 
 @pytest.fixture(scope="module")
 def with_adapter(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
-    """The config of a finished run with an adapter beside new weights."""
+    """The config of a finished run with an adapter next to new weights."""
     wanted = small(tones, tmp_path_factory.mktemp("lora"), LORA)
     fit(wanted, LocalEngine())
     return wanted

@@ -64,7 +64,7 @@ with connected(config({})):
 
 @pytest.fixture(scope="module")
 def first() -> Iterator[LocalRay]:
-    """A Ray of this machine, which others are started beside."""
+    """A Ray of this machine, which others are started next to."""
     ray = start_ray(num_cpus=3, environment={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 32})
     # Ray opens its own folder to all users.
     assert (ray.folder / "ray" / "session_latest").exists()

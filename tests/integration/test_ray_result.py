@@ -73,7 +73,7 @@ def check_result(run: Run) -> None:
     result = Result.from_path(path, storage_filesystem=filesystem)
     assert result.best_checkpoints is not None
     found = [(Path(checkpoint.path).name, metrics) for checkpoint, metrics in result.best_checkpoints]
-    # Ray keeps, as the journal does, the newest beside the best; Result.from_path knows no number to keep.
+    # Ray keeps, as the journal does, the newest next to the best; Result.from_path knows no number to keep.
     assert found == [(item.name, {**item.metrics, "step": item.step}) for item in ranked]
     assert NUM_TO_KEEP <= len(found) <= NUM_TO_KEEP + 1
     assert result.checkpoint is not None

@@ -105,7 +105,7 @@ def test_all_ways_of_scoring_give_one_result(
         counts = {name: value for name, value in result.items() if name not in ("loss", "full_context")}
         assert counts == {name: first[name] for name in counts}, f"workers, batch = {way}"
         whole = {name: value for name, value in result["full_context"].items() if name != "loss"}
-        assert whole == {name: first["full_context"][name] for name in whole}, f"workers, batch = {way}, whole context"
+        assert whole == {name: first["full_context"][name] for name in whole}, f"workers, batch = {way}, full context"
         assert result["loss"] == pytest.approx(first["loss"], rel=1e-5)
     lines = Path(f"{half_trained.run.storage_path}/half/evaluation/test.jsonl").read_text().splitlines()
     assert len(lines) == 27

@@ -28,7 +28,7 @@ def write_recipe(path: Path, tones: Path, changes: Mapping[str, Any]) -> Path:
     """Writes the recipe of a small model with dropout, by which a repeated step that differs shows; gives its path.
 
     Args:
-        path: Where; what is prepared is kept beside it.
+        path: Where; what is prepared is kept next to it.
         tones: What is learned from.
         changes: By dotted names, `training.save_steps` among them, at which it is scored, too.
     """

@@ -130,5 +130,5 @@ def same_command(name: str) -> str:
 
 
 def to_yaml(config: TrainConfig) -> str:
-    """Renders the whole config, defaults included, in the order of its fields."""
+    """Renders the complete config, defaults included, in the order of its fields."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -24,7 +24,7 @@ from trainers.metrics.known_metrics import known_metrics
 
 
 class TrainConfig(Part):
-    """One experiment, whole: everything that training reads, and `job`, which it only carries."""
+    """One experiment: everything that training reads, and `job`, which it only carries."""
 
     run: RunPart = RunPart()
     data: DataPart
@@ -104,11 +104,11 @@ class TrainConfig(Part):
         if self.model.init == "scratch":
             problems.append("model.init is scratch, and new weights say nothing at 30 s that could be kept")
         if self.model.max_context_s is None:
-            problems.append("model.max_context_s is null, so that it is trained at its whole context anyway")
+            problems.append("model.max_context_s is null, so that it is trained at its full context anyway")
         if method in ("freeze_encoder", "decoder_only"):
             problems.append(f"adapt.method {method} keeps the encoder as it is, bit for bit")
         if strategy.is_sharded:
-            problems.append(f"strategy.name is {strategy.name}, and the original is a whole copy on each worker")
+            problems.append(f"strategy.name is {strategy.name}, and the original is a full copy on each worker")
         if weight and problems and trains(info):
             raise ValueError(f"{field} is {weight}, but {'; and '.join(problems)}: change that, or set {field}: 0")
         return self

@@ -19,7 +19,7 @@ _LIKE_A_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/|([sS]3):")
 
 @dataclass(frozen=True)
 class StorageOptions:
-    """How a run's storage is reached beside its URL.
+    """How a run's storage is accessed, apart from its URL.
 
     Attributes:
         s3_endpoint_url: None means AWS_ENDPOINT_URL_S3, then AWS_ENDPOINT_URL, then AWS itself.

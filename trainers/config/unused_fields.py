@@ -1,4 +1,4 @@
-"""Fields that mean nothing beside the others of their config, and would be ignored. Pure.
+"""Fields that mean nothing with the others of their config, and would be ignored. Pure.
 
 What a part of the config can tell by itself, its validators refuse. Here is what runs have begun with, and go on with.
 """
@@ -66,10 +66,10 @@ def _of_training(config: TrainConfig) -> dict[str, str]:
     if part.max_batch_duration_s is not None:
         unused["training.per_device_train_batch_size"] = "training.max_batch_duration_s sizes the batch"
         unused["training.full_context_fraction"] = (
-            "training.max_batch_duration_s bounds the padded seconds of a batch, which the whole context would exceed"
+            "training.max_batch_duration_s bounds the padded seconds of a batch, which the full context would exceed"
         )
     if config.model.max_context_s is None:
-        unused["training.full_context_eval"] = "model.max_context_s is null: each score is at the whole context"
+        unused["training.full_context_eval"] = "model.max_context_s is null: each score is at the full context"
     if part.lr_scheduler_type == "constant":
         unused["training.warmup_steps"] = "training.lr_scheduler_type constant has no warm-up; constant_with_warmup has"
     return unused

@@ -317,7 +317,7 @@ def free_resources() -> dict[str, dict[str, float]]:
     return free
 
 
-def have_reported(nodes: Iterable[str]) -> None:
+def request_resource_reports(nodes: Iterable[str]) -> None:
     """Has nodes report to the control store what is free on them, and does not wait for it.
 
     A node reports changes: a task takes a little memory there, and gives it back.

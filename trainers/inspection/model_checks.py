@@ -197,7 +197,7 @@ def _check_frames(subject: Subject, opened: Opened, split: Split, limits: Limits
     ids = [split.ids[row] for row, size in zip(rows, sizes, strict=True) if size > room[row]]
     if not ids:
         return ok(f"{split.name}: each clip gives an output for each label token, as CTC needs")
-    end = "will be left out, and counted" if split.name == "train" else "cannot be recognized whole"
+    end = "will be left out, and counted" if split.name == "train" else "cannot be recognized in full"
     return warning(
         f"{split.name}: {len(ids)} of {len(split.texts)} transcripts have {bounds.label_bound} ({named(ids)}), and "
         f"{end}: check that they belong to their recordings"

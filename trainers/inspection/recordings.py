@@ -16,7 +16,7 @@ from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.located_files import read_location
 from trainers.errors import AudioError, StorageError
 
-# Few, since each is fetched whole.
+# Few, since each is fetched in full.
 MAX_FETCHED = 8
 MAX_SAMPLED = 64
 AT_A_TIME = 256

@@ -84,7 +84,7 @@ def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint,
 
 
 def beyond(model: ModelPart, totals: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The score at the model's whole context, where that is longer than the one that it is trained at; else None."""
+    """The score at the model's full context, where that is longer than the one that it is trained at; else None."""
     full: Mapping[str, Any] | None = totals.get("full_context")
     return full if full is not None and full["context_s"] > (model.max_context_s or full["context_s"]) else None
 

@@ -1,4 +1,4 @@
-"""Label ids of a prepared set: encoded once for each tokenizer, kept beside the index, mapped by all that read them.
+"""Label ids of a prepared set: encoded once for each tokenizer, kept next to the index, mapped by all that read them.
 
 labels-<hash of the tokenizer>.bin    int64 offsets, one more than there are clips; the int32 ids of all clips; the
                                       CRC-32 of all of this (0 in files of before, which are not checked)

@@ -40,7 +40,7 @@ class BeamSearcher(Protocol):
         """
 
     def describe(self) -> dict[str, Any]:
-        """What decides its hypotheses beside weights, for the record of a score."""
+        """What decides its hypotheses apart from weights, for the record of a score."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Beam:
 
     Attributes:
         search: Searches, with what it has loaded.
-        weights: What is weighed how: the first makes the hypothesis, by the others there is one each beside it.
+        weights: What is weighed how: the first makes the hypothesis, by the others there is an alternative each.
         chosen_on: Key of the prepared set on which the first was chosen. None: it was given.
     """
 
@@ -170,7 +170,7 @@ class TrainedAdapter(Protocol):
 
 
 class Regularizer(Protocol):
-    """A term of the loss beside that of the labels, computed within the network's own forward pass.
+    """A term of the loss next to that of the labels, computed within the network's own forward pass.
 
     Attributes:
         weight: What the term is multiplied by before it is added to the loss.
@@ -182,7 +182,7 @@ class Regularizer(Protocol):
         """Within it, a forward pass gives the term as the `loss` of its output.
 
         Args:
-            features: Of the clips that it is computed for, padded to the whole context, (B, bins, frames).
+            features: Of the clips that it is computed for, padded to the full context, (B, bins, frames).
             shares: What each counts of the step's term, float32 (B,); they add to 1 over all ranks and passes.
         """
 
@@ -265,7 +265,7 @@ class Recognizer(ABC):
 
     @abstractmethod
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """The loss summed over utterances, divided by what is counted in the whole global batch.
+        """The loss summed over utterances, divided by what is counted in the global batch.
 
         Args:
             outputs: What the model gave.

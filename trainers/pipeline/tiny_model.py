@@ -26,7 +26,7 @@ SIZES = {
     **dict.fromkeys(("encoder_num_key_value_heads", "decoder_num_key_value_heads", "num_key_value_heads"), HEADS),
 }
 NEW_SIZES = {"d_model": 128, "encoder_layers": 4, "decoder_layers": 2, "ffn_dim": 512, "feature_encoder_dim": 64}
-# Files beside the weights: config, processor, generation config.
+# Files next to the weights: config, processor, generation config.
 DESCRIPTION = ["*.json", "*.txt", "*.model", "*.jinja"]
 
 
@@ -89,7 +89,7 @@ def _count(model: torch.nn.Module) -> int:
 
 
 def _description(model: ModelPart) -> Path:
-    """The folder with the files beside the weights, downloaded where they are on the Hub."""
+    """The folder with the files next to the weights, downloaded where they are on the Hub."""
     name = str(model.name_or_path)
     if Path(name).is_dir():
         return Path(name)

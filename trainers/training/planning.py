@@ -117,12 +117,12 @@ def label_sizes(labels: Labels, bounds: Bounds) -> IntArray:
 
 def is_bucketed(config: TrainConfig, limits: Limits) -> bool:
     """Whether each clip is padded to the edge of its own bucket only."""
-    return config.model.max_context_s is not None or not limits.whole_context
+    return config.model.max_context_s is not None or not limits.full_context
 
 
 def has_full_context(config: TrainConfig, limits: Limits) -> bool:
     """Whether a model of buckets is one of the full context, too, and is scored at it."""
-    return config.model.max_context_s is not None and limits.whole_context
+    return config.model.max_context_s is not None and limits.full_context
 
 
 def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, split: str) -> ScoredClips:

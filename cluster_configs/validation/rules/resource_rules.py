@@ -19,7 +19,9 @@ def _driver_not_on_spot(file: ClusterFile, installed: Installed) -> Iterator[Vio
 
 
 def _cpus_for_data(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    fix = f"leave {CPUS_FOR_DATA:g} CPU beside one for each GPU: Ray Data would wait forever (more CPUs, or a CPU pool)"
+    fix = (
+        f"leave {CPUS_FOR_DATA:g} CPU next to one for each GPU: Ray Data would wait forever (more CPUs, or a CPU pool)"
+    )
     if not any(pool.accelerators for pool in file.pools) or any(pool.cpus is None for pool in file.pools):
         return
     cpus = sum((pool.cpus or 0) * _size(pool.maximum) for pool in file.pools)

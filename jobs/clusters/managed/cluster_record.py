@@ -284,7 +284,7 @@ def ensure_token(name: str) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file that only this user may read, as a whole."""
+    """Writes a file that only this user may read, completely."""
     make_private_folder(path.parent)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -194,11 +194,11 @@ def check_login(content: Mapping[str, Any]) -> None:
         return
     target = ssh_target(content["auth"], str(host))
     # Who the host is, is decided when its address is remembered.
-    code, said = run_over_ssh(target, Path(os.devnull), "true", timeout_s=LOGIN_TIMEOUT_S)
+    code, output = run_over_ssh(target, Path(os.devnull), "true", timeout_s=LOGIN_TIMEOUT_S)
     if code != 0:
         key = f" -i {target.private_key}" if target.private_key is not None else ""
         raise ClusterError(
-            f"{target.user} cannot log in to the head, {host} ({said or f'exit code {code}'}): nothing was started; "
+            f"{target.user} cannot log in to the head, {host} ({output or f'exit code {code}'}): nothing was started; "
             f"try `ssh{key} {target.user}@{host}`, and see provider.head_ip, auth.ssh_user and auth.ssh_private_key "
             "(ray_up.head_ip, user and private_key of a spec)"
         )

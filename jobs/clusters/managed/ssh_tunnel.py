@@ -51,7 +51,7 @@ def run_over_ssh(target: SshTarget, known_hosts: Path, command: str, *, timeout_
     """Runs a command in the shell of a host, for at most `timeout_s`.
 
     Returns:
-        The exit code, 255 where ssh itself failed, and what was said on standard error; -1 where it took too long.
+        The exit code, 255 where ssh itself failed, and what was output on standard error; -1 where it took too long.
     """
     line = [*ssh_command(target, known_hosts), command]
     try:
@@ -120,13 +120,13 @@ class Tunnel:
 def _says_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
     """Waits for the head's own word, which comes after ssh has bound the port: who else listens there gets no token."""
     assert process.stdout is not None
-    said, end = b"", time.monotonic() + timeout_s
-    while READY.encode() not in said:
+    output, end = b"", time.monotonic() + timeout_s
+    while READY.encode() not in output:
         left_s = end - time.monotonic()
         if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
             return False
         part = os.read(process.stdout.fileno(), READ_BYTES)
         if not part:
             return False
-        said += part
+        output += part
     return True

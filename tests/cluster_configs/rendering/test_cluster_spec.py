@@ -55,7 +55,7 @@ def test_the_provider_decides_which_fields_there_are() -> None:
         ("name=My_Cluster", "name: must begin with a lower-case letter"),
         ("ray_up={provider: local}", "ray_up.head_ip: missing; --set ray_up.head_ip=… or write it in the file"),
         ("pools.hosts.min=3", "pools.hosts: min (3) is greater than max (2)"),
-        ("pools.hosts.cpus=4", "pools.hosts: cpus (4) leaves none for data beside one for each accelerator (4)"),
+        ("pools.hosts.cpus=4", "pools.hosts: cpus (4) leaves none for data next to one for each accelerator (4)"),
         ("pools.hosts.hardware=cpu", "hardware: cpu has no accelerators"),
         ("pools.more={max: 1}", "own hosts are one pool"),
         ("storage=runs", "storage: must be an absolute folder or an s3:// URL (got 'runs')"),

@@ -32,7 +32,7 @@ MUTATIONS = 300
 def definitions() -> dict[str, Any]:
     """KubeRay's own; the test skips where they are absent."""
     if not custom_resources.schemas_folder().is_dir():
-        pytest.skip(f"no schemas at {custom_resources.schemas_folder()}: they lie beside RAYSCRIBE_TEST_DATA")
+        pytest.skip(f"no schemas at {custom_resources.schemas_folder()}: they lie next to RAYSCRIBE_TEST_DATA")
     return {kind: custom_resources.custom_resource(kind) for kind in custom_resources.KINDS}
 
 

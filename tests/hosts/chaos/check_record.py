@@ -11,7 +11,8 @@ The record is JSON lines, in the order in which they were written:
     storage    {requests}                          [method, key, status] of each that `replay` needs, of all runs
 
 It must show that every run ended in a true state, that no checkpoint was read before its manifest was written, that no
-row was scored twice, and that no attempt trained beside its successor. A record that lacks what would show it, fails.
+row was scored twice, and that no attempt trained at the same time as its successor. A record that lacks what would
+show it, fails.
 """
 
 import json
@@ -45,7 +46,7 @@ def problems(lines: Sequence[Line]) -> list[str]:
         found += [*_state(run), *_order(run), *_looks(run, lines)]
     for line in of_kind(lines, "drivers"):
         if len(line["attempts"]) > 1:
-            found.append(f"{line['run']}: the attempts {line['attempts']} ran beside each other")
+            found.append(f"{line['run']}: the attempts {line['attempts']} ran at the same time")
     for storage in storages:
         hit = {line["run"] for line in of_kind(lines, "failure") if line["name"] in OUTAGES}
         found += _requests(runs, storage["requests"], hit)

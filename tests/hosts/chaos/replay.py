@@ -1,4 +1,4 @@
-"""A run's requests to the storage, replayed in their order beside the entries of its journal. Pure.
+"""A run's requests to the storage, replayed in their order next to the entries of its journal. Pure.
 
 journal/<n>.json                            PUT: from here on, entry n counts
 checkpoints/<name>/<file>                   PUT, GET, DELETE: a checkpoint is whole while it has its manifest

@@ -217,7 +217,7 @@ ROWS = {
     ),
 }
 BESIDE = {
-    "drivers": (with_line("drivers", attempts=[1, 2]), "a: the attempts [1, 2] ran beside each other"),
+    "drivers": (with_line("drivers", attempts=[1, 2]), "a: the attempts [1, 2] ran at the same time"),
     "a driver's entry": (
         with_entries(9, {"entry": "prepared", "attempt": 1}),
         "a: its journal has an entry of attempt 1 after 2",
@@ -283,7 +283,7 @@ READS = {
 }
 CASES = {
     f"{name}: {key}": case
-    for name, cases in {"end": ENDS, "missing": MISSING, "rows": ROWS, "beside": BESIDE, "reads": READS}.items()
+    for name, cases in {"end": ENDS, "missing": MISSING, "rows": ROWS, "next to": BESIDE, "reads": READS}.items()
     for key, case in cases.items()
 }
 

@@ -156,7 +156,7 @@ def _on_path(name: str) -> bool:
 
 
 def mailer(path: Path) -> None:
-    """Writes the program that a scheduler mails with; it adds what it is told to `mails` beside it."""
+    """Writes the program that a scheduler mails with; it adds what it is told to `mails` next to it."""
     path.write_text(MAILER)
     path.chmod(0o755)
 

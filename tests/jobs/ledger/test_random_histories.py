@@ -1,4 +1,4 @@
-"""Random histories of a ledger beside those of a plain model in memory."""
+"""Random histories of a ledger next to those of a plain model in memory."""
 
 import random
 import shutil

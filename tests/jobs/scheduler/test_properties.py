@@ -191,8 +191,10 @@ class TestShortCuts:
             keys = [tuple(sorted(need.items())) for need in part]
             ahead.add(known.setdefault(items, Demand(items)) for items in keys)
             there = [*demands, *(more if part is more else [])]
-            beside = [need for need in there if all(need.get(name, 0.0) + mine[name] <= SIZE[name] for name in mine)]
-            taken = {name: sum(need.get(name, 0.0) for need in beside) for name in mine}
+            coexisting = [
+                need for need in there if all(need.get(name, 0.0) + mine[name] <= SIZE[name] for name in mine)
+            ]
+            taken = {name: sum(need.get(name, 0.0) for need in coexisting) for name in mine}
             assert ahead.coexisting(Demand(tuple(mine.items())), SIZE) == taken
 
 
@@ -314,7 +316,7 @@ def _line(world: World, decision: Decision, queues: QueuesConfig, now_s: float) 
     """Those who start or stand in the cluster's line, as far as no one above them waits for anything else.
 
     Where nobody can get into the cluster any more, it is the reason that is given, whatever the limits of queue and
-    user say; so these are looked at beside it: who is behind them is not in the cluster's line.
+    user say; so these are looked at next to it: who is behind them is not in the cluster's line.
     """
     line: list[Waiting] = []
     for run in in_order(world.waiting.values(), queues, now_s):

@@ -23,9 +23,9 @@ def test_a_storage_that_hangs_is_left_alone_for_a_while_and_then_asked_again(
 ) -> None:
     now_s = [0.0]
     folders = RunFolders(timeout_s=0.2, clock=lambda: now_s[0])
-    run, beside = (sample_run(run_folder=f"{tmp_path}/{name}") for name in ("sr", "beside"))
+    run, neighbor = (sample_run(run_folder=f"{tmp_path}/{name}") for name in ("sr", "neighbor"))
     other = sample_run(run_folder=f"{tmp_path}/elsewhere/sr")
-    for folder in (run.run_folder, beside.run_folder, other.run_folder):
+    for folder in (run.run_folder, neighbor.run_folder, other.run_folder):
         path = Path(folder, status_key(1))
         path.parent.mkdir(parents=True)
         path.write_text(STEP_7)
@@ -37,7 +37,7 @@ def test_a_storage_that_hangs_is_left_alone_for_a_while_and_then_asked_again(
         return read_status(folder, attempt)
 
     monkeypatch.setattr(run_folders, "read_status", reads)
-    for unread in (run, beside):  # on the same storage
+    for unread in (run, neighbor):  # on the same storage
         with pytest.raises(StorageError, match="cannot be read"):
             folders.progress(unread, 1)
     assert (progress := folders.progress(other, 1)) is not None and progress.step == 7
@@ -49,7 +49,7 @@ def test_a_storage_that_hangs_is_left_alone_for_a_while_and_then_asked_again(
         folders.progress(run, 1)
     now_s[0] += PAUSE_S
     assert folders.progress(run, 1) is not None
-    assert folders.progress(beside, 1) is not None
+    assert folders.progress(neighbor, 1) is not None
 
 
 @pytest.mark.parametrize(("key", "read"), [(status_key(1), "progress"), ("journal/00000001.json", "last_checkpoint")])
@@ -99,11 +99,11 @@ def test_a_pipe_in_a_run_folder_stops_nobody(tmp_path: Path, key: str) -> None:
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
     folders = RunFolders()
-    run, beside = (sample_run(run_folder=f"{tmp_path}/{name}") for name in ("sr", "beside"))
+    run, neighbor = (sample_run(run_folder=f"{tmp_path}/{name}") for name in ("sr", "neighbor"))
     with suppress(StorageError):
         assert folders.progress(run, 1) is None
     assert "no response" not in folders.resume_text(run)
-    assert folders.last_checkpoint(beside) is None
+    assert folders.last_checkpoint(neighbor) is None
 
 
 def test_no_link_of_another_user_leads_to_a_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

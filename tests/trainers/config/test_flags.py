@@ -184,7 +184,7 @@ def test_the_base_of_flags_is_valid_once_it_has_weights() -> None:
 
 
 class TestSubmitted:
-    """task.py beside a config that the service has passed."""
+    """task.py next to a config that the service has passed."""
 
     @pytest.fixture(autouse=True)
     def config(self, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:

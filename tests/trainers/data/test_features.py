@@ -26,7 +26,7 @@ def extractor(context_s: int, mels: int) -> WhisperFeatureExtractor:
 
 
 def reference(samples: np.ndarray, context_s: int, mels: int) -> torch.Tensor:
-    """What WhisperFeatureExtractor gives: (mels, frames of the whole context)."""
+    """What WhisperFeatureExtractor gives: (mels, frames of the full context)."""
     waveform = samples.astype(np.float32) / 32768
     extracted = extractor(context_s, mels)(waveform, sampling_rate=RATE_HZ, return_tensors="pt")
     features: torch.Tensor = extracted["input_features"][0]

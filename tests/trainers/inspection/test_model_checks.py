@@ -81,9 +81,9 @@ class TestAdaptation:
         [
             ({"adapt.method": "freeze_encoder"}, "freeze_encoder; [0-9,]+ of [0-9,]+ weights are trained"),
             ({"adapt.method": "last_n_layers", "adapt.n": 1}, "last_n_layers; [0-9,]+ of [0-9,]+ weights are trained"),
-            ({"adapt.method": "lora"}, "lora; adapters beside q_proj, k_proj, v_proj, out_proj are trained"),
-            ({"adapt.method": "lora", "adapt.target_modules": ["fc1"]}, "lora; adapters beside fc1"),
-            ({"adapt.method": "lora", "model": CTC}, "lora; adapters beside linear_q, .* and lm_head are trained"),
+            ({"adapt.method": "lora"}, "lora; adapters next to q_proj, k_proj, v_proj, out_proj are trained"),
+            ({"adapt.method": "lora", "adapt.target_modules": ["fc1"]}, "lora; adapters next to fc1"),
+            ({"adapt.method": "lora", "model": CTC}, "lora; adapters next to linear_q, .* and lm_head are trained"),
         ],
     )
     def test_what_is_trained_is_said(self, tmp_path: Path, fields: dict[str, Any], words: str) -> None:

@@ -34,7 +34,7 @@ def matching(recognizer: WhisperRecognizer) -> FullContextMatching:
 
 
 def features(count: int = 2) -> torch.Tensor:
-    """Of the clips that are matched, at the whole context."""
+    """Of the clips that are matched, at the full context."""
     return torch.nn.functional.pad(SHORT[:count], (0, WHOLE - SHORT.shape[-1]), value=-1.0)
 
 

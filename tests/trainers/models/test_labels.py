@@ -1,4 +1,4 @@
-"""Labels that are kept beside the index: the ids that the tokenizer gives, encoded once."""
+"""Labels that are kept next to the index: the ids that the tokenizer gives, encoded once."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor

@@ -37,7 +37,7 @@ def test_it_has_both_scores_of_a_model_that_is_shortened() -> None:
         "| test (4 of 5 utterances) | 1.00 | 2.00 | 3.00 |\n"
         "| test, at the full context (30 s) | 7.50 | 2.00 | 3.00 |" in card
     )
-    # A new model's whole context is the one that it is trained at.
+    # A new model's full context is the one that it is trained at.
     own = model_card(wanted, WhisperFamily(), SCORED, {**test, "full_context": {**rates, "context_s": 3}})
     assert "at the full context" not in own
 

@@ -1,4 +1,4 @@
-"""Encoder-decoder models beside Whisper: tiny ones of each architecture, from weights to hypotheses."""
+"""Encoder-decoder models next to Whisper: tiny ones of each architecture, from weights to hypotheses."""
 
 import json
 import math

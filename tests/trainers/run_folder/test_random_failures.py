@@ -57,17 +57,17 @@ class Failing:
             raise StorageError("away")
 
 
-def train(root: str, keeping: RetentionPolicy, wait: Callable[[], None]) -> int:
+def train(root: str, retention: RetentionPolicy, wait: Callable[[], None]) -> int:
     """An attempt from where the last one came to its end; gives the step of the best checkpoint."""
     driver, staging = begin(RunFolder(LocalStorage(root, ONCE))), Staging.open("run", ALONE)
     writer = GroupWriter.of(RunFolder(TurnedStorage(root, ONCE, wait=wait)), driver.attempt, staging.group)
     try:
-        take_over(staging, writer, keeping, ALONE, numbered=False)
+        take_over(staging, writer, retention, ALONE, numbered=False)
         start = starting_point(staging, writer, ALONE)
         for step in range(start[0].step + 1 if start is not None else 1, len(WERS) + 1):
             name = f"a{driver.attempt}-{staging.group}"
-            upload_staged(staged(staging.folder, step, WERS[step - 1], name), writer, keeping)
-        best = fetch_best(staging, writer, keeping, ALONE)
+            upload_staged(staged(staging.folder, step, WERS[step - 1], name), writer, retention)
+        best = fetch_best(staging, writer, retention, ALONE)
     finally:
         staging.release()
     staging.remove()
@@ -75,12 +75,12 @@ def train(root: str, keeping: RetentionPolicy, wait: Callable[[], None]) -> int:
     return best[0].step
 
 
-def check(root: str, keeping: RetentionPolicy, before: int) -> State:
+def check(root: str, retention: RetentionPolicy, before: int) -> State:
     """The journal names the best and the newest of all that it ever named."""
     state = Journal(RunFolder(LocalStorage(root, ONCE))).read()
     entries = [json.loads(path.read_text()) for path in Path(root, "journal").iterdir()]
     ever = [entry["checkpoint"]["metrics"]["eval_wer"] for entry in entries if entry["kind"] == "checkpoint"]
-    best = keeping.best(state.checkpoints)
+    best = retention.best(state.checkpoints)
     assert (best.metrics["eval_wer"] if best is not None else None) == min(ever, default=None)
     assert max((item.step for item in state.checkpoints), default=0) >= before
     return state
@@ -94,7 +94,7 @@ def check(root: str, keeping: RetentionPolicy, before: int) -> State:
 def test_at_the_end_the_best_of_all_is_the_best_and_nothing_else_is_left(
     failures: list[tuple[int, bool]], num_to_keep: int | None
 ) -> None:
-    keeping, step = RetentionPolicy(num_to_keep, "eval_wer"), 0
+    retention, step = RetentionPolicy(num_to_keep, "eval_wer"), 0
     with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
         # What power cuts do is not asked here.
         patch.setattr("os.fsync", lambda descriptor: None)
@@ -102,11 +102,11 @@ def test_at_the_end_the_best_of_all_is_the_best_and_nothing_else_is_left(
         root = f"{made}/run"
         for call, kills in failures:
             try:
-                train(root, keeping, Failing(call, kills))
+                train(root, retention, Failing(call, kills))
             except (Killed, StorageError):
-                step = max((item.step for item in check(root, keeping, step).checkpoints), default=step)
-        assert WERS[train(root, keeping, lambda: None) - 1] == min(WERS)
-        state = check(root, keeping, len(WERS))
+                step = max((item.step for item in check(root, retention, step).checkpoints), default=step)
+        assert WERS[train(root, retention, lambda: None) - 1] == min(WERS)
+        state = check(root, retention, len(WERS))
         stored = {path.name for path in Path(root, CHECKPOINTS).iterdir()}
         assert stored == {item.name for item in state.checkpoints}
         assert not list(Path(root).rglob("*.rayscribe-part"))

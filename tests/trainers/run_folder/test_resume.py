@@ -42,12 +42,12 @@ def leave(run_id: str, step: int) -> None:
 
 
 def enter(
-    driver: Driver, run_id: str = "run", *, numbered: bool = False, keeping: RetentionPolicy = KEEP_ALL
+    driver: Driver, run_id: str = "run", *, numbered: bool = False, retention: RetentionPolicy = KEEP_ALL
 ) -> tuple[Staging, GroupWriter]:
     """A worker group that takes the run over."""
     staging = Staging.open(run_id, ALONE)
     writer = GroupWriter.of(driver.folder, driver.attempt, staging.group)
-    take_over(staging, writer, keeping, ALONE, numbered=numbered)
+    take_over(staging, writer, retention, ALONE, numbered=numbered)
     return staging, writer
 
 
@@ -65,7 +65,7 @@ def test_all_that_a_killed_group_left_complete_is_uploaded_and_the_best_of_it_st
         staged(group.folder, step, wer)
     group.release()
     keep_one = RetentionPolicy(1, "eval_wer")
-    enter(begin(folder), keeping=keep_one)
+    enter(begin(folder), retention=keep_one)
     assert [item.step for item in list_checkpoints(folder)] == [20, 30]
     best = keep_one.best(list_checkpoints(folder))
     assert best is not None and best.step == 20

@@ -1,4 +1,4 @@
-"""Metrics beside training: never in its way, and the first to find that another attempt has taken over."""
+"""Metrics next to training: never in its way, and the first to find that another attempt has taken over."""
 
 from pathlib import Path
 

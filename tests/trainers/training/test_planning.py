@@ -45,5 +45,5 @@ def test_where_the_model_itself_is_the_bound_no_setting_helps() -> None:
 def test_a_shortened_model_is_validated_at_its_whole_context_where_that_is_asked_for(
     changes: dict[str, Any], whole_s: float | None
 ) -> None:
-    limits = replace(LIMITS, whole_context=True)
+    limits = replace(LIMITS, full_context=True)
     assert validation_options(config({"data.normalizer": "basic", **changes}), limits).full_context_s == whole_s

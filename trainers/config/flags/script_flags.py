@@ -135,7 +135,9 @@ DATA = (
     Flag("max_train_samples", WHOLE, reason=_SHORTER.format("train")),
     Flag("max_eval_samples", WHOLE, reason=_SHORTER.format("validation")),
     Flag("streaming", SWITCH, always=None, reason="nodes read and prepare a data set piece by piece"),
-    Flag("shuffle_buffer_size", WHOLE, reason="the whole set is shuffled, or training.shuffle_window_shards at a time"),
+    Flag(
+        "shuffle_buffer_size", WHOLE, reason="the complete set is shuffled, or training.shuffle_window_shards at a time"
+    ),
 )
 RUN = (
     Flag(

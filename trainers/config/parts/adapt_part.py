@@ -17,7 +17,7 @@ class AdaptPart(Part):
         description="full: all of them. freeze_encoder: all but the encoder's; of a CTC model, its head. decoder_only: "
         "the language-model side, which is the decoder's embeddings, self-attention, feed-forward layers and norms; "
         "its cross-attention stays as it is, and so does all that is not the decoder's. last_n_layers: the last n "
-        "layers of the encoder and of the decoder; a CTC model's last n and its head. lora: a low-rank adapter beside "
+        "layers of the encoder and of the decoder; a CTC model's last n and its head. lora: a low-rank adapter next to "
         "some weights, which is merged into them in the end.",
     )
     n: Positive | None = Field(None, description="last_n_layers: how many. null: for the other methods.")

@@ -93,7 +93,7 @@ class DataPart(Part):
     do_normalize_eval: bool = Field(True, description="false is short for normalizer: none.")
     fingerprint: Literal["auto", "content", "metadata", "manifest"] | None = Field(
         None,
-        description="What decides, beside the manifest, whether recordings are prepared again. content: their bytes, "
+        description="What decides, next to the manifest, whether recordings are prepared again. content: their bytes, "
         "read once. metadata: where they are, their sizes and times. manifest: where they are. auto: content for a "
         "manifest in a folder; for one on s3://, where they are, and sizes and ETags as a listing of the bucket has "
         "them (of up to 200000 recordings). null: auto; a run that began with another keeps it.",

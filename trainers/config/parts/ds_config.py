@@ -185,7 +185,7 @@ def _zero_faults(zero: Mapping[str, Any]) -> Iterator[str]:
         yield f".{where}.stage: must be 1, 2 or 3 (got {stage!r}); without ZeRO, set strategy: {{name: ddp}}"
     if stage == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
         yield (
-            f".{where}.stage3_gather_16bit_weights_on_model_save: set it to true: each checkpoint holds the whole "
+            f".{where}.stage3_gather_16bit_weights_on_model_save: set it to true: each checkpoint holds the full "
             "model's weights"
         )
     for name, keys in OFFLOAD_KEYS.items():

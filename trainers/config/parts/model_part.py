@@ -80,7 +80,7 @@ class ModelPart(Part):
         return SizeEstimate()
 
     def unused(self) -> dict[str, str]:
-        """Each of its fields that nothing reads beside the others, whatever its value, and why."""
+        """Each of its fields that nothing reads with the others, whatever its value, and why."""
         return {"revision": "model.init is scratch, which takes nothing from the Hub"} if self.init == "scratch" else {}
 
 

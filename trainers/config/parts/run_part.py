@@ -57,5 +57,5 @@ class RunPart(Part):
     @classmethod
     def _a_name_of_its_own(cls, name: str | None) -> str | None:
         if name in FOLDERS_BESIDE_RUNS:
-            raise ValueError("is a folder that Rayscribe keeps beside the runs: take another name")
+            raise ValueError("is a folder that Rayscribe keeps next to the runs: take another name")
         return name

@@ -83,7 +83,7 @@ class StrategyPart(Part):
             )
         if self.ds_config is not None and len(given) > 1:
             raise ValueError(
-                f"strategy.ds_config is the whole DeepSpeed config: write {', '.join(given[:-1])} into it, and set "
+                f"strategy.ds_config is the complete DeepSpeed config: write {', '.join(given[:-1])} into it, and set "
                 "the fields to null"
             )
         problems = self._offload_problems() if self.ds_config is None else faults_of(self.ds_config)

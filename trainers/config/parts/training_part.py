@@ -50,7 +50,7 @@ class TrainingPart(Part):
     logging_steps: Positive = Field(25, description="Report the loss this often.")
     shuffle_window_shards: NotNegative | None = Field(
         None,
-        description="Shuffle utterances within this many shards at a time. 0: the whole set. null: the whole set, or "
+        description="Shuffle utterances within this many shards at a time. 0: all of the set. null: all of the set, or "
         "64 shards for sets on s3://; a run that began with another window keeps it.",
     )
     fp16: bool = Field(False, description="16-bit floats with loss scaling (CUDA).")
@@ -67,26 +67,26 @@ class TrainingPart(Part):
         0.0,
         ge=0,
         le=1,
-        description="Fraction of batches of a bucketed model that are padded to the whole context, so that the model "
+        description="Fraction of batches of a bucketed model that are padded to the full context, so that the model "
         "also learns the full padding of tools that have no buckets.",
     )
     full_context_matching: float = Field(
         0.0,
         ge=0,
         description="Weight of a term of the loss that keeps a pretrained Whisper with a shorter model.max_context_s "
-        "near what it was at its whole context: the mean squared difference between its encoder's last hidden states "
+        "near what it was at its full context: the mean squared difference between its encoder's last hidden states "
         "and those of the weights that the run began with. 0: off.",
     )
     full_context_matching_fraction: float = Field(
         MATCHED_FRACTION,
         gt=0,
         le=1,
-        description="Fraction of each step's utterances, at least one, that are also heard at the whole context for "
+        description="Fraction of each step's utterances, at least one, that are also heard at the full context for "
         "full_context_matching.",
     )
     full_context_eval: bool = Field(
         True,
-        description="Whether a model with a shorter model.max_context_s than its own is scored at its whole context, "
+        description="Whether a model with a shorter model.max_context_s than its own is scored at its full context, "
         "too, each time that the validation set is scored in training, which costs ten times as much, or more. Its "
         "final scores always are.",
     )
@@ -117,7 +117,7 @@ class TrainingPart(Part):
             )
         if self.full_context_matching and self.max_batch_duration_s is not None:
             raise ValueError(
-                "full_context_matching has utterances padded to the whole context, which max_batch_duration_s does not "
+                "full_context_matching has utterances padded to the full context, which max_batch_duration_s does not "
                 "count: set global_batch_size instead, or full_context_matching: 0"
             )
         if self.fp16 and self.bf16:

@@ -1,1 +1,1 @@
-"""Adaptation: which of a model's weights are trained, and adapters beside them."""
+"""Adaptation: which of a model's weights are trained, and adapters next to them."""

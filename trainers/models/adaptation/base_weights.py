@@ -1,6 +1,6 @@
 """The weights that an adapter is trained on: a pretrained model's by its name, or a run's own, stored once.
 
-A run's own are new ones, or those of a checkpoint that it begins with. They are the folder `base-<hash>` beside the
+A run's own are new ones, or those of a checkpoint that it begins with. They are the folder `base-<hash>` next to the
 checkpoints, written before the first of them, and never again.
 """
 
@@ -81,14 +81,14 @@ class Base:
                 "back where they were, or name another run (--set run.name=…)"
             )
 
-    def open(self, config: PretrainedConfig, network_class: Any, beside: Path) -> Any:
-        """Opens the weights as a network of a checkpoint's config, `beside` whose folder the run's own weights are.
+    def open(self, config: PretrainedConfig, network_class: Any, checkpoint: Path) -> Any:
+        """Opens the weights as a network of a checkpoint's config. The run's own weights are next to its folder.
 
         Raises:
             ConfigError: they cannot be opened.
             DamagedError: they have changed.
         """
-        name = self.name_or_path or str(beside.parent / str(self.folder))
+        name = self.name_or_path or str(checkpoint.parent / str(self.folder))
         part = ModelPart(name_or_path=name, revision=self.revision)
         # A head for another vocabulary comes with the adapter.
         options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}

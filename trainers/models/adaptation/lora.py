@@ -1,4 +1,4 @@
-"""LoRA by peft: an adapter beside a network's weights, stored without them, and merged into them in the end."""
+"""LoRA by peft: an adapter next to a network's weights, stored without them, and merged into them in the end."""
 
 import shutil
 from pathlib import Path
@@ -94,7 +94,7 @@ def holds_adapter(folder: Path) -> bool:
 
 
 def merge_folder(folder: Path) -> Path:
-    """A checkpoint as a folder that `from_pretrained` opens: itself, or for an adapter's one beside it.
+    """A checkpoint as a folder that `from_pretrained` opens: itself, or for an adapter's one next to it.
 
     Raises:
         ConfigError: the weights that it was trained on cannot be opened.

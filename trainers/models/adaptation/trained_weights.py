@@ -197,7 +197,7 @@ def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> 
     """
     network = skeleton(_read_config(model, family), family)
     if part.method == "lora":
-        parts = [f"adapters beside {', '.join(target_modules(network, part.target_modules))}", *heads(network)]
+        parts = [f"adapters next to {', '.join(target_modules(network, part.target_modules))}", *heads(network)]
         return f"{' and '.join(parts)} are trained"
     train_only(network, part)
     trained, weights = count(network)

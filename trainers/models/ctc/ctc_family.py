@@ -118,14 +118,16 @@ class CtcFamily(Family[CtcPart]):
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
         """Characters that the vocabulary does not have, and no hypothesis."""
-        unknown, count, whole = unknown_characters(processor.tokenizer, texts)
+        unknown, count, total = unknown_characters(processor.tokenizer, texts)
         if not unknown:
             return None
         names = " ".join(unknown[:NAMED])
-        said = f"{count} of {whole} characters are not in the vocabulary ({names}), and no hypothesis will have them"
-        if 2 * count > whole:
-            raise ConfigError(f"{said}: give model.vocabulary_file, or data.do_lower_case, as the weights were trained")
-        return said
+        problem = f"{count} of {total} characters are not in the vocabulary ({names}), and no hypothesis will have them"
+        if 2 * count > total:
+            raise ConfigError(
+                f"{problem}: give model.vocabulary_file, or data.do_lower_case, as the weights were trained"
+            )
+        return problem
 
     def labels_fingerprint(self, processor: Any) -> str:
         return tokenizer_fingerprint(processor.tokenizer, f"{version('transformers')} {version('tokenizers')}")

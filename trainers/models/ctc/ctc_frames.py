@@ -22,7 +22,7 @@ def limits_of(config: Any) -> Limits:
         prefix_tokens=0,
         new_tokens=None,
         frames=frame_count(config),
-        whole_context=False,
+        full_context=False,
         sees_padding=sees_padding(config),
         has_bins=has_bins(config),
         # Of one that is too short for an output, convolutions over samples are not run: its hypothesis is empty.

@@ -74,9 +74,9 @@ class CtcRecognizer(Recognizer):
                 f"training.generation_num_beams is {decoding.num_beams}, and a CTC model has no decoder: set it to 1; "
                 "decode.method: beam searches its outputs"
             )
-        device, heard = self.model.device, self._frames(inputs[LENGTHS]) > 0
-        if not bool(heard.all()):
-            return self._among(inputs, labels, heard, decoding)
+        device, audible = self.model.device, self._frames(inputs[LENGTHS]) > 0
+        if not bool(audible.all()):
+            return self._among(inputs, labels, audible, decoding)
         given = dict(inputs)
         lengths = given.pop(LENGTHS)
         with decoding.precision(device):
@@ -95,15 +95,15 @@ class CtcRecognizer(Recognizer):
         return Recognition(self.processor.tokenizer.decode(path.tolist()).strip(), loss, float(best.mean()))
 
     def _among(
-        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], heard: torch.Tensor, how: Decoding
+        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], audible: torch.Tensor, how: Decoding
     ) -> list[Recognition]:
         """The same where clips are too short for one output: they have the empty hypothesis, and cost nothing."""
-        rows = torch.nonzero(heard).flatten().tolist()
+        rows = torch.nonzero(audible).flatten().tolist()
         others = ("",) * (len(how.beam.weights) - 1) if how.beam is not None else ()
         empty = Recognition("", 0.0, 0.0, best_path=None if how.beam is None else "", others=others)
         found = [empty] * len(labels)
         if rows:
-            part = {name: value[heard] for name, value in inputs.items()}
+            part = {name: value[audible] for name, value in inputs.items()}
             for row, item in zip(rows, self.recognize(part, [labels[row] for row in rows], how), strict=True):
                 found[row] = item
         return found

@@ -102,7 +102,7 @@ def limits_of(config: Any, processor: Any) -> Limits:
         label_tokens=tokens,
         prefix_tokens=0,
         new_tokens=tokens - 1,
-        whole_context=False,
+        full_context=False,
         sees_padding=True,
         has_bins=processor.feature_extractor.model_input_names[0] == "input_features",
         least_samples=_least_samples(config, processor.feature_extractor),

@@ -1,4 +1,4 @@
-"""Keeps what a Whisper's encoder says at its whole context near what the one that training began with says there."""
+"""Keeps what a Whisper's encoder says at its full context near what the one that training began with says there."""
 
 import copy
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ def input_frames(network: Any, frames: int) -> Iterator[None]:
     the moment, and no weight is touched, so that nothing of it can be saved.
     """
     config, positions = network.config, network.get_encoder().embed_positions
-    whole = config.max_source_positions
+    full = config.max_source_positions
     config.max_source_positions = positions.num_embeddings = frames // 2
     try:
         yield
     finally:
-        config.max_source_positions = positions.num_embeddings = whole
+        config.max_source_positions = positions.num_embeddings = full
 
 
 class FullContextMatching:

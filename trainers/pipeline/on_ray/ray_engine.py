@@ -24,7 +24,6 @@ from trainers.distributed.ray_connection import (
     draining_nodes,
     driver_node_id,
     free_resources,
-    have_reported,
     kill_controller,
     lasting_resources,
     living_nodes,
@@ -32,12 +31,13 @@ from trainers.distributed.ray_connection import (
     node_resources,
     open_coordinator,
     poll_coordinator,
+    request_resource_reports,
 )
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import LostNodeError, StoppedError
 from trainers.pipeline.on_ray.failure_watch import FailureWatch
 from trainers.pipeline.on_ray.ray_configs import run_config, scaling_config, torch_config
-from trainers.pipeline.on_ray.resize_policy import DoubtfulNodes, LostCapacity, ResizePolicy
+from trainers.pipeline.on_ray.resize_policy import LostCapacity, ResizePolicy, StaleNodes
 from trainers.pipeline.on_ray.shared_storage import refuse_unshared_folders
 from trainers.pipeline.on_ray.worker_checks import WorkerCheck
 from trainers.pipeline.root_cause import only_connection_errors, root_cause_of
@@ -164,7 +164,7 @@ class _Fit:
         self._resize_policy = ResizePolicy(config.scaling, driver_node_id())
         # An elastic run waits: it may go on with fewer workers than the queue would wait for.
         self._lost_capacity = LostCapacity(config.scaling) if requeued and not config.scaling.is_elastic else None
-        self._doubtful = DoubtfulNodes(config.scaling)
+        self._stale_nodes = StaleNodes(config.scaling)
         self._is_capacity_lost = False
         self._ended = threading.Event()
 
@@ -224,7 +224,7 @@ class _Fit:
             reason, is_capacity_lost = None, False
             with contextlib.suppress(RayError, RuntimeError, OSError):
                 draining, every, free, now_s = draining_nodes(), node_resources(), free_resources(), time.monotonic()
-                have_reported(self._doubtful.at(now_s, every, free, waits=self._phase == WAITING))
+                request_resource_reports(self._stale_nodes.at(now_s, every, free, waits=self._phase == WAITING))
                 reason = self._resize_policy.reason(nodes, free, draining, now_s)
                 if self._lost_capacity is not None:
                     is_capacity_lost = self._lost_capacity.is_gone(lasting_resources(every, draining), now_s)

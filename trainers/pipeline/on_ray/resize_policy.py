@@ -21,7 +21,7 @@ TRIES = 2
 GONE_S = 15.0
 
 # From the start of a wait for room until nodes are asked what is free on them, and from then to the next time.
-DOUBT_S, NEXT_DOUBT_S = 20.0, 60.0
+FIRST_REPORT_S, NEXT_REPORT_S = 20.0, 60.0
 
 Resources = Mapping[str, float]
 # Nodes, and how many workers there is room for on each.
@@ -102,7 +102,7 @@ class LostCapacity:
         return now_s - self._since_s >= GONE_S
 
 
-class DoubtfulNodes:
+class StaleNodes:
     """Finds nodes that may have room, while a group waits, although Ray's control store says otherwise.
 
     It deducts what a placement group asks of a node before the node has agreed. Where the call fails, as in the seconds
@@ -129,10 +129,10 @@ class DoubtfulNodes:
             self._next_s = None
             return []
         if self._next_s is None:
-            self._next_s = now_s + DOUBT_S
+            self._next_s = now_s + FIRST_REPORT_S
         if now_s < self._next_s:
             return []
-        self._next_s = now_s + NEXT_DOUBT_S
+        self._next_s = now_s + NEXT_REPORT_S
         each = self._scaling.worker_resources
         return [node for node, has in total.items() if workers_on(free.get(node, {}), each) < workers_on(has, each)]
 

@@ -41,7 +41,7 @@ class QueueView(Record):
 
     Attributes:
         name: Its name.
-        limits: Limits of the whole queue. null: the queue is no longer configured, but has runs.
+        limits: Limits of the queue, over all users. null: the queue is no longer configured, but has runs.
         per_user: Limits of each user in the queue.
         runs: Number of runs by state; states without runs are left out.
         waiting: Number of runs that wait to be admitted.

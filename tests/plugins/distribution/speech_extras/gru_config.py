@@ -15,7 +15,7 @@ LIMITS = Limits(
     new_tokens=None,
     # An output every 20 ms: two log-mel frames of 10 ms.
     frames=FrameCount((MEL_WINDOW, MEL_INPUT)),
-    whole_context=False,
+    full_context=False,
     least_samples=MEL_LEAST_SAMPLES,
 )
 

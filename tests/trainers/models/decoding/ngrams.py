@@ -16,7 +16,7 @@ from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import new_tokenizer
 
 Context = tuple[str, ...]
-# Of the model in the binaries beside this file, which KenLM's own code has written (`lm::ngram::Config::write_mmap`).
+# Of the model in the binaries next to this file, which KenLM's own code has written (`lm::ngram::Config::write_mmap`).
 SENTENCES = ("ab ba", "ab ab", "a b", "a b", "abba")
 # Of flashlight-text, see pyproject.toml.
 HAS_WHEELS = sys.version_info < (3, 13)

@@ -70,7 +70,7 @@ class Waiting:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
     trainer = Waiting()
-    for name in ("GONE_S", "DOUBT_S"):
+    for name in ("GONE_S", "FIRST_REPORT_S"):
         monkeypatch.setattr(resize_policy, name, 0.0)
     for name in ("LOOK_S", "POLL_S"):
         monkeypatch.setattr(ray_engine, name, 0.01)
@@ -78,7 +78,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
     monkeypatch.setattr(ray_engine, "draining_nodes", set)
     monkeypatch.setattr(ray_engine, "free_resources", dict)
     monkeypatch.setattr(ray_engine, "node_resources", lambda: {"a": {"CPU": 1.0}, "head": {}})
-    monkeypatch.setattr(ray_engine, "have_reported", trainer.asked.extend)
+    monkeypatch.setattr(ray_engine, "request_resource_reports", trainer.asked.extend)
     monkeypatch.setattr(ray_engine, "lasting_resources", lambda every, leaving: [{"CPU": 1.0}])
     monkeypatch.setattr(ray_engine, "poll_coordinator", trainer.poll)
     monkeypatch.setattr(ray_engine, "kill_controller", trainer.kill)

@@ -5,14 +5,14 @@ import pytest
 
 from tests.trainers.synthetic import config
 from trainers.pipeline.on_ray.resize_policy import (
-    DOUBT_S,
+    FIRST_REPORT_S,
     GONE_S,
-    NEXT_DOUBT_S,
+    NEXT_REPORT_S,
     SETTLE_S,
     TRIES,
-    DoubtfulNodes,
     LostCapacity,
     ResizePolicy,
+    StaleNodes,
 )
 
 NODE = {"CPU": 2.0, "memory": 1e9}
@@ -138,19 +138,19 @@ class TestLostCapacity:
         assert watch.is_gone([{"CPU": 3.0}, {"CPU": -4.0}], 1 + GONE_S)
 
 
-class TestDoubtfulNodes:
+class TestStaleNodes:
     """Two workers of 1 CPU each; NODE holds two."""
 
     def test_nodes_with_less_than_all_they_have_are_asked_while_a_group_waits(self) -> None:
-        watch = DoubtfulNodes(config({"scaling.num_workers": 2}).scaling)
+        watch = StaleNodes(config({"scaling.num_workers": 2}).scaling)
         total = {"head": HEAD, "empty": NODE, "full": NODE, "half": NODE}
         free = {"head": HEAD, "empty": NODE, "half": {"CPU": 1.0}}
         asked = {now: watch.at(now, total, free, waits=now >= 5) for now in range(200)}
-        first = int(5 + DOUBT_S)
-        times = (first, int(first + NEXT_DOUBT_S), int(first + 2 * NEXT_DOUBT_S))
+        first = int(5 + FIRST_REPORT_S)
+        times = (first, int(first + NEXT_REPORT_S), int(first + 2 * NEXT_REPORT_S))
         assert {now: nodes for now, nodes in asked.items() if nodes} == {now: ["full", "half"] for now in times}
 
     def test_each_wait_begins_anew(self) -> None:
-        watch = DoubtfulNodes(config({"scaling.num_workers": 2}).scaling)
-        waits = {now: now != int(DOUBT_S) - 1 for now in range(30)}
+        watch = StaleNodes(config({"scaling.num_workers": 2}).scaling)
+        waits = {now: now != int(FIRST_REPORT_S) - 1 for now in range(30)}
         assert not any(watch.at(now, {"full": NODE}, {}, waits=there) for now, there in waits.items())

@@ -94,21 +94,21 @@ class BeamSearch:
 
     def describe(self) -> dict[str, Any]:
         part = self._part
-        said: dict[str, Any] = {
+        described: dict[str, Any] = {
             "method": part.method,
             "beam_size": part.beam_size,
             "beam_size_token": part.beam_size_token,
             "beam_threshold": part.beam_threshold,
         }
         for name, sha256 in self._hashes.items():
-            said[name] = {"path": getattr(part, name), "sha256": sha256}
-        if "lm" in said:
-            said["lm"]["unit"] = part.lm_unit
+            described[name] = {"path": getattr(part, name), "sha256": sha256}
+        if "lm" in described:
+            described["lm"]["unit"] = part.lm_unit
         if self.words is not None:
-            said |= {"words": len(self.words.spellings), "words_left_out": len(self.words.left_out)}
+            described |= {"words": len(self.words.spellings), "words_left_out": len(self.words.left_out)}
         if self._rescorer is not None:
-            said["rescoring_model"] = self._rescorer.describe()
-        return said
+            described["rescoring_model"] = self._rescorer.describe()
+        return described
 
     @property
     def _tokens(self) -> int:
@@ -168,7 +168,7 @@ class BeamSearch:
                 words = [self._names[word] for word in result.words if word >= 0]
                 text, inside = " ".join(words), word_score * len(words)
             acoustic = result.score - weight * result.lmScore - inside
-            # No word was whole at the end: what is cut off of it stays in the score.
+            # No word was complete at the end: what is cut off of it stays in the score.
             acoustic -= NEVER if acoustic < NEVER / 2 else 0.0
             found.setdefault(text, Hypothesis(text, acoustic, LN_10 * result.lmScore))
         return [*found.values()] or [Hypothesis("", float(emissions[:frames, self._blank].sum()), 0.0)]

@@ -31,8 +31,8 @@ class Lexicon:
         if not self.left_out:
             return None
         names = ", ".join(self.left_out[:NAMED]) + (", …" if len(self.left_out) > NAMED else "")
-        whole = len(self.left_out) + len(self.spellings)
-        return f"{len(self.left_out)} of {whole} words cannot be spelled in the model's vocabulary ({names})"
+        total = len(self.left_out) + len(self.spellings)
+        return f"{len(self.left_out)} of {total} words cannot be spelled in the model's vocabulary ({names})"
 
 
 def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:

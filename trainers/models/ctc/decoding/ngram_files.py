@@ -51,8 +51,8 @@ def _binary(start: bytes, location: str) -> NgramFile:
     version = _VERSION.match(start, len(_BINARY))
     if version is None:
         raise ConfigError(f"decode.lm: {location}: KenLM did not finish this binary: build it again from its ARPA file")
-    whole = len(start) >= _KIND_AT + 4
-    kind = struct.unpack_from("<I", start, _KIND_AT)[0] if whole else len(_KINDS)
+    complete = len(start) >= _KIND_AT + 4
+    kind = struct.unpack_from("<I", start, _KIND_AT)[0] if complete else len(_KINDS)
     if int(version[1]) != BINARY_VERSION or kind >= len(_KINDS):
         raise ConfigError(
             f"decode.lm: {location}: a KenLM binary of version {int(version[1])}, which is not {BINARY_VERSION}, or "
