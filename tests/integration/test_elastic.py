@@ -23,7 +23,7 @@ from trainers.distributed.preemption_agent import Raylet, drain
 from trainers.run_folder.journal import Resize
 
 SLOT = {"slot": 1}
-MAX_STEPS, DURING = 240, 13
+MAX_STEPS, DURING = 160, 13
 
 
 @pytest.fixture
