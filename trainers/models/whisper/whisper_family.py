@@ -171,12 +171,12 @@ class WhisperFamily(Family[WhisperPart]):
         tokenizer = AutoTokenizer.from_pretrained(folder)
         written = {Path(name).name for name in tokenizer.backend_tokenizer.model.save(str(folder))}
         files = ("tokenizer.json", "tokenizer_config.json")
-        tokenizer, config = (json.loads((folder / name).read_bytes()) for name in files)
-        tokenizer["model"]["merges"] = [" ".join(pair) for pair in tokenizer["model"]["merges"]]
-        special = [token["content"] for token in tokenizer["added_tokens"] if token["special"]]
+        saved, config = (json.loads((folder / name).read_bytes()) for name in files)
+        saved["model"]["merges"] = [" ".join(pair) for pair in saved["model"]["merges"]]
+        special = [token["content"] for token in saved["added_tokens"] if token["special"]]
         changed = {
             "added_tokens.json": tokenizer.get_added_vocab(),
-            "tokenizer.json": tokenizer,
+            "tokenizer.json": saved,
             "tokenizer_config.json": {**config, "additional_special_tokens": special},
         }
         for name, content in changed.items():

@@ -159,7 +159,7 @@ def test_a_voice_that_does_not_exist_fails_and_leaves_nothing(monkeypatch: pytes
     monkeypatch.setattr(
         subprocess,
         "run",
-        lambda command, **options: real_run([sys.executable, "-c", script, command[3]], **options),
+        lambda command, **options: real_run([sys.executable, "-c", script, command[4]], **options),
     )
     with pytest.raises(DataError, match=r"could not be spoken: .*does not know the voice 'xx-nowhere\+m1'"):
         make_demo_corpus(tmp_path / "corpus", SMALL)
