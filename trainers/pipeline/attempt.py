@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import not_scored, select_scored, select_training
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError
-from trainers.models.families import family_of
 from trainers.models.labels import labels_of
 from trainers.models.processor import keep_saved_processor, resolve_processor
 from trainers.pipeline.attempt_plan import AttemptPlan, AttemptRequest, resolve
@@ -72,7 +70,7 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
     own.write_json(layout.ENVIRONMENT, layout.describe_environment({split: item.key for split, item in sets.items()}))
     own.write_json(layout.EXPERIMENT, continuation.experiment)
     processor, holder = _resolve_processor(plan, driver, sets)
-    _check_utterances(config, processor, own, sets)
+    _check_utterances(plan, processor, own, sets)
     driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": holder})
     publish(driver.folder, driver.journal)
     return TrainTask(
@@ -94,7 +92,7 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
     all others.
     """
     state, config = driver.check(), plan.config
-    model, family = config.model, family_of(config.model)
+    model, family = config.model, plan.family
     origin = None if state.processor is not None or state.checkpoints else plan.continuation.began_from
     is_own = state.processor is not None or origin is not None or family.learns_processor(model)
     if not is_own and state.checkpoints and family.keeps_saved_processor(model):
@@ -108,9 +106,9 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
     return resolve_processor(family, model, home, texts, taken_over), holder if is_own else None
 
 
-def _check_utterances(config: TrainConfig, processor: Any, own: RunFolder, sets: Mapping[str, PreparedSet]) -> None:
+def _check_utterances(plan: AttemptPlan, processor: Any, own: RunFolder, sets: Mapping[str, PreparedSet]) -> None:
     """Finds what would stop or falsify the run later, and writes which rows are left out and why."""
-    family = family_of(config.model)
+    config, family = plan.config, plan.family
     limits = family.limits(config.model, processor)
     if problems := family.misfits(config, limits):
         raise ConfigError("\n".join(problems))

@@ -55,6 +55,7 @@ class AttemptPlan:
 
     Attributes:
         continuation: How the run begins or goes on, with the config that the attempt runs with.
+        family: That of its weights.
         data: What it is trained and scored on, opened.
         processor: That of pretrained weights. None: the run has one of its own, or learns it.
         has_finished: There is nothing to train: the result of the run is shown again.
@@ -63,6 +64,7 @@ class AttemptPlan:
     request: AttemptRequest
     state: State
     continuation: Continuation
+    family: Family[Any]
     data: OpenedData
     processor: Any
     has_finished: bool
@@ -98,7 +100,7 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
     has_finished = finished(state, request.folder, config, data.keys(config.data, state))
-    return AttemptPlan(request, state, continuation, data, processor, has_finished)
+    return AttemptPlan(request, state, continuation, family, data, processor, has_finished)
 
 
 def _decide(request: AttemptRequest, state: State, *, trains: bool) -> tuple[OpenedData, Continuation]:

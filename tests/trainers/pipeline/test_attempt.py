@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.distributed.session import LocalSession
 from trainers.errors import LostNodeError, ResourceError, StorageError
+from trainers.models.families import family_of
 from trainers.pipeline import attempt
 from trainers.pipeline.attempt_plan import AttemptPlan, AttemptRequest
 from trainers.pipeline.continuation import Continuation
@@ -115,8 +116,8 @@ def test_where_the_journal_moves_while_data_is_prepared_the_plan_is_resolved_aga
 
     def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> AttemptPlan:
         continuation = Continuation(wanted, {"id": f"plan {len(plans) + 1}", "experiment": {}})
-        data: Any = Data(waiting.pop(0))
-        plans.append(AttemptPlan(request, journal.read(), continuation, data, None, has_finished=False))
+        family, data = family_of(wanted.model), cast(Any, Data(waiting.pop(0)))
+        plans.append(AttemptPlan(request, journal.read(), continuation, family, data, None, has_finished=False))
         return plans[-1]
 
     monkeypatch.setattr(attempt, "resolve", resolve)
