@@ -13,7 +13,7 @@ from cluster_configs.providers.provider import CloudPart, Provider
 from cluster_configs.rendering.node_parts import PoolPart
 from cluster_configs.rendering.target_parts import Word
 from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
-from cluster_configs.validation.rules.access_rules import is_the_world
+from cluster_configs.validation.networks import is_the_world
 from cluster_configs.validation.yaml_nodes import Node
 from trainers.errors import ConfigError
 
@@ -183,4 +183,6 @@ RULES = (
     Rule("imds-v2", "the cloud's metadata service asks for a session token", RAY_UP, _imds_v2),
     Rule("pinned-image", "machine images have a version", RAY_UP, _pinned_machine_images),
 )
-AWS = Provider(AwsPart, _spot_setting, RULES, Aws)
+# Of its managed node groups, and of Karpenter, which began there and starts nodes of other clouds as well.
+SPOT_LABELS = {"eks.amazonaws.com/capacityType": "spot", "karpenter.sh/capacity-type": "spot"}
+AWS = Provider(AwsPart, _spot_setting, RULES, Aws, spot_labels=SPOT_LABELS)

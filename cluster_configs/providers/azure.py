@@ -67,4 +67,8 @@ def _spot_setting(config: Node) -> Node | None:
     return priority if priority.text.lower() == "spot" else None
 
 
-AZURE = Provider(spot_setting=_spot_setting, metadata_service=Azure)
+AZURE = Provider(
+    spot_setting=_spot_setting,
+    spot_labels={"kubernetes.azure.com/scalesetpriority": "spot"},
+    metadata_service=Azure,
+)

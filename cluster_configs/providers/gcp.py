@@ -141,4 +141,5 @@ def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[
 
 
 RULES = (Rule("accelerators-declared", "Ray knows of the machines' GPUs", RAY_UP, _accelerators_declared),)
-GCP = Provider(GcpPart, _spot_setting, RULES, Gcp)
+SPOT_LABELS = {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-preemptible": "true"}
+GCP = Provider(GcpPart, _spot_setting, RULES, Gcp, spot_labels=SPOT_LABELS)

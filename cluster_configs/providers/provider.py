@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -184,6 +184,7 @@ class Provider:
         rules: Of its `ray up` files; one of a common rule's name adds to that.
         metadata_service: Opens, by its URL, what says that a machine is taken away. None: nothing does.
         module: Of Ray's provider `external`, what its files name; None: Ray's provider has the name of this one.
+        spot_labels: Labels of the spot nodes of its Kubernetes service, with their values in lower case.
     """
 
     part: type[RayUpPart] | None = None
@@ -191,3 +192,4 @@ class Provider:
     rules: tuple[Rule, ...] = ()
     metadata_service: Callable[[str], Cloud] | None = None
     module: str | None = None
+    spot_labels: Mapping[str, str] = field(default_factory=dict)

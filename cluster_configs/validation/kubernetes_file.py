@@ -3,19 +3,14 @@
 import shlex
 from collections.abc import Iterable, Iterator
 
+from cluster_configs.providers.known_providers import PROVIDERS
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable
 from cluster_configs.validation.yaml_nodes import Node, parse_yaml
 from trainers.config.strict_loading import YamlError
 
 DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "google.com/tpu")
-# Labels by which clouds tell their spot nodes, and the values.
-_SPOT = {
-    "cloud.google.com/gke-spot": "true",
-    "cloud.google.com/gke-preemptible": "true",
-    "eks.amazonaws.com/capacityType": "spot",
-    "karpenter.sh/capacity-type": "spot",
-    "kubernetes.azure.com/scalesetpriority": "spot",
-}
+# Labels of spot nodes, and the values.
+_SPOT = {label: value for provider in PROVIDERS.values() for label, value in provider.spot_labels.items()}
 _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env")
 _SUFFIXES = {
     "": 1.0,

@@ -16,6 +16,7 @@ from cluster_configs.validation.cluster_file import (
 )  # fmt: skip
 from cluster_configs.validation.dockerfile import last_user
 from cluster_configs.validation.kubernetes_file import containers_of, groups_in, groups_of, pod_specs, ray_clusters
+from cluster_configs.validation.networks import is_the_world
 from cluster_configs.validation.yaml_nodes import Node
 
 KUBERNETES = frozenset({FileKind.KUBERNETES})
@@ -34,8 +35,6 @@ _HARMLESS = frozenset(
 )
 # Kubernetes gives it to every namespace.
 _OF_ALL_NAMESPACES = "kubernetes.io/metadata.name"
-# A larger network is nobody's own.
-LEAST_PREFIX = 8
 OUTSIDE = ("NodePort", "LoadBalancer")
 FORWARD = "rayscribe cluster dashboard NAME, or ssh -L 8265:127.0.0.1:8265 HEAD, forwards its port"
 
@@ -208,14 +207,6 @@ def _least_rights(file: ClusterFile, installed: Installed) -> Iterator[Violation
         pod = group.get("template", "spec")
         if pod.present and not pod.get("serviceAccountName").text:
             yield Violation(pod.place, "the namespace's default", "name a service account of the cluster's own")
-
-
-def is_the_world(network: str) -> bool:
-    """Whether a network, as ADDRESS/BITS, is the world or half of it."""
-    try:
-        return "/" in network and ipaddress.ip_network(network, strict=False).prefixlen < LEAST_PREFIX
-    except ValueError:
-        return False
 
 
 RULES = (

@@ -11,6 +11,8 @@ import yaml
 from cluster_configs.providers.known_providers import PROVIDERS
 from tests.test_architecture import ROOT
 
+VALIDATION = Path(__file__).parent.parent / "validation"
+
 MODULE = '''
 from typing import Any, Literal
 
@@ -53,7 +55,8 @@ def check(file: Any, installed: Any) -> Any:
 
 
 RULES = (Rule("my-sites", "the site is in use", RAY_UP, check),)
-PROVIDER = Provider(MyPart, rules=RULES, metadata_service=Service, module="mycloud.Nodes")
+LABELS = {"my.cloud/market": "spot"}
+PROVIDER = Provider(MyPart, rules=RULES, metadata_service=Service, module="mycloud.Nodes", spot_labels=LABELS)
 '''
 PROGRAM = """
 import json, sys
@@ -66,7 +69,9 @@ from trainers.distributed.preemption_agent import CLOUDS
 spec = build_cluster_spec(json.loads(sys.argv[1]), origin="my.yaml")
 text = render(spec, Target.RAY_UP)
 broken = validate(text.replace("north", "old").encode(), read_installed()).broken
-print(json.dumps({"text": text, "clouds": sorted(CLOUDS), "broken": [name for name, _ in broken]}))
+on_spot = validate(sys.argv[2].encode(), read_installed()).broken
+print(json.dumps({"text": text, "clouds": sorted(CLOUDS), "broken": [rule for rule, _ in broken],
+                  "on_spot": [rule for rule, _ in on_spot]}))
 """
 SPEC = {
     "name": "speech",
@@ -85,7 +90,9 @@ def test_a_provider_of_another_distribution_is_rendered_and_gives_notices(tmp_pa
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mycloud\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[rayscribe.providers]\nmycloud = mycloud:PROVIDER\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(SPEC)]
+    job = (VALIDATION / "broken/driver-not-on-spot-affinity.yaml").read_text()
+    job = job.replace("karpenter.sh/capacity-type", "my.cloud/market")
+    command = [sys.executable, "-c", PROGRAM, json.dumps(SPEC), job]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -95,4 +102,5 @@ def test_a_provider_of_another_distribution_is_rendered_and_gives_notices(tmp_pa
     assert "preemption_agent --provider mycloud" in file["worker_start_ray_commands"][-1]
     assert answer["text"].startswith("# My Cloud: a head on demand")
     assert answer["broken"] == ["my-sites"]
+    assert answer["on_spot"] == ["driver-not-on-spot"]
     assert set(answer["clouds"]) - {name for name, one in PROVIDERS.items() if one.metadata_service} == {"mycloud"}
