@@ -73,12 +73,17 @@ class NodeCache:
     def evict(self, pattern: str, keep: Path, bound_bytes: int) -> None:
         """Drops the least recently used files beyond a bound, which holds for all sets of the node; `keep` stays."""
         files = []
-        for path in self.folder.parent.glob(f"*/{pattern}"):
+        for folder in self.folder.parent.iterdir():
             try:
-                status = path.stat()
-            except FileNotFoundError:  # another process of this node evicted it meanwhile
+                paths = list(folder.glob(pattern))
+            except FileNotFoundError:  # another process of this node removed it as unused meanwhile
                 continue
-            files.append((path == keep, status.st_mtime, status.st_size, path))
+            for path in paths:
+                try:
+                    status = path.stat()
+                except FileNotFoundError:  # or evicted it
+                    continue
+                files.append((path == keep, status.st_mtime, status.st_size, path))
         used = 0
         for kept, _, size, path in sorted(files, reverse=True):
             used += size

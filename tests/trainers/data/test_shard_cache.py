@@ -1,4 +1,5 @@
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -192,6 +193,25 @@ def test_what_nobody_has_used_for_days_is_removed_by_the_next_set(bucket: Storag
         if path.name != NAMES[0]:
             os.utime(path, (long_ago, long_ago))
     ShardCache(bucket, "new", 10**6).open(NAMES[2])
+    assert held(tmp_path) == [NAMES[0], NAMES[2]]
+
+
+def test_a_set_that_another_process_removes_while_one_evicts_is_passed_over(
+    bucket: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ShardCache(bucket, "unused", 10**6).open(NAMES[1])
+    removed = next(tmp_path.rglob(NAMES[1])).parent
+    scandir = os.scandir
+
+    def removing(path: int | str | os.PathLike[str]) -> object:
+        if not isinstance(path, int) and Path(path) == removed:
+            shutil.rmtree(removed, ignore_errors=True)
+        return scandir(path)
+
+    cache = ShardCache(bucket, "new", 10**6)
+    cache.open(NAMES[0])
+    monkeypatch.setattr(os, "scandir", removing)
+    assert content(cache.open(NAMES[2])) == {2}
     assert held(tmp_path) == [NAMES[0], NAMES[2]]
 
 
