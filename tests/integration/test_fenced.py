@@ -175,6 +175,7 @@ def test_four_attempts_paused_on_a_disk_wake_when_the_fifth_has_finished(
         overtake(attempts, calm)
 
 
+@pytest.mark.long
 def test_four_attempts_paused_on_s3_wake_when_the_fifth_has_finished(
     recipe: Path, calm: dict[str, Any], tmp_path: Path, s3_bucket: str, fault_proxy: FaultProxy
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_full_disk_fires_for_each_node(monitoring: Monitoring) -> None:
     monitoring.wait_for(lambda: monitoring.fires("NodeDiskNearlyFull"), "alert of the disk")
 
 
+@pytest.mark.long
 def test_a_frozen_worker_makes_its_run_fire(
     monitoring: Monitoring, ray_head: RayHead, training_tree: Path, tmp_path: Path
 ) -> None:

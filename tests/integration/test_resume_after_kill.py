@@ -107,6 +107,7 @@ def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_w
     check_repeats(run.steps(), restarts=len(KILLS_OVER_S3))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_two_workers_that_train_an_adapter_killed_thrice_end_with_the_same_weights(
     ray_head: RayHead, recipe: Path, tmp_path: Path

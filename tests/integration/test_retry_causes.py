@@ -125,6 +125,7 @@ def test_a_killed_worker_is_continued_to_the_weights_of_the_undisturbed_run(
     assert rank.ended
 
 
+@pytest.mark.long
 def test_a_user_s_stop_is_continued_to_the_weights_of_the_undisturbed_run(calm: ControllerDriver) -> None:
     workspace = calm.workspace
     workspace.submit(workspace.folder / "tree", "stopped", [], recipe="recipe.yaml")

@@ -46,6 +46,7 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused_before_anything_is_prep
     assert "prepare train" not in ended.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_worker_on_each_of_them_trains_to_the_end(tones: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {

@@ -269,7 +269,7 @@ def test_a_run_goes_on_from_whole_states_of_fsdp2_that_earlier_versions_wrote(ru
     assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights("whole-states").items())
 
 
-@pytest.mark.parametrize("name", NODES_SHARDS)
+@pytest.mark.parametrize("name", [pytest.param("zero3", marks=pytest.mark.long), FSDP])
 def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: TorchrunRuns, name: str) -> None:
     run = f"nodes-{name}"
     code, said = runs.run_on_two_nodes(runs.start(run, name, rank=1, kill="upload", step=SAVE_STEPS))
