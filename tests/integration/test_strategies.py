@@ -288,13 +288,13 @@ def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: T
     assert left == [], "nothing stays on the nodes' disks"
 
 
-def test_on_ray_it_comes_out_the_same(ray_head: RayHead, runs: TorchrunRuns, tmp_path: Path) -> None:
-    sets = [f"{field}={value}" for field, value in STRATEGIES["zero3"].items()]
-    run = Run(
-        ray_head, "zero3-on-ray", str(runs.root), runs.recipe, [*sets, "scaling.backend=gloo"], tmp_path / "ray.log"
-    )
+@pytest.mark.parametrize("name", ["zero2", pytest.param("zero3", marks=pytest.mark.long)])
+def test_on_ray_it_comes_out_the_same(ray_head: RayHead, runs: TorchrunRuns, tmp_path: Path, name: str) -> None:
+    sets = [f"{field}={value}" for field, value in STRATEGIES[name].items()]
+    on_ray = f"{name}-on-ray"
+    run = Run(ray_head, on_ray, str(runs.root), runs.recipe, [*sets, "scaling.backend=gloo"], tmp_path / "ray.log")
     run.start()
     run.finish()
-    assert runs.numbers("zero3-on-ray") == runs.numbers("zero3")
-    expected = runs.weights("zero3")
-    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights("zero3-on-ray").items())
+    assert runs.numbers(on_ray) == runs.numbers(name)
+    expected = runs.weights(name)
+    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(on_ray).items())
