@@ -1,6 +1,7 @@
 """A ledger, a fake cluster, and controllers for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,11 +12,14 @@ from jobs.model import Run
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import Controller
 from jobs.service.package_store import PackageStore
+from runtime_env.package import pack
+from runtime_env.tree import list_tree
 from tests.integration.ledger_history import check_each_run
 from tests.jobs.sample import sample_run
 
 ADDRESS = "http://127.0.0.1:8265"
 MAX_ROUNDS = 60
+LOST_NODE = ("FAILED", 11, "the node of a worker was lost", "JOB_ENTRYPOINT_COMMAND_ERROR")
 
 
 @dataclass
@@ -83,3 +87,15 @@ class ControllerHarness:
         check_each_run(runs, self.ledger.events(None, limit=10_000), attempts)
         expected = [item.submission_id for items in attempts.values() for item in items]
         assert sorted(self.cluster.jobs) == sorted(expected)
+
+
+@contextmanager
+def harness_on(url: str, tmp_path: Path) -> Iterator[ControllerHarness]:
+    """An empty ledger at a URL and a cluster with eight CPUs."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "task.py").write_text("print('hello')\n")
+    package = pack(list_tree(tree, []), tmp_path / "packages")
+    ledger = Ledger.open(url)
+    yield ControllerHarness(tmp_path, ledger, FakeCluster(), package.sha256)
+    ledger.close()

@@ -1,27 +1,22 @@
-"""The controller, at the seam where Ray begins: retries, stops, lost clusters, and a death at every single point."""
+"""The controller, at the seam where Ray begins: retries, stops and lost clusters."""
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from jobs.clusters.fake_cluster import FakeCluster
-from jobs.ledger import Changed, Ledger
+from jobs.ledger import Changed
 from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.service import run_folders
-from jobs.service.controller import ABANDON_AFTER_S, Controller
+from jobs.service.controller import ABANDON_AFTER_S
 from jobs.service.run_changes import refused, write
 from jobs.service.run_folders import RunFolders
 from jobs.submission.ray_request import METADATA_UID
 from jobs.submission.stop_grace import stop_grace_s
-from runtime_env.package import pack
-from runtime_env.tree import list_tree
-from tests.jobs.service.controller_harness import MAX_ROUNDS, ControllerHarness
+from tests.jobs.service.controller_harness import LOST_NODE, ControllerHarness, harness_on
 from tests.trainers.run_folder.writers import first_group, staged
 from trainers.config.submitted import CHECKPOINT_VARIABLE
 from trainers.errors import StorageError
@@ -32,30 +27,14 @@ from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 
-LOST_NODE = ("FAILED", 11, "the node of a worker was lost", "JOB_ENTRYPOINT_COMMAND_ERROR")
 CONFIG_ERROR = ("FAILED", 2, "error: 1 problem", "JOB_ENTRYPOINT_COMMAND_ERROR")
-
-
-class Death(BaseException):
-    """Ends the controller as a SIGKILL would: nothing catches it."""
 
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[ControllerHarness]:
     """An empty ledger and a cluster with eight CPUs."""
-    with _harness_on(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path) as made:
+    with harness_on(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path) as made:
         yield made
-
-
-@contextmanager
-def _harness_on(url: str, tmp_path: Path) -> Iterator[ControllerHarness]:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    (tree / "task.py").write_text("print('hello')\n")
-    package = pack(list_tree(tree, []), tmp_path / "packages")
-    ledger = Ledger.open(url)
-    yield ControllerHarness(tmp_path, ledger, FakeCluster(), package.sha256)
-    ledger.close()
 
 
 def test_a_run_goes_from_the_queue_to_its_end(harness: ControllerHarness) -> None:
@@ -455,55 +434,6 @@ def test_a_run_waits_for_those_it_depends_on_and_fails_with_them(harness: Contro
     admitted = {event.run_id: event.at_s for event in harness.ledger.events(None) if event.cause == "admitted"}
     assert admitted["second"] >= ended["first"]
     assert "bad" in harness.ledger.run("after-bad").reason
-
-
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.integration)])
-def test_a_controller_that_dies_at_any_point_is_continued_without_loss_or_double(
-    tmp_path: Path, database: str, request: pytest.FixtureRequest
-) -> None:
-    url = request.getfixturevalue("postgres_url") if database == "postgres" else f"sqlite:///{tmp_path / 'ledger.db'}"
-    deaths: Counter[str] = Counter()
-    with _harness_on(url, tmp_path) as harness:
-        for number in range(MAX_ROUNDS):
-            died = _with_one_death(harness, number)
-            if died is None:
-                break
-            deaths[died] += 1
-    points = {"ledger.admit", "ray.submit", "logs.archive", "ledger.end", "ray.stop"}
-    assert {f"{point}:{side}" for point in points for side in ("before", "after")} <= set(deaths)
-    assert "ledger.submitted:after" in deaths
-
-
-def _with_one_death(harness: ControllerHarness, after: int) -> str | None:
-    """Three runs, one of them stopped and one retried, and a controller that dies at its n-th point."""
-    names = [f"r{after}-{letter}" for letter in "abc"]
-    for name in names:
-        harness.submit(name)
-    harness.cluster.ends[f"{names[1]}-a1"] = LOST_NODE
-    harness.cluster.lasts[f"{names[2]}-a1"] = 1000
-    passed, died = 0, []
-
-    def die(point: str) -> None:
-        nonlocal passed
-        passed += 1
-        if passed > after:
-            died.append(point)
-            raise Death
-
-    def run_rounds(controller: Controller) -> None:
-        harness.run_rounds(controller, lambda: not harness.ledger.run(names[2]).state.waiting)
-        harness.ledger.requests.request_stop(names[2], by="ana", at_s=harness.now_s)
-        harness.run_rounds(controller)
-
-    try:
-        run_rounds(harness.controller(die))
-    except Death:
-        run_rounds(harness.controller())
-    states = [harness.ledger.run(name).state for name in names]
-    assert states == [RunState.SUCCEEDED, RunState.SUCCEEDED, RunState.STOPPED]
-    harness.check_history()
-    assert all(harness.cluster.submits.count(job) <= 2 for job in harness.cluster.jobs)
-    return died[0] if died else None
 
 
 def test_a_run_is_stopped_at_once_where_its_cluster_takes_no_jobs(harness: ControllerHarness) -> None:

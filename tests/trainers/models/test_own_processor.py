@@ -13,7 +13,7 @@ from trainers.run_folder.layout import PROCESSOR, RunFolder
 from trainers.storage import open_storage
 
 
-def settled(folder: Path) -> Any:
+def resolved(folder: Path) -> Any:
     model = config().model
     return resolve_processor(family_of(model), model, RunFolder(open_storage(str(folder))), ["one two", "three"])
 
@@ -21,21 +21,21 @@ def settled(folder: Path) -> Any:
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "SHA256.json"])
 @pytest.mark.parametrize("kept", [0, 0.5])
 def test_a_damaged_file_of_a_runs_processor_is_named(name: str, kept: float, tmp_path: Path) -> None:
-    vocabulary = settled(tmp_path).tokenizer.get_vocab()
-    assert settled(tmp_path).tokenizer.get_vocab() == vocabulary
+    vocabulary = resolved(tmp_path).tokenizer.get_vocab()
+    assert resolved(tmp_path).tokenizer.get_vocab() == vocabulary
     path = tmp_path / PROCESSOR / name
     path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
     with pytest.raises(ResumeError, match=f"{PROCESSOR}/{name}: is missing or damaged"):
-        settled(tmp_path)
+        resolved(tmp_path)
 
 
 def test_another_token_is_never_trained_with_and_one_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    vocabulary = settled(tmp_path).tokenizer.get_vocab()
+    vocabulary = resolved(tmp_path).tokenizer.get_vocab()
     path = tmp_path / PROCESSOR / "tokenizer.json"
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'"b"', b'"B"', 1))
+    complete = path.read_bytes()
+    path.write_bytes(complete.replace(b'"b"', b'"B"', 1))
     with pytest.raises(ResumeError, match="is missing or damaged"):
-        settled(tmp_path)
-    path.write_bytes(whole)
+        resolved(tmp_path)
+    path.write_bytes(complete)
     (tmp_path / PROCESSOR / "SHA256.json").unlink()
-    assert settled(tmp_path).tokenizer.get_vocab() == vocabulary
+    assert resolved(tmp_path).tokenizer.get_vocab() == vocabulary

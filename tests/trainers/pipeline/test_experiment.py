@@ -45,7 +45,7 @@ def described(wanted: TrainConfig) -> dict[str, Any]:
 
 
 def id_of(driver: Driver) -> str:
-    """The run's id, as the driver settled it."""
+    """The run's id, as the driver resolved it."""
     experiment = driver.check().experiment
     assert experiment is not None
     return str(experiment["id"])
