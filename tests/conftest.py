@@ -10,11 +10,15 @@ import hypothesis
 import pytest
 
 from tests import settings
+from trainers.storage.own_folder import own_temporary_folder
 
 pytest_plugins = ["tests.s3", "tests.postgres", "tests.hosts.summary"]
 
 # Threads of one process that wait for one another keep the cores from the other processes; torch reads it on import.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# DeepSpeed's operators, which take half a minute to compile: once for all tests, also those with a temporary folder of
+# their own.
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(own_temporary_folder("operators")))
 # Tests that a shell starts in the background ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
