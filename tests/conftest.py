@@ -19,6 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # DeepSpeed's operators, which take half a minute to compile: once for all tests, also those with a temporary folder of
 # their own.
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(own_temporary_folder("operators")))
+# As where the environment is activated: two versions of ninja would compile them again for each other.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 # Tests that a shell starts in the background ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
