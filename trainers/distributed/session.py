@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.distributed
 
-from trainers.distributed.gauges import Gauge
+from trainers.distributed.gauges import LAST_PROGRESS, Gauge
 from trainers.distributed.logged_barrier import COLLECTIVE_TIMEOUT, open_logged_barrier
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, RayscribeError
@@ -63,7 +63,7 @@ class Session(ABC):
 
     def show_progress(self) -> None:
         """Shows that this rank is not stuck."""
-        self.show(Gauge.LAST_PROGRESS, time.time())
+        self.show(LAST_PROGRESS, time.time())
 
     @abstractmethod
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:

@@ -12,7 +12,7 @@ import torch
 from trainers.data.batch_plan import bucket_of
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.console import Progress
-from trainers.distributed.gauges import Gauge
+from trainers.distributed.gauges import error_rate
 from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
@@ -296,8 +296,8 @@ class Scorer:
 def show_rates(result: SplitScore, split: str, session: Session) -> None:
     """Shows a score to who watches the cluster."""
     for name, percent in result.score.rates.items():
-        if name.upper() in Gauge.__members__ and percent is not None:
-            session.show_from_main(Gauge[name.upper()], percent / 100, split=split)
+        if percent is not None:
+            session.show_from_main(error_rate(name), percent / 100, split=split)
 
 
 def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) -> None:

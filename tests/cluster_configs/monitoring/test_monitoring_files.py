@@ -20,10 +20,13 @@ from cluster_configs.monitoring.monitoring_files import (
     Settings,
     render_files,
 )
-from trainers.distributed.gauges import Gauge
+from trainers.distributed import gauges
+from trainers.distributed.gauges import Gauge, error_rate
 from trainers.errors import ConfigError
+from trainers.metrics.known_metrics import known_metrics
 
 GRAFANA = SHIPPED / "grafana"
+GAUGES = {gauge.full_name for gauge in vars(gauges).values() if isinstance(gauge, Gauge)}
 DOCS = Path(__file__).parents[3] / "docs" / "monitoring.md"
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus"
@@ -148,14 +151,15 @@ def test_panels_have_what_grafana_draws_and_do_not_overlap() -> None:
 def test_each_metric_of_the_workers_is_on_the_dashboard_and_each_that_is_named_exists() -> None:
     queries = [*panel_queries(), *(rule["expr"] for rule in alert_rules())]
     named = {name for query in queries for name in re.findall(r"ray_(rayscribe_\w+)", query)}
-    assert named == {gauge.full_name for gauge in Gauge}
+    assert named == GAUGES | {error_rate(metric).full_name for metric in ("wer", "cer")}
 
 
 def test_the_documentation_has_every_metric_and_every_alert() -> None:
     text = DOCS.read_text()
     named = {name for query in panel_queries() for name in re.findall(r"\b(?:ray_)?rayscribe_\w+", query)}
     named = {name.removesuffix("_bucket") for name in named}
-    for name in (*named, *(f"ray_{gauge.full_name}" for gauge in Gauge), *(rule["alert"] for rule in alert_rules())):
+    exported = GAUGES | {error_rate(metric).full_name for metric in known_metrics()}
+    for name in (*named, *(f"ray_{gauge}" for gauge in exported), *(rule["alert"] for rule in alert_rules())):
         assert f"`{name}`" in text, name
 
 

@@ -10,18 +10,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from trainers.config.family_table import family_parts
 from trainers.config.flags.flag import NUMBER, RANGE, SWITCH, TEXT, WHOLE, WORDS, Flag, fields, off, refused
 from trainers.metrics.known_metrics import known_metrics
 
 DEFAULT_DATASET = "google/fleurs"
 TRAIN, EVALUATE, PREPARE, CHECK = "train", "evaluate", "prepare", "check"
 SCORE_ALONE = "--verb evaluate --model MODEL scores a model"
-
-# Of the repositories openai/whisper-<size> on the Hub.
-WHISPER_SIZES = (
-    *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
-    *("large", "large-v2", "large-v3", "large-v3-turbo"),
-)
 
 _ONE_SOURCE = "weights, config, tokenizer and feature extractor come from one place, model.name_or_path"
 _TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
@@ -31,9 +26,10 @@ _MASKING = "model.apply_spec_augment"
 
 
 def _model_of_size(size: str) -> Mapping[str, Any]:
-    if size not in WHISPER_SIZES:
-        raise ValueError(f"the sizes are {', '.join(WHISPER_SIZES)}; --model_name_or_path names other weights")
-    return {"model.name_or_path": f"openai/whisper-{size}"}
+    released = {name: hub_id for part in family_parts().values() for name, hub_id in part.released.items()}
+    if size not in released:
+        raise ValueError(f"the sizes are {', '.join(released)}; --model_name_or_path names other weights")
+    return {"model.name_or_path": released[size]}
 
 
 def _run_of_folder(folder: str) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 Each family has a part of its own, with what is here and its own fields: `family_table` lists them.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationInfo, model_validator
@@ -32,6 +33,8 @@ class ModelPart(Part):
     files: ClassVar[tuple[str, ...]] = ()
     # Fields by which each rank draws the layers that it runs.
     drawn_by_rank: ClassVar[tuple[str, ...]] = ()
+    # Hub ids of released weights, by the name of their size (`--model_size`).
+    released: ClassVar[Mapping[str, str]] = {}
 
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
     name_or_path: ModelLocation | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")

@@ -1,5 +1,6 @@
 """What the config says of a Whisper. Imports no torch."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -12,9 +13,13 @@ CONTEXT_S = 30
 # Weights of the released models, from the table in OpenAI's model card.
 RELEASED = {
     "tiny": 39e6,
+    "tiny.en": 39e6,
     "base": 74e6,
+    "base.en": 74e6,
     "small": 244e6,
+    "small.en": 244e6,
     "medium": 769e6,
+    "medium.en": 769e6,
     "large": 1550e6,
     "large-v2": 1550e6,
     "large-v3": 1550e6,
@@ -29,6 +34,7 @@ class WhisperPart(NewModelPart):
 
     implementation: ClassVar[str] = "trainers.models.whisper.whisper_family:WhisperFamily"
     unsupported: ClassVar[tuple[str, ...]] = ("decode.method",)
+    released: ClassVar[Mapping[str, str]] = {size: f"openai/whisper-{size}" for size in RELEASED}
     sizes: ClassVar[tuple[str, ...]] = (*NewModelPart.sizes, "decoder_layers", "num_mel_bins", "max_label_tokens")
 
     borrowed_language: str | None = Field(
@@ -68,7 +74,7 @@ class WhisperPart(NewModelPart):
         """Of released weights by their name."""
         if self.init == "pretrained":
             _, prefix, size = str(self.name_or_path).rstrip("/").rpartition("whisper-")
-            return SizeEstimate(RELEASED.get(size.removesuffix(".en"), 0.0) if prefix else 0.0, LEAST_WIDTH)
+            return SizeEstimate(RELEASED.get(size, 0.0) if prefix else 0.0, LEAST_WIDTH)
         # A decoder layer has two attentions.
         layer = 8 * self.d_model**2 + 2 * self.d_model * (self.ffn_dim or 4 * self.d_model)
         encoder = super().size

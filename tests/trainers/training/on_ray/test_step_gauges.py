@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainers.distributed import gauges
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.session import LocalSession
 from trainers.training.on_ray.step_gauges import StepGauges
@@ -50,19 +51,19 @@ class Trainer:
 
 def train(trainer: Trainer, session: Watched) -> Any:
     """Two steps of 4 s each, of which a second is spent on data and half of one on agreeing; then a line of the log."""
-    gauges: Any = StepGauges(session, trainer.times, trainer, Plan(), DURATIONS_S)  # type: ignore[arg-type]
+    shown: Any = StepGauges(session, trainer.times, trainer, Plan(), DURATIONS_S)  # type: ignore[arg-type]
     state = SimpleNamespace(global_step=0, max_steps=8)
     trainer.now_s = 50.0
-    gauges.on_train_begin(ARGUMENTS, state, None)
+    shown.on_train_begin(ARGUMENTS, state, None)
     with trainer.times.spent_on(StepPart.DATA):
         trainer.now_s += 2.0
     with trainer.times.spent_on(StepPart.COMMUNICATION):
         trainer.now_s += 1.0
     trainer.now_s += 5.0
     state.global_step = 2
-    gauges.on_step_end(ARGUMENTS, state, None)
-    gauges.on_log(ARGUMENTS, state, None, logs={"loss": 1.5})
-    return gauges, state
+    shown.on_step_end(ARGUMENTS, state, None)
+    shown.on_log(ARGUMENTS, state, None, logs={"loss": 1.5})
+    return shown, state
 
 
 def test_a_line_of_the_log_shows_speed_padding_and_where_a_step_s_time_went() -> None:
@@ -70,17 +71,17 @@ def test_a_line_of_the_log_shows_speed_padding_and_where_a_step_s_time_went() ->
     train(trainer, session)
     assert trainer.sampled == 2
     shown = session.shown
-    assert shown.pop((Gauge.LAST_PROGRESS, "")) > 0
+    assert shown.pop((gauges.LAST_PROGRESS, "")) > 0
     assert shown == {
-        (Gauge.LOSS, ""): 1.5,
-        (Gauge.PROGRESS, ""): 0.25,
-        (Gauge.CLIPS, ""): 4 / 8,
-        (Gauge.AUDIO, ""): 8 / 8,
+        (gauges.LOSS, ""): 1.5,
+        (gauges.PROGRESS, ""): 0.25,
+        (gauges.CLIPS, ""): 4 / 8,
+        (gauges.AUDIO, ""): 8 / 8,
         # 8 s of audio, in two passes of two clips and two fillers, of 5 s each.
-        (Gauge.PADDING, ""): pytest.approx(1 - 8 / 30),
-        (Gauge.STEP_TIME, "data"): 1.0,
-        (Gauge.STEP_TIME, "communication"): 1.0,
-        (Gauge.STEP_TIME, "compute"): 2.0,
+        (gauges.PADDING, ""): pytest.approx(1 - 8 / 30),
+        (gauges.STEP_TIME, "data"): 1.0,
+        (gauges.STEP_TIME, "communication"): 1.0,
+        (gauges.STEP_TIME, "compute"): 2.0,
     }
 
 
@@ -88,30 +89,30 @@ def test_other_ranks_show_what_is_their_own() -> None:
     session = Watched(1, 2, 0)
     train(Trainer(), session)
     assert {gauge for gauge, _ in session.shown} == {
-        Gauge.LAST_PROGRESS,
-        Gauge.CLIPS,
-        Gauge.AUDIO,
-        Gauge.PADDING,
-        Gauge.STEP_TIME,
+        gauges.LAST_PROGRESS,
+        gauges.CLIPS,
+        gauges.AUDIO,
+        gauges.PADDING,
+        gauges.STEP_TIME,
     }
 
 
 def test_where_the_exchange_is_not_timed_it_is_not_shown_and_counts_as_computing() -> None:
     session = Watched(0, 2, 0)
     train(Trainer(exchange_s=None), session)
-    assert (Gauge.STEP_TIME, "communication") not in session.shown
-    assert session.shown[Gauge.STEP_TIME, "compute"] == 3.0
+    assert (gauges.STEP_TIME, "communication") not in session.shown
+    assert session.shown[gauges.STEP_TIME, "compute"] == 3.0
 
 
 def test_a_checkpoint_is_spread_over_the_steps_since_the_one_before() -> None:
     trainer, session = Trainer(), Watched(0, 2, 0)
-    gauges, state = train(trainer, session)
+    shown, state = train(trainer, session)
     trainer.times.begin(StepPart.CHECKPOINT)
     trainer.now_s += 3.0
-    gauges.on_save(ARGUMENTS, state, None)
-    assert session.shown[Gauge.STEP_TIME, "checkpoint"] == 1.5
+    shown.on_save(ARGUMENTS, state, None)
+    assert session.shown[gauges.STEP_TIME, "checkpoint"] == 1.5
     trainer.now_s += 1.0
     session.shown.clear()
-    gauges.on_log(ARGUMENTS, state, None, logs={"eval_wer": 1.0})
-    gauges.on_log(ARGUMENTS, state, None, logs={"loss": 1.0})
+    shown.on_log(ARGUMENTS, state, None, logs={"eval_wer": 1.0})
+    shown.on_log(ARGUMENTS, state, None, logs={"loss": 1.0})
     assert session.shown == {}, "a line with a score, or without a new step, has nothing to show"
