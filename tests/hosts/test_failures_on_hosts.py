@@ -10,7 +10,7 @@ from jobs.model import Cause, Run
 from tests.hosts.network import Host
 from tests.hosts.ray_hosts import RayHosts
 from tests.hosts.recorded_runs import RecordedRuns
-from tests.hosts.runs import CALM, ended_well
+from tests.hosts.runs import CALM, SAVE_STEPS, ended_well
 from trainers.errors import LostNodeError
 
 DURING = 13
@@ -25,6 +25,24 @@ def runs(hosts_without_ray: RayHosts, calm: str, tmp_path_factory: pytest.TempPa
     made.close()
 
 
+def test_one_run_survives_a_killed_host_a_host_cut_off_and_a_killed_driver(hosts: RayHosts, runs: RecordedRuns) -> None:
+    # The attempt could start its workers again, but those that are left do not hold them.
+    runs.submit("hit-thrice", "scaling.resources_per_worker={CPU: 2}", "job.max_retries=1")
+    runs.until_step("hit-thrice", DURING)
+    assert hosts.workers[0].kill() > 0
+    runs.until_step("hit-thrice", DURING + SAVE_STEPS)
+    with hosts.workers[1].unplugged():
+        run = runs.until("hit-thrice", lambda run: run.state == RunState.PREEMPTED, "word of the lost node")
+        assert "a node was lost" in run.reason
+    runs.until_step("hit-thrice", DURING + 2 * SAVE_STEPS)
+    assert hosts.head.kill("task.py") > 0
+    runs.hurry()
+    *lost, killed, last = ended_well(runs, "hit-thrice")
+    # The one retry is left for the driver: lost nodes are not counted.
+    assert set(lost) == {Cause.NODE_LOST} and (killed, last) == (Cause.DRIVER_KILLED, Cause.SUCCEEDED)
+
+
+@pytest.mark.long
 def test_a_worker_host_whose_processes_are_killed(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("host-killed")
     runs.until_step("host-killed", DURING)
@@ -34,6 +52,7 @@ def test_a_worker_host_whose_processes_are_killed(hosts: RayHosts, runs: Recorde
     assert set(ended_well(runs, "host-killed")[:-1]) == {Cause.NODE_LOST}
 
 
+@pytest.mark.long
 def test_a_host_cut_off_from_the_network_and_back(hosts: RayHosts, runs: RecordedRuns) -> None:
     # The attempt could start its workers again, but those that are left do not hold them.
     runs.submit("cut-off", "scaling.resources_per_worker={CPU: 2}", "run.max_failures=3", "job.max_retries=0")
@@ -51,6 +70,7 @@ def test_a_host_cut_off_from_the_network_and_back(hosts: RayHosts, runs: Recorde
     assert last.resume_from is not None
 
 
+@pytest.mark.long
 def test_the_driver_is_killed(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("driver-killed")
     runs.until_step("driver-killed", DURING)

@@ -99,6 +99,7 @@ def test_a_ctc_model_without_a_vocabulary_learns_one(
     assert stages_in(capsys.readouterr().out) == [*STAGES, "all stages work"]
 
 
+@pytest.mark.long
 class TestDeepSpeed:
     """A training of DeepSpeed's has a process of its own."""
 

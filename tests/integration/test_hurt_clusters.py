@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from jobs.lifecycle import RunState
 from jobs.model import Cause
@@ -17,6 +18,7 @@ from tests.integration.short_jobs import Workspace
 TAKES_GB = 2.5
 
 
+@pytest.mark.long
 def test_a_model_too_large_for_the_memory_is_tried_once_more_and_given_up_with_advice(
     training_tree: Path, tmp_path: Path
 ) -> None:

@@ -1,12 +1,17 @@
-"""task.py as a job, through Ray's real Jobs API."""
+"""task.py as a job, through Ray's real Jobs API, and what Ray's dashboard shows of trainings."""
 
+import os
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
+from jobs.cli.app import main
 from jobs.clusters.cluster import JobInfo
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
@@ -14,7 +19,7 @@ from jobs.model import Gang
 from jobs.submission.ray_request import SubmitRequest
 from tests.integration.conftest import LOGICAL_CPUS
 from tests.integration.driver_process import RayHead
-from tests.integration.forked_process import REPOSITORY
+from tests.integration.forked_process import REPOSITORY, ForkedProcess
 
 TINY = """
 data.demo.train_utterances=64 data.demo.validation_utterances=8 data.demo.test_utterances=8 run.name=tiny
@@ -68,13 +73,37 @@ def test_the_cluster_that_is_named_is_asked_whatever_the_environment_says(
         RayJobs("http://127.0.0.1:9")
 
 
-def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, tmp_path: Path) -> None:
+def ranks_shown(head: RayHead, name: str) -> list[int]:
+    """The ranks of a finished training in Ray Train's tab, once that shows it; Ray's page asks the same."""
+    end = time.monotonic() + TIMEOUT_S
+    while True:
+        answer = httpx.get(f"{head.dashboard}/api/train/v2/runs/v1", timeout=60).raise_for_status().json()
+        shown: Mapping[str, Any] = next((run for run in answer["train_runs"] if run["name"] == name), {})
+        if shown.get("status") == "FINISHED":
+            (attempt,) = shown["attempts"]
+            return sorted(worker["world_rank"] for worker in attempt["workers"])
+        assert time.monotonic() < end, f"{name}: {shown}"
+        time.sleep(0.5)
+
+
+def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, ray_head: RayHead, tmp_path: Path) -> None:
     end, output = run_job(jobs, "two", [*TINY, f"run.storage_path={tmp_path}", "scaling.num_workers=2"])
     assert end.status == "SUCCEEDED", output
     assert output.strip().splitlines()[-1].startswith("WER ")
     assert output.strip().splitlines()[-1].endswith(f"on test (8 utterances) · normalizer basic 1 · {tmp_path}/tiny")
     assert output.count("step 4/4 · validation WER") == 1, "each line is shown once, not once a worker"
     assert (tmp_path / "tiny/model/model.safetensors").is_file()
+    assert ranks_shown(ray_head, "tiny-a1") == [0, 1]
+
+
+def test_the_dashboard_shows_a_training_by_the_command(ray_head: RayHead, tmp_path: Path) -> None:
+    sets = [item for item in TINY if not item.startswith("run.name")]
+    sets += [f"run.storage_path={tmp_path}", "run.name=by-command", "scaling.num_workers=1"]
+    arguments = [argument for item in sets for argument in ("--set", item)]
+    log, environment = tmp_path / "by-command.log", {**os.environ, "RAY_ADDRESS": ray_head.address}
+    command = ["train", "jobs/specs/whisper_micro.yaml", *arguments]
+    assert ForkedProcess(main, command, environment=environment, log=log).wait(TIMEOUT_S) == 0, log.read_text()
+    assert ranks_shown(ray_head, "by-command-a1") == [0]
 
 
 def test_faults_end_the_job_with_their_own_exit_code_and_one_message(jobs: RayJobs, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_on_a_folder_after_a_killed_worker_and_a_killed_driver(ray_head: RayHead
     check_result(run)
 
 
+@pytest.mark.long
 def test_on_s3_after_a_killed_driver(
     ray_head: RayHead,
     recipe: Path,

@@ -74,7 +74,7 @@ def half_trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     return wanted
 
 
-@pytest.fixture(scope="module", params=["layer", "group"])
+@pytest.fixture(scope="module", params=["layer", pytest.param("group", marks=pytest.mark.long)])
 def babbling(request: pytest.FixtureRequest, half_trained: TrainConfig) -> TrainConfig:
     """The config of a CTC model, of a kind of norm, that says something else of each clip: new, with a loud output."""
     part = {"init": "scratch", "family": "ctc", "architecture": "wav2vec2", "feat_extract_norm": request.param}

@@ -152,8 +152,15 @@ class TestMatching:
         last = [losses(wanted)[-1]["full_context_matching"] for wanted in (weak, strong)]
         assert last[1] < last[0] / 2
 
-    @pytest.mark.parametrize("changes", [{}, LORA], ids=["full", "lora"])
-    @pytest.mark.parametrize("begins", ["pretrained", "from"])
+    @pytest.mark.parametrize(
+        ("begins", "changes"),
+        [
+            ("pretrained", LORA),
+            ("from", {}),
+            pytest.param("pretrained", {}, marks=pytest.mark.long),
+            pytest.param("from", LORA, marks=pytest.mark.long),
+        ],
+    )
     def test_a_killed_run_ends_with_the_same_weights(
         self,
         tones: Path,
@@ -161,8 +168,8 @@ class TestMatching:
         finished: TrainConfig,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        changes: dict[str, Any],
         begins: str,
+        changes: dict[str, Any],
     ) -> None:
         if begins == "from":
             source = tmp_path / "source"

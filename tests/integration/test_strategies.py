@@ -239,7 +239,24 @@ def test_no_rank_waits_for_a_layer_that_another_one_skips(runs: TorchrunRuns, tm
     assert "no layer is skipped at random (layerdrop was 0.5)" in said
 
 
-def test_killed_runs_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
+def check_as_undisturbed(runs: TorchrunRuns, name: str, strategy: str) -> None:
+    """A run has the numbers and the weights of the undisturbed one of its strategy, to the last bit."""
+    assert runs.numbers(name) == runs.numbers(strategy)
+    expected = runs.weights(strategy)
+    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(name).items())
+
+
+def test_a_killed_run_goes_on_as_the_undisturbed_one(runs: TorchrunRuns) -> None:
+    code, said = runs.run(runs.start("killed", "zero3", rank=1, kill="step", step=SAVE_STEPS + 3))
+    assert code != 0, said
+    code, said = runs.run(runs.start("killed", "zero3"))
+    assert code == 0, said
+    assert said.count(f"resuming from checkpoint-{SAVE_STEPS}-a1-") == 1
+    check_as_undisturbed(runs, "killed", "zero3")
+
+
+@pytest.mark.long
+def test_killed_runs_of_each_strategy_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
     starts = [
         [runs.start("killed3", "zero3", rank=1, kill="step", step=SAVE_STEPS + 3)],
         [runs.start("killed3", "zero3"), runs.start("killed2", "zero2", rank=0, kill="step", step=SAVE_STEPS + 3)],
@@ -250,9 +267,7 @@ def test_killed_runs_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
     assert [code == 0 for code, _ in ends] == [False, False, False, True], ends[-1][1]
     assert [said.count(f"resuming from checkpoint-{SAVE_STEPS}-a1-") for _, said in ends] == [0, 1, 1, 1]
     for name, strategy in (("killed3", "zero3"), ("killed2", "zero2"), ("killed-fsdp", FSDP)):
-        assert runs.numbers(name) == runs.numbers(strategy)
-        expected = runs.weights(strategy)
-        assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(name).items())
+        check_as_undisturbed(runs, name, strategy)
 
 
 @pytest.mark.long
@@ -263,10 +278,8 @@ def test_a_run_goes_on_from_whole_states_of_fsdp2_that_earlier_versions_wrote(ru
     assert {"pytorch_model_fsdp.bin", "optimizer.bin"} <= set(before.files)
     code, said = runs.run(runs.start("whole-states", FSDP))
     assert code == 0, said
-    assert runs.numbers("whole-states") == runs.numbers(FSDP)
     assert "optimizer_0/.metadata" in runs.checkpoints("whole-states")[-1].files
-    expected = runs.weights(FSDP)
-    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights("whole-states").items())
+    check_as_undisturbed(runs, "whole-states", FSDP)
 
 
 @pytest.mark.parametrize("name", [pytest.param("zero3", marks=pytest.mark.long), FSDP])
@@ -281,9 +294,7 @@ def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: T
     assert f"resuming from checkpoint-{SAVE_STEPS}-a1-" in said
     for checkpoint in runs.checkpoints(run):
         assert NODES_SHARDS[name] <= {Path(file).name for file in checkpoint.files}
-    assert runs.numbers(run) == runs.numbers(name)
-    expected = runs.weights(name)
-    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(run).items())
+    check_as_undisturbed(runs, run, name)
     left = [path for node in ("0", "1") for path in (runs.root / f"disk-{node}").glob("rayscribe-staging-*/*/*")]
     assert left == [], "nothing stays on the nodes' disks"
 
@@ -295,6 +306,4 @@ def test_on_ray_it_comes_out_the_same(ray_head: RayHead, runs: TorchrunRuns, tmp
     run = Run(ray_head, on_ray, str(runs.root), runs.recipe, [*sets, "scaling.backend=gloo"], tmp_path / "ray.log")
     run.start()
     run.finish()
-    assert runs.numbers(on_ray) == runs.numbers(name)
-    expected = runs.weights(name)
-    assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(on_ray).items())
+    check_as_undisturbed(runs, on_ray, name)

@@ -65,7 +65,7 @@ def losses(made: TrainConfig) -> list[float]:
             marks=pytest.mark.long,
         ),
         pytest.param({"training.bf16": True}, id="bf16", marks=pytest.mark.long),
-        pytest.param({"adapt": {"method": "lora", "dropout": 0.0}}, id="lora"),
+        pytest.param({"adapt": {"method": "lora", "dropout": 0.0}}, id="lora", marks=pytest.mark.long),
         pytest.param({"model": {**CTC, "encoder_layers": 2}}, id="ctc"),
     ],
 )
@@ -91,6 +91,7 @@ def test_a_compiled_model_trains_and_scores_the_same(
 
 
 @pytest.mark.integration
+@pytest.mark.long
 def test_a_compiled_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compile_model", partial(compile_model, backend="aot_eager"))
     whole = small(tmp_path, "whole", {"training.torch_compile": True, "training.lr_scheduler_type": "constant"})
