@@ -18,7 +18,6 @@ class FileKind(StrEnum):
     SLURM = "Slurm script"
     GRID_ENGINE = "Grid Engine script"
     SPEC = "ClusterSpec"
-    DOCKERFILE = "Dockerfile"
 
 
 RAY_UP = frozenset({FileKind.RAY_UP})

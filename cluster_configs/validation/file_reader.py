@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Script, Violation
-from cluster_configs.validation.dockerfile import is_dockerfile, read_dockerfile
 from cluster_configs.validation.kubernetes_file import read_kubernetes
 from cluster_configs.validation.ray_up_file import KEYS, read_ray_up
 from cluster_configs.validation.yaml_nodes import Node, Place, parse_yaml
@@ -24,7 +23,7 @@ READING = {
 }
 _KINDS = (
     "a ray up file has cluster_name and provider, Kubernetes documents have apiVersion and kind, a ClusterSpec has "
-    "pools, a batch script has #SBATCH or #$ lines, a Dockerfile begins with FROM or ARG"
+    "pools, a batch script has #SBATCH or #$ lines"
 )
 
 
@@ -58,8 +57,6 @@ def read_cluster_file(content: bytes) -> ClusterFile:
     # Without #! it may be YAML with such a comment.
     if kind is not None and (text.startswith("#!") or not _is_yaml(text)):
         return ClusterFile(kind, text, scripts=(Script(Place(), text, whole_file=True),))
-    if is_dockerfile(text):
-        return read_dockerfile(text)
     try:
         documents = parse_yaml(text)
     except YamlError as error:

@@ -126,8 +126,5 @@ RULES = (
         "kuberay-schema", "RayCluster and RayJob have the fields of ray.io/v1", frozenset({FileKind.KUBERNETES}),
         _kuberay_schema,
     ),
-    Rule(
-        "shell-syntax", "bash can read every script and command", CLUSTERS | BATCH | {FileKind.DOCKERFILE},
-        _shell_syntax,
-    ),
+    Rule("shell-syntax", "bash can read every script and command", CLUSTERS | BATCH, _shell_syntax),
 )  # fmt: skip

@@ -48,7 +48,7 @@ def validate(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="File for ray up, KubeRay, sbatch or qsub, a cluster spec, or a Dockerfile; its content tells which.",
+            help="File for ray up, KubeRay, sbatch or qsub, or a cluster spec; its content tells which.",
         ),
     ],
     json_output: JsonOption = False,

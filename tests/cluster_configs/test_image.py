@@ -5,6 +5,7 @@ No image is pulled or built here. What its instructions run is run, up to what p
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,13 +15,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster_configs.validation.cluster_file import ClusterFile
-from cluster_configs.validation.dockerfile import instructions, read_dockerfile
 from cluster_configs.validation.rules.version_rules import split_image
 from tests.test_architecture import ROOT
 
 DOCKERFILE = ROOT / "cluster_configs" / "Dockerfile"
-FILE: ClusterFile = read_dockerfile(DOCKERFILE.read_text(encoding="utf-8"))
+# Each instruction with what follows it, without comments and with a line for each.
+INSTRUCTIONS = re.findall(
+    r"^([A-Z]+) (.+)", re.sub(r"^#.*\n|\\\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M), re.M
+)
+RUN = [text for name, text in INSTRUCTIONS if name == "RUN"]
 SPECS = sorted((ROOT / "cluster_configs" / "specs").glob("*.yaml"))
 
 
@@ -45,11 +48,12 @@ def pip_calls(folder: Path, variables: Mapping[str, str]) -> list[list[str]]:
     for name, text in {"python3": recorder, "useradd": "#!/bin/sh\n"}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    defaults = {variable.name: variable.text for variable in FILE.variables}
+    given = (text.partition("=") for name, text in INSTRUCTIONS if name in ("ARG", "ENV"))
+    defaults = {name: value.strip('"') for name, _, value in given}
     environment = {**defaults, **variables, "PATH": f"{programs}:{os.environ['PATH']}"}
-    for script in FILE.scripts:
-        if "apt-get" not in script.text:
-            subprocess.run(["bash", "-euo", "pipefail", "-c", script.text], cwd=folder, env=environment, check=True)
+    for script in RUN:
+        if "apt-get" not in script:
+            subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, check=True)
     return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
 
 
@@ -88,7 +92,7 @@ def test_other_hardware_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_context_holds_what_is_copied_and_nothing_else() -> None:
-    copied = {word for found in instructions(FILE.text) if found.name == "COPY" for word in found.rest.split()[:-1]}
+    copied = {word for name, text in INSTRUCTIONS if name == "COPY" for word in text.split()[:-1]}
     ignore = (ROOT / "cluster_configs" / "Dockerfile.dockerignore").read_text().splitlines()
     assert ignore[1] == "*"
     assert {line[1:] for line in ignore if line.startswith("!")} == copied
@@ -106,5 +110,5 @@ def test_ready_files_name_this_image_at_the_clients_version(path: Path) -> None:
 
 def test_the_heads_container_reaches_the_workers() -> None:
     # Ray's autoscaler runs in it, and starts workers over ssh and rsync (command_runner.py).
-    (install,) = (script.text for script in FILE.scripts if "apt-get install" in script.text)
+    (install,) = (script for script in RUN if "apt-get install" in script)
     assert {"openssh-client", "rsync"} <= {*install.split()}

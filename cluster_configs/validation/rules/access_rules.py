@@ -14,7 +14,6 @@ from cluster_configs.validation.cluster_file import (
     Rule,
     Violation,
 )  # fmt: skip
-from cluster_configs.validation.dockerfile import last_user
 from cluster_configs.validation.kubernetes_file import containers_of, groups_in, groups_of, pod_specs, ray_clusters
 from cluster_configs.validation.networks import is_the_world
 from cluster_configs.validation.yaml_nodes import Node
@@ -150,11 +149,6 @@ def _selects_all(selector: Node, label_of_all: str = "") -> bool:
 
 
 def _no_root(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    if file.kind == FileKind.DOCKERFILE:
-        user = last_user(file)
-        if user.text in ("root", "0"):
-            yield Violation(user.place, f"USER {user.text}", "end with USER and a user of its own, e.g. USER ray")
-        return
     of_ray = [document for document in file.documents if document.get("apiVersion").text.startswith("ray.io/")]
     for pod in (pod for document in of_ray for pod in pod_specs(document)):
         contexts = [pod.get("securityContext"), *(container.get("securityContext") for container in containers_of(pod))]
@@ -215,7 +209,7 @@ RULES = (
     Rule("dashboard-loopback", "the dashboard listens on loopback alone", CLUSTERS | BATCH, _dashboard_loopback),
     Rule("inside-the-cluster", "no Service leads out of Kubernetes", KUBERNETES, _inside_the_cluster),
     Rule("network-policy", "a NetworkPolicy says who reaches the pods", KUBERNETES, _network_policy),
-    Rule("no-root", "containers do not run as root", KUBERNETES | {FileKind.DOCKERFILE}, _no_root),
+    Rule("no-root", "containers do not run as root", KUBERNETES, _no_root),
     Rule("no-privileges", "containers have no rights on their host", CLUSTERS, _no_privileges),
     Rule("least-rights", "service accounts may do no more than they need", KUBERNETES, _least_rights),
 )

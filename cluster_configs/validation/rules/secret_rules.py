@@ -13,7 +13,6 @@ _LAST_WORDS = frozenset({"PASSWORD", "PASSWD", "PASSPHRASE", "TOKEN", "SECRET", 
 _FIXES = {
     FileKind.RAY_UP: "take it out, and revoke it; bring a file by file_mounts, or set it on the nodes",
     FileKind.KUBERNETES: "take it out, and revoke it; refer to a Secret by valueFrom.secretKeyRef",
-    FileKind.DOCKERFILE: "take it out, and revoke it; an image keeps all its layers: RUN --mount=type=secret",
     FileKind.SPEC: "take it out, and revoke it; name it under secrets",
 }
 # What takes a password with -p; `login -p` of other programs is something else (gh: a protocol).

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, Installed, Rule, Violation
 from cluster_configs.validation.kubernetes_file import ray_clusters
 from cluster_configs.validation.yaml_nodes import Place
 
@@ -11,7 +11,7 @@ from cluster_configs.validation.yaml_nodes import Place
 _PINNED = re.compile(r"(?<![\w.-])(ray|rayscribe)(?:\[[^\]]*\])?==([^;,\s\"']+)", re.IGNORECASE)
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 _FLOATING = frozenset({"latest", "nightly", "main", "master", "dev", "edge", "stable"})
-ALL = CLUSTERS | BATCH | {FileKind.DOCKERFILE}
+ALL = CLUSTERS | BATCH
 
 
 def _versions(file: ClusterFile, installed: Installed) -> Iterator[tuple[Place, str, str, str]]:

@@ -1,3 +1,0 @@
-FROM python:3.11.14-slim-bookworm
-ARG U=root
-USER $U
