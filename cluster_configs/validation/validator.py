@@ -4,34 +4,62 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cluster_configs.providers.known_providers import provider_of
+from cluster_configs.rendering.cluster_spec import ClusterSpec
+from cluster_configs.rendering.render import RENDERERS, Target, render
 from cluster_configs.validation import schema_rules
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.file_reader import READING, UnreadableError, read_cluster_file
 from cluster_configs.validation.rules import (
     access_rules,
-    batch_rules,
     kubernetes_rules,
     resource_rules,
     secret_rules,
-    spec_rules,
     storage_rules,
     version_rules,
 )
 from cluster_configs.validation.yaml_nodes import Place
+from trainers.config.validation import validated
+from trainers.errors import ConfigError
 
 FAMILIES = (
-    schema_rules, spec_rules, access_rules, secret_rules, version_rules, resource_rules, storage_rules,
-    kubernetes_rules, batch_rules,
+    schema_rules, access_rules, secret_rules, version_rules, resource_rules, storage_rules, kubernetes_rules,
 )  # fmt: skip
+# The part of a spec that each target needs.
+PARTS = {Target.RAY_UP: "ray_up", Target.KUBERAY: "kubernetes", Target.SLURM: "slurm", Target.SGE: "sge"}
 
 
-def _nothing_more(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    """A file that could be read keeps the rules of reading."""
-    return iter(())
+def _rendered(file: ClusterFile) -> Iterator[tuple[str, str]]:
+    """The file for each target that a spec has a part for; nothing for one that breaks a rule."""
+    spec, _ = validated(ClusterSpec, file.document.value)
+    for target, kind in RENDERERS:
+        if spec is not None and getattr(spec, PARTS[target]) is not None:
+            yield f"{target} {kind or ''}".strip(), render(spec, target, kind)
 
 
+def _spec_fields(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    _, problems = validated(ClusterSpec, file.document.value)
+    yield from (_violation(file, problem) for problem in problems)
+
+
+def _renders(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    try:
+        [*_rendered(file)]
+    except ConfigError as error:
+        yield _violation(file, str(error))
+
+
+def _violation(file: ClusterFile, problem: str) -> Violation:
+    """A problem that begins with the field it is about."""
+    field, _, fix = problem.partition(": ")
+    return Violation(file.document.get(*field.split(".")).place, "", fix or problem)
+
+
+SPEC = frozenset({FileKind.SPEC})
 RULES: tuple[Rule, ...] = (
-    *(Rule(name, holds, EVERY_KIND, _nothing_more) for name, holds in READING.items()),
+    # A file that could be read keeps those of reading.
+    *(Rule(name, holds, EVERY_KIND, lambda file, installed: ()) for name, holds in READING.items()),
+    Rule("spec-fields", "the fields are those of a ClusterSpec", SPEC, _spec_fields),
+    Rule("renders", "there is a file for each target that the spec has a part for", SPEC, _renders),
     *(rule for family in FAMILIES for rule in family.RULES),
 )
 
@@ -56,7 +84,7 @@ def validate(content: bytes, installed: Installed) -> Report:
     broken = [(rule.name, violation) for rule in rules for violation in rule.check(file, installed)]
     checked = [*dict.fromkeys(rule.name for rule in rules)]
     if file.kind == FileKind.SPEC and not broken:
-        for target, text in spec_rules.rendered(file):
+        for target, text in _rendered(file):
             report = validate(text.encode(), installed)
             checked += [name for name in report.checked if name not in checked]
             for name, violation in report.broken:

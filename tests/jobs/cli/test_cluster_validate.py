@@ -24,12 +24,12 @@ def test_a_broken_rule_has_its_name_place_value_and_fix(capsys: pytest.CaptureFi
 
 
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    path = FILES / "broken" / "early-signal.sbatch"
+    path = FILES / "broken" / "token-authentication.sbatch"
     assert main(["cluster", "validate", str(path), "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
     assert (found["kind"], found["valid"]) == ("Slurm script", False)
-    assert [(broken["rule"], broken["line"]) for broken in found["broken"]] == [("early-signal", 1)]
-    assert "early-signal" in found["checked"]
+    assert [(broken["rule"], broken["line"]) for broken in found["broken"]] == [("token-authentication", 13)]
+    assert "token-authentication" in found["checked"]
 
 
 def test_a_spec_is_checked_by_what_is_rendered_from_it(capsys: pytest.CaptureFixture[str]) -> None:
