@@ -15,6 +15,7 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+from trainers.config.flags.script_line import BY_KEY
 from trainers.config.optional_packages import refuse_missing_packages
 from trainers.config.parts.strategy_part import StrategyPart, ds_config_of
 from trainers.config.parts.training_part import TrainingPart
@@ -27,47 +28,20 @@ NEW_NAMES = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
-# Arguments that Rayscribe sets itself, and the field or the reason to look at instead.
-OWNED = {
-    **{name: f"training.{name}" for name in TrainingPart.model_fields if name in ARGUMENTS | NEW_NAMES.keys()},
-    "output_dir": "run.storage_path",
-    "resume_from_checkpoint": "run.resume",
-    "seed": "run.seed",
-    "data_seed": "run.seed",
-    "auto_find_batch_size": "training.max_batch_duration_s",
-    "eval_strategy": "training.eval_steps",
-    "eval_on_start": "training.eval_steps",
-    "eval_delay": "training.eval_steps",
-    "train_sampling_strategy": "model.max_context_s",
-    "accelerator_config": "nothing: the batch plan distributes the batches",
-    "restore_callback_states_from_checkpoint": "run.resume",
-    "save_strategy": "training.save_steps",
-    "save_total_limit": "checkpoint.num_to_keep",
-    "save_only_model": "checkpoint.num_to_keep",
-    "save_on_each_node": "checkpoint.num_to_keep",
-    "logging_strategy": "training.logging_steps",
-    "load_best_model_at_end": "checkpoint.checkpoint_score_attribute",
-    "metric_for_best_model": "checkpoint.checkpoint_score_attribute",
-    "greater_is_better": "checkpoint.checkpoint_score_attribute",
-    "activation_checkpointing": "training.gradient_checkpointing",
-    "torch_compile_backend": "training.torch_compile",
-    "torch_compile_mode": "training.torch_compile",
-    "predict_with_generate": "training.generation_max_length",
-    "use_cpu": "scaling.use_gpu",
-    "ignore_data_skip": "run.resume",
-    "average_tokens_across_devices": "nothing: the loss is always normalized by the global label count",
-    "ddp_find_unused_parameters": "nothing: a resumed run would differ from an undisturbed one",
-    "remove_unused_columns": "nothing: the batch plan reads what it needs",
-    "dataloader_drop_last": "nothing: no utterance is dropped",
-    "push_to_hub": "nothing: push the finished model/ folder",
-    "hub_token": "nothing: push the finished model/ folder; a token has no place in a config",
-    "push_to_hub_token": "nothing: push the finished model/ folder; a token has no place in a config",
-    "deepspeed": "strategy.ds_config",
-    "fsdp": "strategy.name",
-    "fsdp_config": "strategy.name",
-    "fp16_full_eval": "training.fp16",
-    "bf16_full_eval": "training.bf16",
-}
+# Arguments that Rayscribe sets itself.
+_OWNED = (
+    *(name for name in TrainingPart.model_fields if name in ARGUMENTS | NEW_NAMES.keys()),
+    *("output_dir", "resume_from_checkpoint", "seed", "data_seed", "auto_find_batch_size", "train_sampling_strategy"),
+    *("eval_strategy", "eval_on_start", "eval_delay", "save_strategy", "logging_strategy", "predict_with_generate"),
+    *("save_total_limit", "save_only_model", "save_on_each_node", "restore_callback_states_from_checkpoint"),
+    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "ignore_data_skip"),
+    *("accelerator_config", "dataloader_drop_last", "remove_unused_columns", "average_tokens_across_devices"),
+    *("activation_checkpointing", "torch_compile_backend", "torch_compile_mode", "fp16_full_eval", "bf16_full_eval"),
+    *("use_cpu", "ddp_find_unused_parameters", "deepspeed", "fsdp", "fsdp_config"),
+    *("push_to_hub", "hub_token", "push_to_hub_token"),
+)
+# What is said of each: what to use instead, as its flag has it.
+OWNED = {name: f"use {BY_KEY[name].field}" if BY_KEY[name].field else BY_KEY[name].reason for name in _OWNED}
 # Those that are passed on as they are.
 PASSED_ON = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "learning_rate", "warmup_steps", "lr_scheduler_type",
@@ -84,7 +58,7 @@ def check_training_args(extra: dict[str, Any]) -> None:
     problems = []
     for name in extra:
         if name in OWNED:
-            problems.append(f"training.training_args.{name}: Rayscribe sets this itself; use {OWNED[name]}")
+            problems.append(f"training.training_args.{name}: Rayscribe sets this itself; {OWNED[name]}")
         elif name not in ARGUMENTS:
             near = difflib.get_close_matches(name, ARGUMENTS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -150,6 +150,16 @@ def off(reason: str, *names: str) -> tuple[Flag, ...]:
     return tuple(Flag(name, SWITCH, always=(False,), reason=reason) for name in names)
 
 
+def on(reason: str, *names: str) -> tuple[Flag, ...]:
+    """Switches that can only be on."""
+    return tuple(Flag(name, SWITCH, always=(True,), reason=reason) for name in names)
+
+
+def ignored(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
+    """Flags of which no value changes anything."""
+    return tuple(Flag(name, kind, always=None, reason=reason) for name in names)
+
+
 def fields(part: str, kind: ValueType, *names: str) -> tuple[Flag, ...]:
     """Flags that set the fields of their names."""
     return tuple(Flag(name, kind, f"{part}.{name}") for name in names)

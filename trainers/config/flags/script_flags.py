@@ -11,7 +11,20 @@ from functools import partial
 from typing import Any
 
 from trainers.config.family_table import family_parts
-from trainers.config.flags.flag import NUMBER, RANGE, SWITCH, TEXT, WHOLE, WORDS, Flag, fields, off, refused
+from trainers.config.flags.flag import (
+    NUMBER,
+    RANGE,
+    SWITCH,
+    TEXT,
+    WHOLE,
+    WORDS,
+    Flag,
+    fields,
+    ignored,
+    off,
+    on,
+    refused,
+)
 from trainers.metrics.known_metrics import known_metrics
 
 DEFAULT_DATASET = "google/fleurs"
@@ -85,7 +98,7 @@ MODEL = (
     Flag("target_language", TEXT, reason=f"{_ADAPTERS}; model.language is the language of the speech"),
     *refused(TEXT, _ONE_SOURCE, "config_name", "tokenizer_name", "feature_extractor_name"),
     Flag("tokenizer_name_or_path", TEXT, reason=f"{_ONE_SOURCE}; model.vocabulary_file gives a CTC model another"),
-    Flag("use_fast_tokenizer", SWITCH, always=(True,), reason="a tokenizer is the fast one where there is one"),
+    *on("a tokenizer is the fast one where there is one", "use_fast_tokenizer"),
     Flag("phoneme_language", TEXT, reason="phonemes are not supported: transcripts are text"),
     Flag("forced_decoder_ids", WORDS, reason="model.language and model.task say how a hypothesis begins"),
     Flag("suppress_tokens", WORDS, reason="the generation config of the weights says it, and is kept"),
@@ -99,12 +112,7 @@ MODEL = (
     ),
     *off("code from the Hub is never run", "trust_remote_code"),
     Flag("token", TEXT, reason=_TOKEN),
-    Flag(
-        "use_auth_token",
-        SWITCH,
-        always=(True,),
-        reason="the login or the HF_TOKEN of the machine is used where there is one: unset it to use none",
-    ),
+    *on("the login or the HF_TOKEN of the machine is used where there is one: unset it to use none", "use_auth_token"),
 )
 DATA = (
     Flag("dataset", TEXT, "data.dataset.name", help=f"Hub id of the data set (default: {DEFAULT_DATASET})"),
@@ -123,14 +131,14 @@ DATA = (
     Flag("do_normalize_eval", SWITCH, "data.do_normalize_eval"),
     Flag("chars_to_ignore", WORDS, "data.chars_to_ignore", sets=_characters, help="remove these characters"),
     Flag("eval_metrics", WORDS, always=(), sets=_scores, reason="wer, cer, ser are always scored"),
-    Flag("preprocessing_num_workers", WHOLE, always=None, reason="all CPUs of the cluster prepare the data"),
+    *ignored(WHOLE, "all CPUs of the cluster prepare the data", "preprocessing_num_workers"),
     *off(
         "prepared data is found by its content, so it is never out of date; data.cache_dir names another place",
         "overwrite_cache",
     ),
     Flag("max_train_samples", WHOLE, reason=_SHORTER.format("train")),
     Flag("max_eval_samples", WHOLE, reason=_SHORTER.format("validation")),
-    Flag("streaming", SWITCH, always=None, reason="nodes read and prepare a data set piece by piece"),
+    *ignored(SWITCH, "nodes read and prepare a data set piece by piece", "streaming"),
     Flag(
         "shuffle_buffer_size", WHOLE, reason="the complete set is shuffled, or training.shuffle_window_shards at a time"
     ),
@@ -192,5 +200,5 @@ LAUNCHER = (
     *off(_WORKERS, "use_mpi"),
     *off("--set strategy.name=deepspeed, or --deepspeed ds_config.json with a config of your own", "use_deepspeed"),
     Flag("hostfile", TEXT, reason=f"{_WORKERS}, on the nodes of its cluster"),
-    Flag("master_port", WHOLE, always=None, reason="Ray finds free ports"),
+    *ignored(WHOLE, "Ray finds free ports", "master_port"),
 )

@@ -28,7 +28,7 @@ SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "Gaudi's launcher": LAUNCHER,
 }
 FLAGS = tuple(flag for flags in SECTIONS.values() for flag in flags)
-_BY_KEY = {flag.key: flag for flag in FLAGS}
+BY_KEY = {flag.key: flag for flag in FLAGS}
 
 
 def add_sections(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +48,9 @@ def usually_spelled(arguments: Sequence[str]) -> list[str]:
 def _usual(argument: str) -> str:
     name, equals, value = argument.partition("=")
     key = name.removeprefix("--").replace("-", "_")
-    if key in _BY_KEY:
-        return f"{_BY_KEY[key].option}{equals}{value}"
-    negated = _BY_KEY.get(key.removeprefix("no_"))
+    if key in BY_KEY:
+        return f"{BY_KEY[key].option}{equals}{value}"
+    negated = BY_KEY.get(key.removeprefix("no_"))
     if key.startswith("no_") and not equals and negated is not None and negated.kind is SWITCH:
         return f"{negated.option}=False"
     return argument

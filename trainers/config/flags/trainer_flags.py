@@ -15,7 +15,9 @@ from trainers.config.flags.flag import (
     Flag,
     ValueType,
     fields,
+    ignored,
     off,
+    on,
     refused,
 )
 from trainers.metrics.known_metrics import known_metrics
@@ -113,26 +115,20 @@ DECIDED = (
     *off("nothing is ever deleted: give another run.name", "overwrite_output_dir"),
     Flag("eval_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("eval_steps")),
     Flag("evaluation_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("eval_steps")),
-    Flag("evaluate_during_training", SWITCH, always=(True,), reason=_BY_STEPS.format("eval_steps")),
+    *on(_BY_STEPS.format("eval_steps"), "evaluate_during_training"),
     Flag("save_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("save_steps")),
     Flag("logging_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("logging_steps")),
-    Flag(
+    *on(
+        "hypotheses are always generated, training.generation_max_length tokens at most: a loss is no score",
         "predict_with_generate",
-        SWITCH,
-        always=(True,),
-        reason="hypotheses are always generated, training.generation_max_length tokens at most: a loss is no score",
     ),
     *off("a checkpoint is ranked by an error rate: checkpoint.checkpoint_score_attribute", "prediction_loss_only"),
-    Flag(
+    *on(
+        "the best checkpoint is always exported; the newest stays in checkpoints/ (checkpoint.num_to_keep)",
         "load_best_model_at_end",
-        SWITCH,
-        always=(True,),
-        reason="the best checkpoint is always exported; the newest stays in checkpoints/ (checkpoint.num_to_keep)",
     ),
     *off(_BEST, "greater_is_better"),
-    Flag(
-        "group_by_length", SWITCH, always=None, reason="with model.max_context_s, batches are of one length bucket each"
-    ),
+    *ignored(SWITCH, "with model.max_context_s, batches are of one length bucket each", "group_by_length"),
     Flag(
         "train_sampling_strategy",
         TEXT,
@@ -140,7 +136,7 @@ DECIDED = (
         reason="utterances are shuffled, and grouped by length with model.max_context_s",
     ),
     *off(_LENGTHS, "sortish_sampler"),
-    Flag("length_column_name", TEXT, always=None, reason=_LENGTHS),
+    *ignored(TEXT, _LENGTHS, "length_column_name"),
     Flag(
         "warmup_ratio",
         NUMBER,
@@ -158,8 +154,8 @@ DECIDED = (
     *off("training.max_batch_duration_s bounds what a batch takes, whatever its length", "auto_find_batch_size"),
     *off("a checkpoint holds what continuing needs; model/ is the weights alone", "save_only_model"),
     *off("a checkpoint is saved once, in run.storage_path", "save_on_each_node"),
-    Flag("save_safetensors", SWITCH, always=(True,), reason="weights are always stored as safetensors"),
-    Flag("enable_jit_checkpoint", SWITCH, always=None, reason="a run that is asked to stop always saves a checkpoint"),
+    *on("weights are always stored as safetensors", "save_safetensors"),
+    *ignored(SWITCH, "a run that is asked to stop always saves a checkpoint", "enable_jit_checkpoint"),
     *off("scoring has the precision of training: training.fp16", "fp16_full_eval"),
     *off("scoring has the precision of training: training.bf16", "bf16_full_eval"),
     Flag("half_precision_backend", TEXT, always=("auto", "cuda_amp", "cpu_amp"), reason=_AUTOCAST),
@@ -173,27 +169,15 @@ DECIDED = (
     Flag("torchdynamo", TEXT, reason=_COMPILER),
     Flag("torch_compile_backend", TEXT, always=("inductor",), reason=_COMPILER),
     Flag("torch_compile_mode", TEXT, always=("default",), reason=_COMPILER),
-    Flag(
-        "logging_dir",
-        TEXT,
-        reason="TensorBoard reads the run folder: <run.storage_path>/<run.name>/attempts/<k>/tensorboard",
+    *refused(
+        TEXT, "TensorBoard reads the run folder: <run.storage_path>/<run.name>/attempts/<k>/tensorboard", "logging_dir"
     ),
     Flag("local_rank", WHOLE, always=(-1,), reason="Ray starts the workers: scaling.num_workers"),
     Flag("ddp_backend", TEXT, "scaling.backend"),
     Flag("xpu_backend", TEXT, reason=_BACKEND),
     Flag("ddp_timeout", WHOLE, always=(1800,), reason="a collective that hangs for 1800 s ends the worker group"),
-    Flag(
-        "ddp_find_unused_parameters",
-        SWITCH,
-        always=(True,),
-        reason="without it a resumed run would differ from an undisturbed one",
-    ),
-    Flag(
-        "average_tokens_across_devices",
-        SWITCH,
-        always=(True,),
-        reason="the loss is normalized by the labels of all workers",
-    ),
+    *on("without it a resumed run would differ from an undisturbed one", "ddp_find_unused_parameters"),
+    *on("the loss is normalized by the labels of all workers", "average_tokens_across_devices"),
     Flag("deepspeed", TEXT, "strategy.ds_config", sets=_deepspeed),
     Flag("fsdp", WORDS, "strategy.name", sets=_fsdp, reason="full_shard auto_wrap, which is FSDP2; no other word"),
     *refused(
@@ -203,14 +187,12 @@ DECIDED = (
     *refused(WORDS, _SHARDED, "sharded_ddp"),
     Flag("accelerator_config", TEXT, reason=_PLANNED),
     *off(_PLANNED, "dispatch_batches", "split_batches", "dataloader_drop_last"),
-    Flag("dataloader_in_order", SWITCH, always=(True,), reason=_PLANNED),
+    *on(_PLANNED, "dataloader_in_order"),
     Flag("dataloader_multiprocessing_context", TEXT, reason="torch's default starts the loader's processes"),
-    Flag("remove_unused_columns", SWITCH, always=None, reason="a prepared set has no unused columns"),
+    *ignored(SWITCH, "a prepared set has no unused columns", "remove_unused_columns"),
     Flag("label_names", WORDS, always=(["labels"],), reason="the labels of a recognizer are named labels"),
-    Flag("eval_accumulation_steps", WHOLE, always=None, reason=_COUNTED),
-    Flag("eval_do_concat_batches", SWITCH, always=None, reason=_COUNTED),
-    Flag("eval_use_gather_object", SWITCH, always=None, reason=_COUNTED),
-    Flag("batch_eval_metrics", SWITCH, always=None, reason=_COUNTED),
+    *ignored(WHOLE, _COUNTED, "eval_accumulation_steps"),
+    *ignored(SWITCH, _COUNTED, "eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics"),
     *off(_COUNTED, "use_legacy_prediction_loop"),
     Flag("past_index", WHOLE, always=(-1,), reason="recognizers carry no state from batch to batch"),
     Flag("include_for_metrics", WORDS, reason="metrics are error rates of transcripts, see docs/scoring.md"),
