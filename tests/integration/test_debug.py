@@ -155,7 +155,7 @@ def test_a_checkpoint_that_is_not_gone_on_from_is_a_failure(
 def test_what_nobody_foresaw_is_shown_with_its_stage(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delattr("trainers.training.result.export_model")
+    monkeypatch.delattr("trainers.training.worker.export_model")
     assert debug(tones, tmp_path, {}) == 1
     error = capsys.readouterr().err
     assert "Traceback" in error

@@ -20,7 +20,7 @@ from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate, find_model
 from trainers.pipeline.fit import fit
 from trainers.training.loop import build as worker_build
-from trainers.training.result import finish as worker_finish
+from trainers.training.worker import finish as worker_finish
 
 FILES = """
 config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json

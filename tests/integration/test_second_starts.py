@@ -23,7 +23,7 @@ from trainers.errors import ConfigError, ResumeError, StoppedError
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.seq2seq import seq2seq_processor
 from trainers.models.whisper.whisper_part import WhisperPart
-from trainers.pipeline import attempt_plan
+from trainers.pipeline import attempt
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.journal import Journal
@@ -205,7 +205,7 @@ def test_a_finished_run_needs_nothing_to_show_its_result_that_only_training_read
     def fail(*_: Any) -> None:
         raise ConfigError("its files are gone")
 
-    monkeypatch.setattr(attempt_plan, "check_decoder", fail)
+    monkeypatch.setattr(attempt, "check_decoder", fail)
     assert fit(wanted, LocalEngine()).totals == result.totals
     with pytest.raises(ConfigError, match="its files are gone"):
         fit(small(tones, tmp_path, {**mixed, "training.max_steps": 8, "training.extend": "rescale"}), LocalEngine())

@@ -13,10 +13,10 @@ from trainers.data.selection import Bounds, reasons_to_leave_out
 from trainers.errors import ConfigError, StorageError
 from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.subject import Split, Subject
-from trainers.models.clip_languages import language_tokens, languages_in
 from trainers.models.families import FAMILIES, refuse_unsupported, resolve_model
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
+from trainers.models.labels import language_tokens, languages_in
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 

@@ -11,9 +11,9 @@ from trainers.config.parts.decode_part import FILE_FIELDS
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.metrics.known_metrics import known_metrics
-from trainers.models.clip_languages import NOT_NAMED
 from trainers.models.families import family_of_folder
 from trainers.models.family import Family
+from trainers.models.labels import NOT_NAMED
 from trainers.run_folder.checkpoints import TRAINING_STATE
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import MODEL, RunFolder

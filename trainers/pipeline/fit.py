@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import RayscribeError
-from trainers.pipeline.attempt import begin
-from trainers.pipeline.attempt_plan import AttemptRequest
+from trainers.pipeline.attempt import AttemptRequest, begin
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.evaluate import RunResult
 from trainers.run_folder import layout

@@ -10,9 +10,8 @@ from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds, select_scored, select_training
 from trainers.data.sources.manifest_source import open_manifest
-from trainers.models.clip_languages import clip_languages
 from trainers.models.label_codec import Limits
-from trainers.models.labels import Labels, labels_of
+from trainers.models.labels import Labels, clip_languages, labels_of
 from trainers.models.recognizer import Beam, Decoding, Recognizer
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.training.arguments import autocast_dtype

@@ -11,10 +11,9 @@ from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import add_languages, config, write_corpus
 from trainers.data.prepared_set import PreparedSet
 from trainers.errors import ConfigError
-from trainers.models.clip_languages import NOT_NAMED, clip_languages, language_tokens, languages_in
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.family import Family
-from trainers.models.labels import labels_of
+from trainers.models.labels import NOT_NAMED, clip_languages, labels_of, language_tokens, languages_in
 from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily
 from trainers.models.whisper.whisper_family import WhisperFamily
 

@@ -14,7 +14,7 @@ from trainers.distributed.session import LocalSession
 from trainers.errors import LostNodeError, ResourceError, StorageError
 from trainers.models.families import family_of
 from trainers.pipeline import attempt
-from trainers.pipeline.attempt_plan import AttemptPlan, AttemptRequest
+from trainers.pipeline.attempt import AttemptPlan, AttemptRequest
 from trainers.pipeline.continuation import Continuation
 from trainers.pipeline.engine import LocalEngine
 from trainers.run_folder.attempt_status import StatusWriter

@@ -4,7 +4,7 @@ import pytest
 from pyarrow import fs
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.on_ray.ray_configs import (
+from trainers.pipeline.on_ray.ray_engine import (
     NEVER_S,
     checkpoint_config,
     failure_config,
