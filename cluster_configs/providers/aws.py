@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
+import httpx
 from pydantic import Field
 
-from cluster_configs.providers.metadata_service import Notice, Response, ask, read_json
+from cluster_configs.providers.metadata_service import Notice, ask, read_json
 from cluster_configs.providers.provider import CloudPart, Provider
 from cluster_configs.rendering.node_parts import PoolPart
 from cluster_configs.rendering.target_parts import Word
@@ -99,12 +100,12 @@ class Aws:
     def is_here(self) -> bool:
         """Whether it issues a token."""
         self._token = None
-        return self._get("instance-id").status == 200
+        return self._get("instance-id").status_code == 200
 
     def notice(self, now_s: float) -> Notice | None:
         """The interruption of a spot instance, two minutes before."""
         response = self._get("spot/instance-action")
-        if response.status == 404:
+        if response.status_code == 404:
             return None
         action = read_json(response, self.name)
         at_s = now_s + AWS_LEFT_S
@@ -112,8 +113,8 @@ class Aws:
             at_s = datetime.fromisoformat(action["time"]).timestamp()
         return Notice(f"AWS: the instance is to {action.get('action', 'end')}", at_s)
 
-    def _get(self, path: str) -> Response:
-        response = Response(401, "", {})
+    def _get(self, path: str) -> httpx.Response:
+        response = httpx.Response(401)
         for _ in range(2):
             if self._token is None:
                 issued = ask(
@@ -121,11 +122,11 @@ class Aws:
                     {"X-aws-ec2-metadata-token-ttl-seconds": str(AWS_TOKEN_TTL_S)},
                     method="PUT",
                 )
-                if issued.status != 200:
+                if issued.status_code != 200:
                     return issued
-                self._token = issued.body
+                self._token = issued.text.strip()
             response = ask(f"{self.url}/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": self._token})
-            if response.status != 401:
+            if response.status_code != 401:
                 break
             # The token has expired.
             self._token = None

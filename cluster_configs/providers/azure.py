@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from cluster_configs.providers.metadata_service import Notice, Response, ask, read_json
+import httpx
+
+from cluster_configs.providers.metadata_service import Notice, ask, read_json
 from cluster_configs.providers.provider import Provider
 from cluster_configs.validation.yaml_nodes import Node
 
@@ -28,11 +30,11 @@ class Azure:
 
     def is_here(self) -> bool:
         """Whether it knows this machine's name."""
-        return self._own_name().status == 200
+        return self._own_name().status_code == 200
 
     def notice(self, now_s: float) -> Notice | None:
         """An event that takes this machine away; those of other machines of its scale set are told, too."""
-        if self._machine is None and self._own_name().status != 200:
+        if self._machine is None and self._own_name().status_code != 200:
             raise OSError("Azure's metadata service does not name this machine")
         response = ask(
             f"{self.url}/metadata/scheduledevents?api-version=2020-07-01", self._headers, timeout_s=AZURE_TIMEOUT_S
@@ -42,11 +44,11 @@ class Azure:
         notices = [Notice(f"Azure: {event['EventType']}", _not_before(event, now_s)) for event in ours]
         return min(notices, key=lambda notice: notice.at_s, default=None)
 
-    def _own_name(self) -> Response:
+    def _own_name(self) -> httpx.Response:
         url = f"{self.url}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
         response = ask(url, self._headers)
-        if response.status == 200:
-            self._machine = response.body
+        if response.status_code == 200:
+            self._machine = response.text.strip()
         return response
 
     @property

@@ -112,9 +112,9 @@ class Gcp:
 
     def _get(self, name: str) -> str:
         response = ask(f"{self.url}/computeMetadata/v1/instance/{name}", self._headers)
-        if response.status != 200:
-            raise OSError(f"GCP's metadata server answers instance/{name} with {response.status}")
-        return response.body
+        if response.status_code != 200:
+            raise OSError(f"GCP's metadata server answers instance/{name} with {response.status_code}")
+        return response.text.strip()
 
     @property
     def _headers(self) -> Mapping[str, str]:

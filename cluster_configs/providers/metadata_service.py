@@ -1,16 +1,12 @@
 """What a cloud says to a machine that it is about to take away, read from the machine's metadata service."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException
 from typing import Any, NamedTuple, Protocol
+
+import httpx
 
 METADATA_URL = "http://169.254.169.254"
 TIMEOUT_S = 2.0
-# A proxy does not reach a link-local address.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Notice(NamedTuple):
@@ -25,35 +21,17 @@ class Notice(NamedTuple):
     at_s: float
 
 
-class Response(NamedTuple):
-    """A response of a metadata service.
-
-    Attributes:
-        status: HTTP status.
-        body: Its text.
-        headers: Its headers, by names in lower case.
-    """
-
-    status: int
-    body: str
-    headers: Mapping[str, str]
-
-
-def ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> Response:
+def ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> httpx.Response:
     """Asks a metadata service.
 
     Raises:
-        OSError: nobody responds.
+        OSError: nobody responds, or not as HTTP servers do.
     """
-    request = urllib.request.Request(url, headers=dict(headers), method=method)
     try:
-        with _OPENER.open(request, timeout=timeout_s) as response:
-            body = response.read().decode("utf-8", "replace").strip()
-            return Response(response.status, body, {name.lower(): value for name, value in response.headers.items()})
-    except HTTPException as error:
-        raise OSError(f"{url} does not answer as HTTP servers do: {error}") from error
-    except urllib.error.HTTPError as error:
-        return Response(error.code, "", {name.lower(): value for name, value in error.headers.items()})
+        # A proxy, which the environment may name, does not reach a link-local address.
+        return httpx.request(method, url, headers=headers, timeout=timeout_s, trust_env=False)
+    except httpx.HTTPError as error:
+        raise OSError(f"{url} does not answer: {error}") from error
 
 
 class Cloud(Protocol):
@@ -79,16 +57,16 @@ class Cloud(Protocol):
         """
 
 
-def read_json(response: Response, name: str) -> dict[str, Any]:
+def read_json(response: httpx.Response, name: str) -> dict[str, Any]:
     """The object that a service responds with.
 
     Raises:
         OSError: it is none.
     """
-    if response.status != 200:
-        raise OSError(f"{name}'s metadata service answers with {response.status}")
+    if response.status_code != 200:
+        raise OSError(f"{name}'s metadata service answers with {response.status_code}")
     try:
-        content = json.loads(response.body)
+        content = response.json()
     except ValueError as error:
         raise OSError(f"{name}'s metadata service does not answer with JSON: {error}") from None
     if not isinstance(content, dict):
