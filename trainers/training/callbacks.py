@@ -292,22 +292,18 @@ class KeepCheckpoints(TrainerCallback):
         if self._scored is not None and self._scored[0] == step:
             metrics = validation_metrics(self._scored[1])
             if part.number == 0:
-                write_validation(folder, self._scored[1])
+                self._write_validation(folder, self._scored[1])
         stage(folder, step=step, attempt=self._attempt, metrics=metrics, part=part)
         self.newest = folder.name
         return folder
 
-
-def write_validation(folder: Path, result: SplitScore) -> None:
-    """Writes a checkpoint's score on the validation set, to be shown next to the test score of the best.
-
-    Raises:
-        ScoringError: a number in it is not finite.
-    """
-    totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
-    (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
-    rows = (item.to_json_dict() for item in result.utterances)
-    (folder / lines).write_text(to_jsonl(rows, lines), encoding="utf-8")
+    @staticmethod
+    def _write_validation(folder: Path, result: SplitScore) -> None:
+        """Writes the score, to be shown next to the test score of the best; a ScoringError, if it is not finite."""
+        totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
+        (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
+        rows = (item.to_json_dict() for item in result.utterances)
+        (folder / lines).write_text(to_jsonl(rows, lines), encoding="utf-8")
 
 
 class Reseed(TrainerCallback):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainers.config.parts.decode_part import Weights
 from trainers.config.parts.model_part import ModelPart
@@ -60,8 +60,7 @@ def score_task(task: ScoreTask, session: Session) -> None:
         session.print_from_main(f"model: {note}")
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
     with opened_beam(config, task.validation, session, folder, recognizer) as beam:
-        how = Search(beam, task.nbest)
-        score_split(config, task.prepared, session, folder, recognizer, task.split, how)
+        score_split(config, task.prepared, session, folder, recognizer, task.split, beam, task.nbest)
     session.barrier("writing the scores")
 
 
@@ -98,13 +97,7 @@ def opened_beam(
 ) -> Iterator[Beam | None]:
     """The beam search of a config with its weights; None where it asks for none. Every rank calls it.
 
-    Args:
-        config: Its decode part says what is searched, and which weights.
-        validation: The prepared set on which weights are chosen, where there are several; a score of this very set
-            says so.
-        session: This rank.
-        folder: Where evaluation/decoding.json is written, which says what was chosen.
-        recognizer: The model.
+    Of several weights the best on `validation` are taken, and evaluation/decoding.json in `folder` says which.
     """
     part = config.decode
     if not part.is_on:
@@ -147,18 +140,6 @@ def _tuned(
     return tuning.best.weights
 
 
-class Search(NamedTuple):
-    """How a split's hypotheses are searched.
-
-    Attributes:
-        beam: Of CTC outputs. None: the best path, or a decoder's own search.
-        nbest: Hypotheses that are given of each utterance. None: only the best.
-    """
-
-    beam: Beam | None = None
-    nbest: int | None = None
-
-
 def score_split(
     config: TrainConfig,
     prepared: PreparedSet,
@@ -166,9 +147,13 @@ def score_split(
     folder: RunFolder,
     recognizer: Recognizer,
     split: str,
-    search: Search,
+    beam: Beam | None,
+    nbest: int | None = None,
 ) -> dict[str, Any]:
-    """Scores a split and writes its two files; for a bucketed model with the score of the full context."""
+    """Scores a split and writes its two files; for a bucketed model with the score of the full context.
+
+    Without a `beam` the best path of CTC outputs is taken, or a decoder's own search.
+    """
     clips = scored_clips(config, prepared, recognizer, split)
     limits = recognizer.limits
     cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
@@ -176,13 +161,11 @@ def score_split(
         session.print_from_main(f"warning: {split}: {cut}")
     metrics = RecipeMetrics.of(config.scoring)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
-    options = scoring_options(
-        config, limits, full_context=has_full_context(config, limits), nbest=search.nbest, beam=search.beam
-    )
+    options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, beam=beam)
     result = scorer.score(options, what=f"score {split}")
     show_rates(result, split, session)
     totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
-    if search.beam is not None and search.beam.chosen_on == prepared.key:
+    if beam is not None and beam.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True
     if session.is_main_process:
         folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))

@@ -25,7 +25,7 @@ from trainers.scoring.normalizers import normalizer_named
 from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import Loop, build, train, upload_tensorboard
-from trainers.training.scoring_worker import Search, opened_beam, score_split
+from trainers.training.scoring_worker import opened_beam, score_split
 from trainers.training.strategies.sharding import sharding_process
 from trainers.training.worker_context import ResumePoint, TrainTask, WorkerContext
 
@@ -54,7 +54,10 @@ def work(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lamb
                     raise RegroupError(f"{reason}; {stopped}")
                 again = same_command(str(config.run.name))
                 raise StoppedError(f"{stopped}; {again}, or `rayscribe resume`, continues")
-        free_memory()
+        # Model, gradients and optimizer of the training, whose objects refer to each other.
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         finish(context)
 
 
@@ -82,13 +85,6 @@ def _entered(task: TrainTask, session: Session) -> Iterator[WorkerContext]:
         staging.release()
     if session.local_rank == 0:
         staging.remove()
-
-
-def free_memory() -> None:
-    """Frees model, gradients and optimizer of the training that has ended, whose objects refer to each other."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def resume(context: WorkerContext) -> ResumePoint | None:
@@ -120,19 +116,14 @@ def finish(context: WorkerContext) -> None:
     """Scores the best checkpoint on the test split and exports it into this group's own folder. Every rank calls it."""
     context.status.show(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
     outputs = context.folder.sub(context.writer.group.outputs)
-    best, local = _fetch_best(context)
-    test = _score(context, outputs, local)
-    context.session.broadcast(lambda: _deliver(context, outputs, best, local, test), "exporting the model")
-
-
-def _fetch_best(context: WorkerContext) -> tuple[Checkpoint, Path]:
     found = fetch_best(context.staging, context.writer, context.retention, context.session)
     if found is None:
         raise RayscribeError(
             f"{context.folder.url}: training ended without a checkpoint; this is a bug, please report it"
         )
-    best, local = found
-    return best, merge_once_a_node(local, context.session)
+    best, local = found[0], merge_once_a_node(found[1], context.session)
+    test = _score(context, outputs, local)
+    context.session.broadcast(lambda: _deliver(context, outputs, best, local, test), "exporting the model")
 
 
 def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
@@ -145,7 +136,7 @@ def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str,
     with opened_beam(config, sets[VALIDATION], context.session, outputs, recognizer) as beam:
         if "test" not in sets:
             return None
-        return score_split(config, sets["test"], context.session, outputs, recognizer, "test", Search(beam))
+        return score_split(config, sets["test"], context.session, outputs, recognizer, "test", beam)
 
 
 def _deliver(
