@@ -39,24 +39,12 @@ JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 @dataclass(frozen=True)
 class TaskArguments:
-    """What to do, and with which config; `rayscribe train`, `prepare` and `evaluate` fill it in without argparse.
+    """The arguments of `parser`; `rayscribe train`, `prepare` and `evaluate` fill them in without it.
 
     Attributes:
         config: The recipe. None: flags alone, or the config that a service submitted.
-        sets: `key=value` overrides.
         flags: Value of each flag of `script_line.FLAGS` by its key; None where it was not given.
-        verb: One of VERBS.
-        model: evaluate: a run folder, a folder with a model, or a Hub id.
-        split: evaluate: train, validation or test.
-        nbest: evaluate: hypotheses that are given of each utterance. None: only the best.
-        address: Address of a Ray cluster. None: RAY_ADDRESS, or a Ray that is started here.
-        no_ray: Run in this process.
-        debug: train: take two batches through every stage, and keep nothing.
-        attempt: train: number of the attempt where a service counts. None: the next one.
-        only: check: some of the groups.
-        elsewhere: check: the job runs on other machines than this.
-        recordings_s: check: time for a split's recordings. Seconds.
-        light: check: load torch only where a check needs it.
+        debug: Take two batches through every stage, and keep nothing.
         demo: Nothing was given: run the demo recipe on the driver's node.
     """
 

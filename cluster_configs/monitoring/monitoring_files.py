@@ -46,11 +46,14 @@ def render_files(settings: Settings, alerts: str) -> Mapping[str, str]:
     Raises:
         ConfigError: the service's URL has no host.
     """
+    datasource, dashboards = (_shipped(f"grafana/provisioning/{name}") for name in (DATASOURCE, DASHBOARDS))
+    datasource["datasources"][0]["url"] = settings.prometheus_url
+    dashboards["providers"][0]["options"]["path"] = str(SHIPPED / "grafana" / "dashboards")
     return {
         PROMETHEUS: yaml.safe_dump(_prometheus(settings), sort_keys=False),
         ALERTS: alerts,
-        f"provisioning/{DATASOURCE}": yaml.safe_dump(_datasource(settings), sort_keys=False),
-        f"provisioning/{DASHBOARDS}": yaml.safe_dump(_dashboards(), sort_keys=False),
+        f"provisioning/{DATASOURCE}": yaml.safe_dump(datasource, sort_keys=False),
+        f"provisioning/{DASHBOARDS}": yaml.safe_dump(dashboards, sort_keys=False),
     }
 
 
@@ -70,18 +73,6 @@ def _prometheus(settings: Settings) -> dict[str, Any]:
     service["authorization"]["credentials_file"] = str(settings.token_file)
     service["scheme"], service["metrics_path"] = url.scheme, f"{url.path.rstrip('/')}/metrics"
     service["static_configs"][0]["targets"] = [url.netloc]
-    return content
-
-
-def _datasource(settings: Settings) -> dict[str, Any]:
-    content = _shipped(f"grafana/provisioning/{DATASOURCE}")
-    content["datasources"][0]["url"] = settings.prometheus_url
-    return content
-
-
-def _dashboards() -> dict[str, Any]:
-    content = _shipped(f"grafana/provisioning/{DASHBOARDS}")
-    content["providers"][0]["options"]["path"] = str(SHIPPED / "grafana" / "dashboards")
     return content
 
 

@@ -112,8 +112,15 @@ def _file(
         f"  openssl rand -hex 32 | tr -d '\\n' | {create} --from-file=auth_token=/dev/stdin\n"
         f"Then:\n  {use}\n"
     )
+    metadata = {"name": service_account(spec, part, for_job=for_job), "namespace": part.namespace}
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata,
+        "automountServiceAccountToken": False,
+    }
     documents = [
-        to_commented_yaml(_account(spec, part, for_job=for_job), {"automountServiceAccountToken": ABOUT_ACCOUNT}, head),
+        to_commented_yaml(account, {"automountServiceAccountToken": ABOUT_ACCOUNT}, head),
         to_commented_yaml(_policy(spec, part, for_job=for_job), {"spec/ingress": ABOUT_POLICY}),
         to_commented_yaml(resource, _comments(spec, part, for_job=for_job)),
     ]
@@ -127,11 +134,6 @@ def _metadata(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict
 
 def _secret(spec: ClusterSpec, part: KubernetesPart) -> str:
     return part.token_secret or f"{spec.name}-token"
-
-
-def _account(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
-    metadata = {"name": service_account(spec, part, for_job=for_job), "namespace": part.namespace}
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
 
 
 def _policy(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
@@ -222,6 +224,8 @@ def _group(spec: ClusterSpec, part: KubernetesPart, name: str, *, for_job: bool,
     if pool.spot:
         start = {"exec": {"command": ["bash", "-c", f"{AGENT} {IN_BACKGROUND}"]}}
         template["spec"]["containers"][0]["lifecycle"] = {"postStart": start}
+    # In the limits of a container Ray's autoscaler looks for CPUs and GPUs alone.
+    others = {name: str(each) for name, each in pool.resources.items() if name not in ("CPU", "GPU")}
     return {
         "groupName": name,
         "replicas": pool.min if autoscaled else pool.max,
@@ -229,15 +233,9 @@ def _group(spec: ClusterSpec, part: KubernetesPart, name: str, *, for_job: bool,
         "maxReplicas": pool.max,
         "rayStartParams": {"metrics-export-port": str(METRICS_PORT)},
         "labels": {"pool": name, **pool.labels},
-        **_resources_beside_limits(pool),
+        **({"resources": others} if others else {}),
         "template": template,
     }
-
-
-def _resources_beside_limits(pool: PoolPart) -> dict[str, Any]:
-    """What Ray's autoscaler does not find in the limits of a container, where it looks for CPUs and GPUs alone."""
-    found = {name: str(each) for name, each in pool.resources.items() if name not in ("CPU", "GPU")}
-    return {"resources": found} if found else {}
 
 
 def _comments(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, str]:

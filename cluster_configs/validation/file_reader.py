@@ -1,7 +1,6 @@
 """Tells what a file is by its content, and reads it."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Script, Violation
@@ -92,13 +91,10 @@ def _unreadable(value: str, fix: str) -> UnreadableError:
     return UnreadableError(READABLE, Violation(Place(), value, fix))
 
 
-def _parts_of_list(document: Node) -> Iterable[Node]:
-    """The documents of a Kubernetes List; any other document is its own only part."""
-    return document.get("items").elements() if document.get("kind").text == "List" else [document]
-
-
 def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
-    documents = [part for document in documents for part in _parts_of_list(document)]
+    # A Kubernetes List is as many documents.
+    lists = [one.get("items").elements() if one.get("kind").text == "List" else [one] for one in documents]
+    documents = [part for parts in lists for part in parts]
     if documents and all(document.get("apiVersion").present or document.get("kind").present for document in documents):
         return read_kubernetes(text, documents)
     keys = [key for document in documents for key, _ in document.items()]

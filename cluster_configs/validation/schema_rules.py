@@ -72,7 +72,11 @@ def _violation(document: Node, error: ValidationError) -> Violation:
         known = [*schema.get("properties", {})]
         unknown = sorted(str(key) for key in instance if key not in known)
         close = get_close_matches(unknown[0], known, 1)
-        fix = f"did you mean {close[0]}?" if close else f"take it out; there are {_some(known)}"
+        fix = (
+            f"did you mean {close[0]}?"
+            if close
+            else f"take it out; there are {', '.join(sorted(known)[:12])}{', …' if len(known) > 12 else ''}"
+        )
         return Violation(node.get(unknown[0]).place, ", ".join(unknown), f"no such field: {fix}")
     if error.validator == "required":
         missing = [key for key in wanted if key not in instance]
@@ -87,10 +91,6 @@ def _violation(document: Node, error: ValidationError) -> Violation:
     }
     fix = fixes.get(str(error.validator), lambda: f"{error.validator}: {shown(wanted)}")()
     return Violation(node.place, shown(instance), fix)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(sorted(names)[:12]) + (", …" if len(names) > 12 else "")
 
 
 def _fields_of_kubernetes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:

@@ -89,7 +89,9 @@ def build_config(
     """
     known = os.environ if environment is None else environment
     content, unread = read_ds_config(content)
-    expanded, missing = expand_variables(reading.with_parts(content), known, reading)
+    if not reading.trains:
+        content = {"model": {}, "training": {}, **content}
+    expanded, missing = expand_variables(content, known, reading)
     config, problems = validated(TrainConfig, expand_home(expanded), reading)
     refuse(unread + missing + problems, origin)
     assert config is not None

@@ -1,8 +1,6 @@
 """What a verb reads of a config: it asks for nothing else, so that a model is scored where its training data is not."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
 DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
@@ -34,10 +32,6 @@ class Reading:
     @classmethod
     def to_score(cls, split: str) -> "Reading":
         return cls((*STORAGE_FIELDS, *DECODE_FIELDS, ("data", split)), trains=False)
-
-    def with_parts(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The content with the parts that may be missing where nothing is trained."""
-        return content if self.trains else {"model": {}, "training": {}, **content}
 
 
 EVERYTHING = Reading()

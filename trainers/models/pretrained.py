@@ -15,25 +15,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
-    """Calls what reads files of pretrained weights.
+def open_named(field: str, name: str | None, call: Callable[[], T], what: str = "a model") -> T:
+    """Calls what reads files of the weights that a field names.
 
     Raises:
         ConfigError: they cannot be opened.
         StorageError: the Hub, the network or the disk does not respond.
     """
     try:
-        return read_from_hub(call, f"model.name_or_path: {model.name_or_path}")
+        return read_from_hub(call, f"{field}: {name}")
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(
-            f"model.name_or_path: {model.name_or_path} cannot be opened: {reason}; give a folder with a model, "
-            "or a Hub id that this machine can reach"
+            f"{field}: {name} cannot be opened: {reason}; give a folder with {what}, or a Hub id that this machine can "
+            "reach"
         ) from error
 
 
+def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
+    """Calls what reads files of pretrained weights; errors as of `open_named`."""
+    return open_named("model.name_or_path", model.name_or_path, call)
+
+
 def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
-    """What a class of transformers makes of the config's pretrained weights; errors as of `open_pretrained`."""
+    """What a class of transformers makes of the config's pretrained weights; errors as of `open_named`."""
     name, revision = str(model.name_or_path), model.revision or "main"
     return open_pretrained(model, lambda: kind.from_pretrained(name, revision=revision, **options))
 

@@ -71,7 +71,8 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         "data.too_long_eval": config.data.too_long_eval,
         "checkpoint.checkpoint_score_attribute": config.checkpoint.checkpoint_score_attribute,
         "checkpoint.checkpoint_score_order": config.checkpoint.checkpoint_score_order,
-        "scoring.metrics": _ranking_metric(config),
+        # Where the metric is from that ranks checkpoints, if no error rate does; the others may come and go.
+        "scoring.metrics": config.scoring.source_of(config.checkpoint.checkpoint_score_attribute),
         "data.min_duration_s": config.data.min_duration_s,
         "data.max_duration_s": config.data.max_duration_s,
         "training.utterances_per_step": shape.global_batch_size,
@@ -109,7 +110,8 @@ def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, An
         if not field.is_required() and (part != "training" or name not in OUTSIDE_EXPERIMENT)
     }
     # It had the fields of all families.
-    own = [name for name in description if name in defaults or not _is_of_a_model(name)]
+    others = {name for name in description if name.startswith("model.") and families_with(name.removeprefix("model."))}
+    own = [name for name in description if name in defaults or name not in others]
     known = {**defaults, **{name: description[name] for name in own}}
     normalized = known.pop("data.do_normalize_eval", True)
     known.setdefault("data.normalizer", "whisper_basic 1" if normalized else "none 1")
@@ -145,12 +147,6 @@ def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any]
     return config
 
 
-def _ranking_metric(config: TrainConfig) -> str | None:
-    """Where the metric is from that ranks checkpoints; None: an error rate does. The others may come and go."""
-    attribute = config.checkpoint.checkpoint_score_attribute
-    return config.scoring.metrics[str(attribute).removeprefix("eval_")] if config.scoring.ranks(attribute) else None
-
-
 def _normalizer(config: TrainConfig, known: Mapping[str, Any] | None) -> str:
     if not config.data.do_normalize_eval:
         return "none"
@@ -163,11 +159,6 @@ def as_far_as_known(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
     """A description with the contents of files that only another one knows: earlier versions did not look at them."""
     unknown = {name for name in other.keys() - one.keys() if name.endswith(content_name(""))}
     return {**one, **{name: other[name] for name in unknown}}
-
-
-def _is_of_a_model(name: str) -> bool:
-    part, _, field = name.partition(".")
-    return part == "model" and bool(families_with(field))
 
 
 def content_name(name: str) -> str:

@@ -74,14 +74,15 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     found = list(cause_chain(error))
     # Ray raises a task's error as one of its own that is an instance of the error's class as well, with a traceback.
     own = next(
-        (item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")), None
+        (item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")),
+        None,
     )
     if own is not None:
         return own
     memory = next(filter(is_memory_error, found), None)
     if memory is not None:
-        return MemoryExhaustedError(f"{doing}: out of memory: {first_line(memory)}; {ADVICE}")
-    node = next(filter(is_lost_node, found), None)
+        return MemoryExhaustedError(f"{doing}: out of memory: {_first_line(memory)}; {ADVICE}")
+    node = next(filter(_is_lost_node, found), None)
     if node is not None:
         return LostNodeError(f"{doing}: a node was lost: {last_line(node)}")
     worker = next((item for item in found if name(item) in WORKER_CLASSES), None)
@@ -103,14 +104,14 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
 def _named(error: BaseException, doing: str) -> RayscribeError:
     """The Rayscribe error for one of another class that no loss explains."""
     if isinstance(error, OSError) and any(text in str(error) for text in STORAGE_TEXTS):
-        return StorageError(f"{doing}: the storage failed: {first_line(error)}; check the network and the service")
+        return StorageError(f"{doing}: the storage failed: {_first_line(error)}; check the network and the service")
     if name(error) in IMPORT_CLASSES:
         return PackageError(
-            f"{doing}: {name(error)}: {first_line(error)}; install it on each node (in a job: job.runtime_env.pip), in "
-            "the version of constraints.txt"
+            f"{doing}: {name(error)}: {_first_line(error)}; install it on each node (in a job: job.runtime_env.pip), "
+            "in the version of constraints.txt"
         )
     kind = ProgramError if name(error) in PROGRAM_CLASSES else RayscribeError
-    return kind(f"{doing} failed: {name(error)}: {first_line(error)}")
+    return kind(f"{doing} failed: {name(error)}: {_first_line(error)}")
 
 
 def only_connection_errors(error: BaseException) -> bool:
@@ -145,11 +146,10 @@ def is_memory_error(error: BaseException) -> bool:
     return name(error) in CLASSES or (not _causes(error) and is_out_of_memory(error))
 
 
-def is_lost_node(error: BaseException) -> bool:
-    """Whether Ray reports that a node was lost."""
+def _is_lost_node(error: BaseException) -> bool:
     return (
         name(error) in NODE_CLASSES
-        or is_preempted(error)
+        or _is_preempted(error)
         or (name(error) == "ActorDiedError" and any(word in str(error) for word in NODE_TEXTS))
     )
 
@@ -172,11 +172,10 @@ def converting_errors() -> Iterator[None]:
 
 def is_preemption(error: BaseException) -> bool:
     """Whether a node was preempted; Ray Train counts such failures separately."""
-    return any(is_preempted(item) for item in cause_chain(error))
+    return any(_is_preempted(item) for item in cause_chain(error))
 
 
-def is_preempted(error: BaseException) -> bool:
-    """Whether the error itself reports a preemption."""
+def _is_preempted(error: BaseException) -> bool:
     return getattr(error, "preempted", False) is True
 
 
@@ -192,8 +191,7 @@ def name(error: BaseException) -> str:
     return type(error).__name__
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of its text."""
+def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 

@@ -163,18 +163,3 @@ def ignored(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
 def fields(part: str, kind: ValueType, *names: str) -> tuple[Flag, ...]:
     """Flags that set the fields of their names."""
     return tuple(Flag(name, kind, f"{part}.{name}") for name in names)
-
-
-def add_flags(group: argparse._ArgumentGroup, flags: tuple[Flag, ...]) -> None:
-    """Adds flags to a group of a parser; only those with a help text stand in its --help."""
-    for flag in flags:
-        shown = f"{flag.help} → {flag.field}" if flag.field else flag.help
-        group.add_argument(
-            flag.option,
-            dest=flag.key,
-            type=flag.kind.read,
-            nargs=flag.kind.nargs,
-            const=flag.kind.const,
-            metavar="X" if flag.kind.nargs != "?" else "BOOL",
-            help=shown.replace("%", "%%") if flag.help else argparse.SUPPRESS,
-        )

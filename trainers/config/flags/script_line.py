@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainers.config.flags.flag import SWITCH, Flag, add_flags
+from trainers.config.flags.flag import SWITCH, Flag
 from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, LAUNCHER, MODEL, RUN, SCORE_ALONE
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
 from trainers.config.overrides import Override, apply_overrides
@@ -32,9 +32,20 @@ BY_KEY = {flag.key: flag for flag in FLAGS}
 
 
 def add_sections(parser: argparse.ArgumentParser) -> None:
-    """Adds all flags; those of --help in a group for each section."""
+    """Adds all flags, in a group for each section; only those with a help text stand in --help."""
     for title, flags in SECTIONS.items():
-        add_flags(parser.add_argument_group(f"{title}, each short for a --set"), flags)
+        group = parser.add_argument_group(f"{title}, each short for a --set")
+        for flag in flags:
+            shown = f"{flag.help} → {flag.field}" if flag.field else flag.help
+            group.add_argument(
+                flag.option,
+                dest=flag.key,
+                type=flag.kind.read,
+                nargs=flag.kind.nargs,
+                const=flag.kind.const,
+                metavar="X" if flag.kind.nargs != "?" else "BOOL",
+                help=shown.replace("%", "%%") if flag.help else argparse.SUPPRESS,
+            )
 
 
 def usually_spelled(arguments: Sequence[str]) -> list[str]:

@@ -44,14 +44,6 @@ def _best(name: str) -> dict[str, str]:
     return {"checkpoint.checkpoint_score_attribute": f"eval_{name.removeprefix('eval_')}"}
 
 
-def _trackers(names: list[str]) -> dict[str, list[str]]:
-    return {"training.report_to": [] if names == ["none"] else names}
-
-
-def _deepspeed(path: str) -> dict[str, str]:
-    return {"strategy.name": "deepspeed", "strategy.ds_config": path}
-
-
 def _fsdp(texts: list[str]) -> dict[str, str]:
     options = set(" ".join(texts).lower().split())
     if options <= {"false"}:
@@ -94,7 +86,13 @@ FIELDS = (
     _training("gradient_checkpointing", SWITCH, "recompute activations to save memory"),
     Flag("activation_checkpointing", SWITCH, "training.gradient_checkpointing"),
     _training("torch_compile", SWITCH, "compile the model's layers"),
-    Flag("report_to", WORDS, "training.report_to", sets=_trackers, help="trackers; none for none"),
+    Flag(
+        "report_to",
+        WORDS,
+        "training.report_to",
+        sets=lambda names: {"training.report_to": [] if names == ["none"] else names},
+        help="trackers; none for none",
+    ),
     Flag("save_total_limit", WHOLE, "checkpoint.num_to_keep", help="keep this many of the best, and the newest"),
     Flag("metric_for_best_model", TEXT, "checkpoint.checkpoint_score_attribute", sets=_best, reason=_BEST),
     Flag("per_gpu_train_batch_size", WHOLE, "training.per_device_train_batch_size"),
@@ -178,7 +176,12 @@ DECIDED = (
     Flag("ddp_timeout", WHOLE, always=(1800,), reason="a collective that hangs for 1800 s ends the worker group"),
     *on("without it a resumed run would differ from an undisturbed one", "ddp_find_unused_parameters"),
     *on("the loss is normalized by the labels of all workers", "average_tokens_across_devices"),
-    Flag("deepspeed", TEXT, "strategy.ds_config", sets=_deepspeed),
+    Flag(
+        "deepspeed",
+        TEXT,
+        "strategy.ds_config",
+        sets=lambda path: {"strategy.name": "deepspeed", "strategy.ds_config": path},
+    ),
     Flag("fsdp", WORDS, "strategy.name", sets=_fsdp, reason="full_shard auto_wrap, which is FSDP2; no other word"),
     *refused(
         TEXT, _SHARDED, "fsdp_config", "fsdp_transformer_layer_cls_to_wrap", "parallelism_config", "mp_parameters"

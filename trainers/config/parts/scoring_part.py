@@ -50,6 +50,6 @@ class ScoringPart(Part):
         "checkpoints.",
     )
 
-    def ranks(self, attribute: str | None) -> bool:
-        """Whether an attribute that ranks checkpoints is one of these metrics."""
-        return attribute is not None and attribute.removeprefix("eval_") in self.metrics
+    def source_of(self, attribute: str | None) -> str | None:
+        """Where the metric is from that an attribute ranks checkpoints by; None: it is none of these."""
+        return self.metrics.get(str(attribute).removeprefix("eval_"))

@@ -77,7 +77,8 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Label ids of each text: the tokenizer's own without the decoder's start token, and one end token."""
         encoded = processor.tokenizer(list(texts)).input_ids if texts else []
-        return [_between(ids, processor.start_id, processor.end_id) for ids in encoded]
+        inner = [list(ids[1:] if ids and ids[0] == processor.start_id else ids) for ids in encoded]
+        return [ids if ids and ids[-1] == processor.end_id else [*ids, processor.end_id] for ids in inner]
 
     def labels_fingerprint(self, processor: Any) -> str:
         """What the tokenizer saves, and the tokens around a text."""
@@ -109,11 +110,6 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
 
         network = self.auto_class().from_pretrained(folder, dtype="float32")
         return Seq2SeqRecognizer(network, processor_of(folder, "main", network.config), self)
-
-
-def _between(ids: Sequence[int], start: int, end: int) -> list[int]:
-    text = list(ids[1:] if ids and ids[0] == start else ids)
-    return text if text and text[-1] == end else [*text, end]
 
 
 def _architecture(content: dict[str, Any]) -> dict[str, Any]:

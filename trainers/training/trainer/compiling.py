@@ -51,7 +51,8 @@ def compile_model(
         trainer.compiled = True
         session.print_from_main(f"train: {len(layers)} layers are compiled")
         return
-    leave_uncompiled(model)
+    for module in model.modules():
+        module._compiled_call_impl = None
     trainer.pad_labels(1)
     session.print_from_main(f"warning: training.torch_compile: the model trains without, since {found}")
 
@@ -77,11 +78,7 @@ def obstacle(config: TrainConfig, device: torch.device) -> str | None:
 
 
 def compile_layers(model: torch.nn.Module, backend: str | Callable[..., Any] = BACKEND) -> list[torch.nn.Module]:
-    """Has each layer compiled when it first runs, in place.
-
-    Returns:
-        The layers.
-    """
+    """Has each layer compiled when it first runs, in place; returns the layers."""
     torch._dynamo.config.recompile_limit = MOST_SHAPES
     torch._dynamo.config.suppress_errors = False
     layers = [layer for _, stack in stacks(model) for layer in stack]
@@ -99,9 +96,3 @@ def _same_buffers(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for name, buffer in model.named_buffers():
             buffer.copy_(before[name])
-
-
-def leave_uncompiled(model: torch.nn.Module) -> None:
-    """Takes back `compile_layers`."""
-    for module in model.modules():
-        module._compiled_call_impl = None

@@ -72,8 +72,12 @@ class BeamSearch:
         self._delimiter = delimiter_of(tokenizer)
         special = {*tokenizer.all_special_ids} - {self._blank, self._delimiter}
         self._spoken = np.array([id for id in range(min(len(tokenizer), vocabulary_size)) if id not in special])
-        names = [*self.words.spellings] if self.words is not None else self._token_names()
-        self._names = [*names, "<unk>"] if self.words is not None else names
+        if self.words is not None:
+            self._names = [*self.words.spellings, "<unk>"]
+        else:
+            names: list[str] = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), self._size))))
+            # No token, and what stands for silence, which is none of a CTC model's.
+            self._names = names + [f"<{number}>" for number in range(len(names), self._size + 1)]
         # Behind the outputs and the silence between words: a token that only the beginning has, see `_emissions`.
         begins = self.words is not None and any(self.words.at_first.values())
         self._first = self._size + 1 if begins else None
@@ -114,12 +118,6 @@ class BeamSearch:
     def _tokens(self) -> int:
         """How many tokens the decoder is given: the model's, silence, and the one of the beginning."""
         return self._size + 1 + (self._first is not None)
-
-    def _token_names(self) -> list[str]:
-        known = len(self._tokenizer)
-        names: list[str] = self._tokenizer.convert_ids_to_tokens(list(range(min(known, self._size))))
-        # No token, and what stands for silence, which is none of a CTC model's.
-        return names + [f"<{number}>" for number in range(len(names), self._size + 1)]
 
     def _new_trie(self, lexicon: Lexicon) -> Trie:
         """The words by their spellings, each closed by the delimiter where there is one.

@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from trainers.errors import ConfigError
-from trainers.storage.hub_errors import read_from_hub
+from trainers.models.pretrained import open_named
 
 # The branch of a repository of the Hub that is opened where none is named.
 MAIN = "main"
@@ -58,11 +58,4 @@ def open_tokenizer(name: str, revision: str = MAIN) -> CausalTokenizer:
 
 def reading(name: str, call: Any) -> Any:
     """Calls what reads files of `decode.rescoring_model`; errors as of `open_tokenizer`."""
-    try:
-        return read_from_hub(call, f"decode.rescoring_model: {name}")
-    except (OSError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ConfigError(
-            f"decode.rescoring_model: {name} cannot be opened: {reason}; give a folder with a causal language model, "
-            "or a Hub id that this machine can reach"
-        ) from error
+    return open_named("decode.rescoring_model", name, call, "a causal language model")
