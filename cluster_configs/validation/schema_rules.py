@@ -72,11 +72,8 @@ def _violation(document: Node, error: ValidationError) -> Violation:
         known = [*schema.get("properties", {})]
         unknown = sorted(str(key) for key in instance if key not in known)
         close = get_close_matches(unknown[0], known, 1)
-        fix = (
-            f"did you mean {close[0]}?"
-            if close
-            else f"take it out; there are {', '.join(sorted(known)[:12])}{', …' if len(known) > 12 else ''}"
-        )
+        names = ", ".join(sorted(known)[:12]) + (", …" if len(known) > 12 else "")
+        fix = f"did you mean {close[0]}?" if close else f"take it out; there are {names}"
         return Violation(node.get(unknown[0]).place, ", ".join(unknown), f"no such field: {fix}")
     if error.validator == "required":
         missing = [key for key in wanted if key not in instance]

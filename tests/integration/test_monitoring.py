@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster_configs.monitoring.monitoring_files import ALERTS, SHIPPED
+from cluster_configs.monitoring.start_monitoring import ALERTS, SHIPPED
 from jobs.api.server.app import make_app
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.lifecycle import RunState

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster_configs.monitoring.monitoring_files import (
+from cluster_configs.monitoring.start_monitoring import (
     ALERTS,
     DASHBOARDS,
     DATASOURCE,
