@@ -11,8 +11,7 @@ from pydantic import Field
 
 from cluster_configs.providers.metadata_service import Notice, ask, read_json
 from cluster_configs.providers.provider import CloudPart, Provider
-from cluster_configs.rendering.node_parts import PoolPart
-from cluster_configs.rendering.target_parts import Word
+from cluster_configs.rendering.spec_parts import PoolPart, Word
 from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
 from cluster_configs.validation.networks import is_the_world
 from cluster_configs.validation.yaml_nodes import Node

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from cluster_configs.providers.provider import HEAD, Provider, RayUpPart
-from cluster_configs.rendering.node_parts import RESOURCE, HeadPart, PoolPart
+from cluster_configs.rendering.spec_parts import RESOURCE, HeadPart, PoolPart
 from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from cluster_configs.providers.metadata_service import Cloud
-from cluster_configs.rendering.node_parts import RESOURCE, HeadPart, PoolPart, growth_variables
-from cluster_configs.rendering.target_parts import Word
+from cluster_configs.rendering.spec_parts import RESOURCE, HeadPart, PoolPart, Word, growth_variables
 from cluster_configs.validation.cluster_file import Rule
 from cluster_configs.validation.yaml_nodes import Node
 from trainers.config.parts.part import Part, Positive

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from cluster_configs.providers.known_providers import RayUp
-from cluster_configs.rendering.node_parts import HeadPart, PoolPart
-from cluster_configs.rendering.target_parts import (
+from cluster_configs.rendering.spec_parts import (
     DNS_LABEL,
+    HeadPart,
     KubernetesPart,
+    PoolPart,
     SgePart,
     SlurmPart,
     Word,

@@ -14,8 +14,7 @@ from cluster_configs.rendering.node_commands import (
     RAY_VERSION,
     STOP_VARIABLES,
 )
-from cluster_configs.rendering.node_parts import PoolPart, growth_variables
-from cluster_configs.rendering.target_parts import KubernetesPart
+from cluster_configs.rendering.spec_parts import KubernetesPart, PoolPart, growth_variables
 from trainers.errors import ConfigError
 
 DASHBOARD_PORT = 8265

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.node_commands import exports_of_job, refuse_early_signal, seconds, what_runs
-from cluster_configs.rendering.node_parts import PoolPart
-from cluster_configs.rendering.target_parts import SgePart
+from cluster_configs.rendering.spec_parts import PoolPart, SgePart
 from trainers.errors import ConfigError
 
 # Grid Engine reports aborted and rescheduled jobs by one letter.

@@ -38,8 +38,7 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import LostNodeError, StoppedError
 from trainers.pipeline.on_ray.failure_watch import FailureWatch
 from trainers.pipeline.on_ray.resize_policy import LostCapacity, ResizePolicy, StaleNodes
-from trainers.pipeline.on_ray.shared_storage import refuse_unshared_folders
-from trainers.pipeline.on_ray.worker_checks import WorkerCheck
+from trainers.pipeline.on_ray.worker_checks import WorkerCheck, refuse_unshared_folders
 from trainers.pipeline.root_cause import only_connection_errors, root_cause_of
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
