@@ -1,7 +1,7 @@
 """Google Compute Engine."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +14,7 @@ from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Install
 from cluster_configs.validation.yaml_nodes import Node
 
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+HEADERS = {"Metadata-Flavor": "Google"}
 # Machine types of Google Compute Engine that come with GPUs.
 _GCP_GPU_MACHINES = re.compile(r"(a[2-9]|g[2-9])-")
 # How long a machine lives after a notice.
@@ -99,7 +100,7 @@ class Gcp:
 
     def is_here(self) -> bool:
         """Whether it says so in its responses."""
-        return ask(f"{self.url}/computeMetadata/v1/", self._headers).headers.get("metadata-flavor") == "Google"
+        return ask(f"{self.url}/computeMetadata/v1/", HEADERS).headers.get("metadata-flavor") == "Google"
 
     def notice(self, now_s: float) -> Notice | None:
         """The preemption of a spot machine, 30 s before, or a maintenance that ends the machine."""
@@ -110,14 +111,10 @@ class Gcp:
         return None
 
     def _get(self, name: str) -> str:
-        response = ask(f"{self.url}/computeMetadata/v1/instance/{name}", self._headers)
+        response = ask(f"{self.url}/computeMetadata/v1/instance/{name}", HEADERS)
         if response.status_code != 200:
             raise OSError(f"GCP's metadata server answers instance/{name} with {response.status_code}")
         return response.text.strip()
-
-    @property
-    def _headers(self) -> Mapping[str, str]:
-        return {"Metadata-Flavor": "Google"}
 
 
 def _spot_setting(config: Node) -> Node | None:

@@ -47,10 +47,7 @@ class Cloud(Protocol):
         """
 
     def notice(self, now_s: float) -> Notice | None:
-        """What it says of this machine's end; None: nothing.
-
-        Args:
-            now_s: Seconds since 1970, UTC.
+        """What it says of this machine's end, `now_s` seconds since 1970 (UTC); None: nothing.
 
         Raises:
             OSError: nobody responds, or not as the protocol says.

@@ -105,11 +105,7 @@ class CloudPart(RayUpPart):
 
     @abstractmethod
     def node_config(self, instance: str, pool: PoolPart | None) -> dict[str, Any]:
-        """What the cloud is asked for.
-
-        Args:
-            instance: Instance type.
-            pool: The pool. None: the head.
+        """What the cloud is asked for, of a pool or, with None, of the head.
 
         Raises:
             ConfigError: the part lacks something for it.

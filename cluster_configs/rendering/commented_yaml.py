@@ -13,7 +13,6 @@ WIDTH = 110
 # What needs no quotes in any place, if YAML reads it as the same string.
 _PLAIN = re.compile(r"^[A-Za-z0-9/~.$][^,\[\]{}#&*!|>'\"%`\\]*$")
 
-
 # Of what PyYAML reads as a string: a truth value of YAML 1.1, and numbers of YAML 1.2, for Go's YAML (resolve.go).
 _OTHER_TYPES = re.compile(
     r"[yYnN]|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?0([bB][01]+|[oO][0-7]+|[xX][0-9a-fA-F]+)"

@@ -21,9 +21,7 @@ IN_BACKGROUND = "< /dev/null > /tmp/preemption_agent.log 2>&1 &"
 def exports_of(spec: ClusterSpec, secrets: Mapping[str, str]) -> list[str]:
     """A shell line for each module, variable and secret of a spec.
 
-    Args:
-        spec: The cluster.
-        secrets: What gives the value of each secret, in the words of the shell, e.g. `$NAME` or `$(cat /file)`.
+    `secrets` gives the value of each secret in the words of the shell, e.g. `$NAME` or `$(cat /file)`.
     """
     lines = [f"module load {' '.join(spec.modules)}"] if spec.modules else []
     return lines + [f'export {name}="{value}"' for name, value in {**spec.exports, **secrets}.items()]

@@ -152,9 +152,7 @@ class Rule:
     """One rule.
 
     Attributes:
-        name: For programs and for people to talk about.
         holds: What is true where it holds.
-        kinds: The kinds of files that it is about.
         check: Yields where it is broken.
     """
 

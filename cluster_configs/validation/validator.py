@@ -60,7 +60,12 @@ RULES: tuple[Rule, ...] = (
     *(Rule(name, holds, EVERY_KIND, lambda file, installed: ()) for name, holds in READING.items()),
     Rule("spec-fields", "the fields are those of a ClusterSpec", SPEC, _spec_fields),
     Rule("renders", "there is a file for each target that the spec has a part for", SPEC, _renders),
-    *(rule for family in FAMILIES for rule in family.RULES),
+    *schema_rules.RULES,
+    *access_rules.RULES,
+    *secret_rules.RULES,
+    *version_rules.RULES,
+    *resource_rules.RULES,
+    *kubernetes_rules.RULES,
 )
 
 

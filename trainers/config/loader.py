@@ -76,13 +76,10 @@ def build_config(
     environment: Mapping[str, str] | None = None,
     reading: Reading = EVERYTHING,
 ) -> TrainConfig:
-    """Validates the content of a recipe.
+    """Validates the content of a recipe, overrides applied; `origin` says in messages where it came from.
 
-    Args:
-        content: What the YAML holds, overrides applied.
-        origin: Where it came from, for the message.
-        environment: Variables that `${NAME}` in paths may name. None: the process's own.
-        reading: What is read of the config; the rest may be missing.
+    Paths may name variables of `environment` as `${NAME}`, by default the process's own; parts without a `reading` may
+    be missing.
 
     Raises:
         ConfigError: every problem, with its field, value and fix.
@@ -101,8 +98,7 @@ def build_config(
 def read_ds_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Puts the content of `strategy.ds_config` in place of its path, so that every node has it, and a later edit none.
 
-    Returns:
-        A copy of the content, and a line for a file that cannot be read.
+    Gives a copy, and a line for a file that cannot be read.
     """
     result = copy_levels(content)
     part = result.get("strategy")

@@ -56,11 +56,7 @@ def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 def expand_variables(
     content: Mapping[str, Any], environment: Mapping[str, str], reading: Reading = EVERYTHING
 ) -> tuple[dict[str, Any], list[str]]:
-    """Replaces `${NAME}` in paths.
-
-    Returns:
-        A copy of the content, and a line for each variable that is not set and that a path names which is read.
-    """
+    """A copy with `${NAME}` in paths replaced, and a line for each that is not set, of paths that are read."""
     result, problems = copy_levels(content), []
     for part, field, value in path_values(content):
         problems += [

@@ -11,6 +11,7 @@ from trainers.errors import ConfigError
 S3_SCHEME = "s3://"
 # What a URL of each kind of storage begins with; another path is a folder's.
 URL_SCHEMES = (S3_SCHEME,)
+SUPPORTED = f"a folder, or an {S3_SCHEME}bucket/… URL"
 # Variables that choose the server of s3:// where run.s3_endpoint_url does not; the first that is set counts.
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 # What begins a URL, also one that lost a slash on its way through a path, and a bucket without slashes.
@@ -45,8 +46,7 @@ def unsupported_url(location: str) -> str | None:
 
     Without this, `gs://bucket` would be a folder named `gs:` in the working directory.
     """
-    problem = refused_url(location, f"a folder, or an {S3_SCHEME}bucket/… URL")
-    return None if is_url(location) else problem
+    return None if is_url(location) else refused_url(location, SUPPORTED)
 
 
 def refused_url(location: str, instead: str) -> str | None:

@@ -32,11 +32,7 @@ PATTERN_MESSAGES = {
 def validated(
     model: type[Model], content: Mapping[str, Any], reading: Reading = EVERYTHING
 ) -> tuple[Model | None, list[str]]:
-    """Validates against a model.
-
-    Returns:
-        The validated part, or None and a line for each problem.
-    """
+    """The part that a model reads from content; or None, and a line for each problem."""
     try:
         return model.model_validate(content, context=reading), []
     except ValidationError as error:
@@ -101,11 +97,9 @@ def _suggest(steps: Sequence[str], model: type[BaseModel]) -> str:
 
 
 def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], type[BaseModel] | None]:
-    """Where a path of pydantic's leads.
+    """A path of pydantic's as the user writes it, and the part that it leads to.
 
-    Returns:
-        The path as the user writes it, without the kinds that pydantic names of a part that has several
-        (`ray_up.local.head_ip`), and the part there, also by way of a mapping, whose keys are the user's own.
+    It is without the kinds that pydantic names of a part that has several (`ray_up.local.head_ip`).
     """
     annotation: Any = model
     shown = []

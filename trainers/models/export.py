@@ -1,7 +1,7 @@
 """The best checkpoint as a folder that `from_pretrained` and `pipeline` open, with a model card."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint,
         if "best_path" in test:
             rows.append(f"| test, the best path | {_rates(test['best_path'], '')} |")
             borrowed += _searched(test["decoding"])
+    columns = ["split", *(f"{name.upper()} %" for name in known_metrics())]
+    table = "\n".join((f"| {' | '.join(columns)} |", f"| {' | '.join(['---'] * len(columns))} |", *rows))
     padding = (
         f"Clips were padded to length buckets of at most {config.model.max_context_s} s in training.\n\n"
         if config.model.max_context_s is not None
@@ -75,7 +77,7 @@ def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint,
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {config.run.name}\n\n"
         f"Trained from {origin} with Rayscribe{trained}, {checkpoint.step} steps; the best checkpoint by "
         f"{config.checkpoint.score_attribute} on the validation set.\n\n"
-        f"{_table(rows)}\n\n{borrowed}{padding}"
+        f"{table}\n\n{borrowed}{padding}"
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         'recognize = pipeline("automatic-speech-recognition", model="<this folder>")\n'
         'print(recognize("speech.wav")["text"])\n```\n\n'
@@ -103,11 +105,6 @@ def _searched(decoding: dict[str, Any]) -> str:
         f"The score on test is of a beam search, whose files are not part of this folder: {', '.join(parts)}. "
         "`pipeline` takes the best path, as do the scores on validation.\n\n"
     )
-
-
-def _table(rows: Sequence[str]) -> str:
-    columns = ["split", *(f"{name.upper()} %" for name in known_metrics())]
-    return "\n".join((f"| {' | '.join(columns)} |", f"| {' | '.join(['---'] * len(columns))} |", *rows))
 
 
 def _rates(metrics: Mapping[str, Any], prefix: str) -> str:

@@ -52,14 +52,7 @@ class Decoder(Protocol):
     def inspect(
         self, part: DecodePart, processor: Any, storage_options: StorageOptions, unreachable: Callable[[str], Finding]
     ) -> Iterable[Finding]:
-        """Finds what would stop it, or quietly find nothing.
-
-        Args:
-            part: The config's.
-            processor: The model's.
-            storage_options: Of the buckets that files are in.
-            unreachable: The finding for what cannot be read on this machine.
-        """
+        """Finds what would stop it, or quietly find nothing; `unreachable` is for what this machine cannot read."""
 
     def content_hashes(self, part: DecodePart, storage_options: StorageOptions) -> dict[str, str]:
         """SHA-256 of the files that can be read quickly, by the name of their field.
@@ -114,22 +107,13 @@ class Family(LabelCodec, Generic[Model]):
 
     @abstractmethod
     def write_description(self, folder: Path, texts: Sequence[str], model: Model) -> None:
-        """Writes config and processor of a new model, everything but weights, so that all ranks build the same one.
-
-        Args:
-            folder: Where to.
-            texts: Transcripts of the training set.
-            model: The config's model part.
-        """
+        """Writes config and processor of a new model, everything but weights, so that all ranks build the same one."""
 
     @abstractmethod
     def adopt_description(self, source: Path, folder: Path, model: Model) -> None:
-        """Writes the description of a model that begins with the weights of a checkpoint.
+        """Writes the description of a model that begins with the weights of a checkpoint, whose files are `source`.
 
-        Args:
-            source: The checkpoint's files.
-            folder: Where to.
-            model: The config's model part: dropout, language and task are its own.
+        Dropout, language and task are the config's.
 
         Raises:
             ConfigError: the checkpoint's model has other sizes than the config's, or does not know its language.
@@ -137,11 +121,7 @@ class Family(LabelCodec, Generic[Model]):
 
     @abstractmethod
     def open_processor(self, model: Model, description: Path | None) -> Any:
-        """Opens the processor.
-
-        Args:
-            model: The config's model part.
-            description: Folder of `write_description`, or None for the processor of pretrained weights.
+        """Opens the processor of a description's folder, or with None that of pretrained weights.
 
         Raises:
             ConfigError: it cannot be opened, or does not fit the config.
@@ -179,7 +159,7 @@ class Family(LabelCodec, Generic[Model]):
         """Builds the model on this process, the same on every rank.
 
         Args:
-            model: The config's model part.
+            model: The config's.
             description: Folder of `write_description` or `adopt_description`, or None for pretrained weights.
             seed: Seed of new weights.
             weights: A checkpoint's files, for the weights of a model that is described. None: new weights.
@@ -195,10 +175,6 @@ class Family(LabelCodec, Generic[Model]):
     def write_for_all_readers(self, folder: Path) -> set[str]:
         """Writes a processor as transformers before version 5, and converters made for it, read it; newer ones do, too.
 
-        Args:
-            folder: Holds a model and its processor.
-
-        Returns:
-            Names of the files.
+        `folder` holds it, and the model; gives the names of the files.
         """
         return set()

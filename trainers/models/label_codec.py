@@ -64,11 +64,9 @@ class LabelCodec(ABC):
         """Hash of all of the processor that label ids depend on: 16 hexadecimal digits."""
 
     def language_token(self, processor: Any, language: str) -> int | None:
-        """The first label id of transcripts in a language; None: labels of this model do not say the language.
+        """The first label id of transcripts in a language (name or code); None: this model's labels do not say it.
 
-        Args:
-            processor: The model's; None: of a new model that is not made yet.
-            language: A name or code.
+        The processor is None for a new model that is not made yet.
 
         Raises:
             ConfigError: the model has no token for it.

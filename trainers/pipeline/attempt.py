@@ -43,7 +43,8 @@ class AttemptRequest:
     """The request for an attempt.
 
     Attributes:
-        number: The attempt's number where a service counts. None: the next.
+        overrides: What the command line changed, for the record.
+        number: The attempt's number where a service counts; it takes the run over from all before. None: the next.
         expected: A checkpoint that a service knows the run has. None: it knows of none.
     """
 
@@ -164,8 +165,7 @@ def _check_cluster(request: AttemptRequest) -> None:
 def _check_model(config: TrainConfig, family: Family[Any], state: State) -> Any:
     """Opens what a model is trained, decoded and scored with; prints which of its weights are trained.
 
-    Returns:
-        The processor of pretrained weights; None: the run has one of its own, or learns it.
+    Gives the processor of pretrained weights; None: the run has one of its own, or learns it.
     """
     check_decoder(config.decode, config.run.storage_options)
     if (metrics := RecipeMetrics.of(config.scoring)) is not None:

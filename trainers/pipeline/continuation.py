@@ -175,7 +175,10 @@ def _go_on(
     if lengths == known and before != now:
         reported.append(f"training.extend: {before!r} → {now!r}, which has no effect: the run's length is the same")
     if lengths != known:
-        reported.append(f"the run ends at {lengths[-1].text}, not {known[-1].text}{_how(config.training)}")
+        name, extend = config.training.lr_scheduler_type, config.training.extend
+        is_endless = name in ENDLESS
+        how = f"; the learning rate ({name}) does not depend on it" if is_endless else f" (training.extend {extend})"
+        reported.append(f"the run ends at {lengths[-1].text}, not {known[-1].text}{how}")
     rounded = bool(ROUNDING & set(changes))
     if rounded:
         reported.append("sums are made in another order from here on, so that weights are equal up to rounding only")
@@ -231,12 +234,6 @@ def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]
             f"{change}: training.extend is constant, but the last rate of {name} is 0; set it to rescale or restart"
         )
     return [*known, replace(asked, extend=part.extend)]
-
-
-def _how(part: TrainingPart) -> str:
-    if part.lr_scheduler_type in ENDLESS:
-        return f"; the learning rate ({part.lr_scheduler_type}) does not depend on it"
-    return f" (training.extend {part.extend})"
 
 
 def _refuse_fewer_steps(url: str, state: State, length: Length) -> None:

@@ -306,8 +306,7 @@ def left_out(config: TrainConfig) -> list[str]:
 def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, str]:
     """Makes a model of few weights where the config's has many, in place of pretrained weights in a new folder.
 
-    Returns:
-        The model part to go on with, and a line that says what it is.
+    Gives the model part to go on with, and a line that says what it is.
 
     Raises:
         ConfigError: config or processor of the weights cannot be opened.

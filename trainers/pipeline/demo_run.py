@@ -49,9 +49,7 @@ class DemoPlacement:
 def place_demo(config: TrainConfig, node: Mapping[str, float]) -> DemoPlacement:
     """Fits the recipe to a node. The global batch stays the recipe's own, and so does the order of the utterances.
 
-    Args:
-        config: The demo recipe.
-        node: Logical resources of the driver's node as Ray counts them; memory in bytes.
+    `node` are logical resources of the driver's node as Ray counts them; memory in bytes.
     """
     global_batch = config.scaling.max_workers * config.training.per_device_train_batch_size
     cpus = node.get("CPU", 0.0)

@@ -63,12 +63,8 @@ class RunResult:
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:
     """Scores a model on a split of the config's data, into a new folder under the storage path.
 
-    Args:
-        config: Says data, scaling and how to score.
-        engine: Where it runs.
-        model: A run folder, a folder or s3:// URL with a model, or a Hub id.
-        split: train, validation or test.
-        nbest: Hypotheses that are given of each utterance. None: only the best.
+    The model is a run folder, a folder or s3:// URL with a model, or a Hub id; of each utterance `nbest` hypotheses are
+    given, by default only the best.
 
     Raises:
         ConfigError: there is no such model, the config has no such split, or more hypotheses are asked for than beams.

@@ -25,12 +25,7 @@ def fit(
 ) -> RunResult:
     """Runs one experiment from manifests to an exported, scored model; continues it where it was interrupted.
 
-    Args:
-        config: The config; `run.name` given and paths absolute.
-        engine: Where it runs.
-        overrides: What the command line changed, for the record.
-        attempt: The attempt's number where a service counts; it takes the run over from all before. None: the next.
-        expected: A checkpoint that a service knows the run has. None: it knows of none.
+    The config has `run.name`, and absolute paths; for the rest see `AttemptRequest`.
 
     Raises:
         FencedError: a later attempt has taken the run over.

@@ -138,8 +138,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
 def train(loop: Loop) -> str | None:
     """Trains to the last step, or until a request to stop; all checkpoints are uploaded then. Every rank calls it.
 
-    Returns:
-        Where a stopped run is; None for one at its last step.
+    Gives where a stopped run is; None for one at its last step.
 
     Raises:
         DivergedError: a loss or a weight is no longer finite.
@@ -247,19 +246,16 @@ def _log_start(loop: Loop) -> None:
         begin = f"resuming from {loop.start.checkpoint.name}, step {loop.start.checkpoint.step}"
     elif loop.weights is not None:
         begin = f"from the weights of {loop.context.task.weights}, with a new optimizer, schedule and step count"
-    size = shape.global_batch_size
+    strategy, size = loop.context.config.strategy, shape.global_batch_size
+    stage = f" ZeRO-{strategy.stage}" if strategy.stage else ""
+    sharding = f" with {strategy.name}{stage}" if strategy.is_sharded else ""
     batch = f"{size} utterances" if size else f"{shape.max_batch_duration_s:g} padded s × {shape.slots}"
     session.print_from_main(
-        f"train: {trained:,} of {weights:,} weights · {session.world_size} workers{_sharding(loop)} · "
+        f"train: {trained:,} of {weights:,} weights · {session.world_size} workers{sharding} · "
         f"{batch} per step · {loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
     )
     if (warmup := loop.context.config.training.warmup_note(loop.last_step)) is not None:
         session.print_from_main(f"train: {warmup}")
-
-
-def _sharding(loop: Loop) -> str:
-    part = loop.context.config.strategy
-    return f" with {part.name}{f' ZeRO-{part.stage}' if part.stage else ''}" if part.is_sharded else ""
 
 
 def _check_disks(loop: Loop) -> None:

@@ -20,9 +20,7 @@ class ValueType:
     """How the value of a flag is read.
 
     Attributes:
-        name: In the words of the documentation.
         read: From the text; raises argparse.ArgumentTypeError, or ValueError.
-        nargs: As argparse has it.
         const: Value of the flag alone, where it may stand alone.
     """
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from pydantic_core import PydanticCustomError
 
 from trainers.config.reading import Reading
-from trainers.config.storage_location import refused_url, unsupported_url
+from trainers.config.storage_location import SUPPORTED, is_url, refused_url
 
 URL = r"^https?://[^@\s]+$"
 # Type of the error of a URL that no storage opens; the URL, which may hold a password, is not repeated.
@@ -44,16 +44,12 @@ def refuse_not_finite(settings: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_unsupported(location: str) -> str:
     """Returns a location; refuses a URL that no storage opens."""
-    return _without(unsupported_url(location), location)
+    return location if is_url(location) else refuse_url(location, SUPPORTED)
 
 
 def refuse_url(location: str, instead: str) -> str:
     """Returns a location; refuses any URL, and says what to give instead."""
-    return _without(refused_url(location, instead), location)
-
-
-def _without(problem: str | None, location: str) -> str:
-    if problem is not None:
+    if (problem := refused_url(location, instead)) is not None:
         raise PydanticCustomError(UNSUPPORTED_URL, "{problem}", {"problem": problem})
     return location
 

@@ -28,8 +28,6 @@ class Seq2SeqProcessor:
     """Feature extractor and tokenizer, and the decoder's tokens around a text.
 
     Attributes:
-        feature_extractor: A transformers feature extractor.
-        tokenizer: A transformers tokenizer.
         start_id: The decoder's start token, which it is given and which stands in no label.
         end_id: Ends each label.
         pad_id: Stands behind shorter labels.

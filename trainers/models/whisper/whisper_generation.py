@@ -60,8 +60,7 @@ def language_of(generation: Any, model: WhisperPart) -> tuple[str, str] | None:
 def resolve_generation(generation: Any, tokenizer: Any, language: tuple[str, str] | None) -> list[str]:
     """Makes a generation config agree with the tokenizer, and transcribe one language (`language_of`) by itself.
 
-    Returns:
-        What was changed and matters to the result, a line each.
+    Gives what was changed and matters to the result, a line each.
     """
     wanted = _wanted(generation, tokenizer)
     used = {f"<|{language[0]}|>", language[1]} if language is not None else set()

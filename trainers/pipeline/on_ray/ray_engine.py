@@ -245,9 +245,6 @@ class _Fit:
     def wait(self) -> Any:
         """Prints the workers' lines, and passes a request to stop on to them, until they end.
 
-        Returns:
-            Ray Train's Result.
-
         Raises:
             TrainingFailedError: the workers failed.
             RayError: Ray Train's controller failed.

@@ -19,9 +19,7 @@ def full_weights(model: Any) -> Iterator[None]:
 
     Ranks have unequal numbers of batches to score, halve those that do not fit their memory, and may give up early;
     with sharded weights each of these would leave the others waiting. So the weights are gathered once for a score.
-
-    Args:
-        model: What the Trainer trains, wrapped; of FSDP2, it has trained a step already.
+    The model is what the Trainer trains, wrapped; of FSDP2, it has trained a step already.
     """
     if isinstance(model, FSDPModule):
         with _unsharded(model):

@@ -68,10 +68,7 @@ class Divergence:
     def end_if_seen(self, weights: Iterable[torch.Tensor], step: int, accelerator: Any) -> None:
         """Ends training where any rank has seen a loss that is not finite, or holds such a weight. All ranks call it.
 
-        Args:
-            weights: Those that are trained, or this rank's shards of them.
-            step: Optimizer steps that are completed.
-            accelerator: Gathers tensors of all ranks.
+        `weights` are those that are trained, or this rank's shards of them; `step` counts what is completed.
 
         Raises:
             DivergedError: names the step and the learning rate.
