@@ -14,6 +14,7 @@ from cluster_configs.validation.yaml_nodes import Node
 AZURE_TIMEOUT_S = 130.0
 # How long a machine lives after a notice that gives no time.
 AZURE_LEFT_S = 30.0
+HEADERS = {"Metadata": "true"}
 AZURE_EVENTS = {"Preempt", "Terminate", "Reboot", "Redeploy"}
 
 
@@ -37,7 +38,7 @@ class Azure:
         if self._machine is None and self._own_name().status_code != 200:
             raise OSError("Azure's metadata service does not name this machine")
         response = ask(
-            f"{self.url}/metadata/scheduledevents?api-version=2020-07-01", self._headers, timeout_s=AZURE_TIMEOUT_S
+            f"{self.url}/metadata/scheduledevents?api-version=2020-07-01", HEADERS, timeout_s=AZURE_TIMEOUT_S
         )
         events = read_json(response, self.name).get("Events", [])
         ours = [e for e in events if e.get("EventType") in AZURE_EVENTS and self._machine in e.get("Resources", [])]
@@ -46,14 +47,10 @@ class Azure:
 
     def _own_name(self) -> httpx.Response:
         url = f"{self.url}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-        response = ask(url, self._headers)
+        response = ask(url, HEADERS)
         if response.status_code == 200:
             self._machine = response.text.strip()
         return response
-
-    @property
-    def _headers(self) -> Mapping[str, str]:
-        return {"Metadata": "true"}
 
 
 def _not_before(event: Mapping[str, str], now_s: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.trainers.synthetic import config
 from trainers.config.parts.decode_part import DecodePart
-from trainers.config.parts.strategy_part import TYPED
+from trainers.config.parts.strategy_part import StrategyPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 
@@ -132,7 +132,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
 }
 # Only together with other fields, or with one value.
 ALONE: Mapping[str, str] = {
-    **{f"strategy.{name}": "with strategy.name: deepspeed" for name in (*TYPED, "ds_config")},
+    **{f"strategy.{name}": "with strategy.name: deepspeed" for name in StrategyPart.model_fields if name != "name"},
     "run.name": "the run's address",
     "run.storage_path": "the run's address",
     "data.demo": "instead of data.train and data.validation",

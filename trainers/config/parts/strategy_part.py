@@ -14,18 +14,6 @@ OffloadDevice = Literal["cpu", "nvme"]
 DEFAULT_ZERO_STAGE = 2
 # All of the part: what is left of another strategy would contradict its name.
 WITHOUT_SHARDS = "set strategy: {name: ddp}"
-# Fields that only DeepSpeed has a meaning for.
-TYPED = (
-    "zero_stage",
-    "offload_optimizer",
-    "offload_param",
-    "nvme_path",
-    "reduce_bucket_size",
-    "allgather_bucket_size",
-    "stage3_prefetch_bucket_size",
-    "stage3_param_persistence_threshold",
-    "overlap_comm",
-)
 
 
 class StrategyPart(Part):
@@ -75,7 +63,8 @@ class StrategyPart(Part):
 
     @model_validator(mode="after")
     def _fields_fit(self) -> Self:
-        given = [name for name in (*TYPED, "ds_config") if getattr(self, name) is not None]
+        # All fields but the name are DeepSpeed's, and ds_config is the last of them.
+        given = [name for name in type(self).model_fields if name != "name" and getattr(self, name) is not None]
         if given and self.name != "deepspeed":
             raise ValueError(
                 f"strategy.{given[0]} is DeepSpeed's, but strategy.name is {self.name}: set strategy.name: deepspeed, "

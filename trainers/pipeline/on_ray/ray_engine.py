@@ -87,30 +87,13 @@ def torch_config(config: TrainConfig, check: WorkerCheck | None = None) -> Torch
     )
 
 
-def checkpoint_config(config: TrainConfig) -> CheckpointConfig:
-    """Which checkpoints Ray keeps pointers to: those that the run's journal keeps."""
-    part = config.checkpoint
-    return CheckpointConfig(
-        num_to_keep=part.num_to_keep,
-        checkpoint_score_attribute=part.score_attribute,
-        checkpoint_score_order=part.checkpoint_score_order,
-    )
-
-
-def failure_config(config: TrainConfig) -> FailureConfig:
-    """How often Ray starts a worker group again within an attempt: as often as `failure_watch.FailureWatch` lets it.
-
-    Errors of Ray's controller are waits for room that were too long, see `ray_connection.start_timeout_s`, and workers
-    that do not start. An elastic group may be planned with a node that is gone by then, which is a wait like others; so
-    Ray sets it no limit, and the watch limits the rest.
-    """
-    limit = -1 if config.scaling.is_elastic else config.run.max_failures
-    # Type checkers see the class of Ray Train's first version, which has fewer fields.
-    return FailureConfig(max_failures=-1, controller_failure_limit=limit)  # type: ignore[call-arg]
-
-
 def run_config(config: TrainConfig, *, name: str, storage_path: str, filesystem: Any = None) -> RunConfig:
-    """Where Ray keeps its own folder of this attempt, and the two configs above.
+    """Where Ray keeps its own folder of this attempt, with pointers to the checkpoints that the run's journal keeps.
+
+    Ray starts a worker group again within an attempt as often as `failure_watch.FailureWatch` lets it. Errors of its
+    controller are waits for room that were too long, see `ray_connection.start_timeout_s`, and workers that do not
+    start. An elastic group may be planned with a node that is gone by then, which is a wait like others; so Ray sets it
+    no limit, and the watch limits the rest.
 
     Args:
         config: The config.
@@ -118,12 +101,19 @@ def run_config(config: TrainConfig, *, name: str, storage_path: str, filesystem:
         storage_path: Folder in which Ray makes a folder of that name, as `filesystem` has it.
         filesystem: pyarrow filesystem of a bucket, None for a folder.
     """
+    part = config.checkpoint
+    limit = -1 if config.scaling.is_elastic else config.run.max_failures
     return RunConfig(
         name=name,
         storage_path=storage_path,
         storage_filesystem=filesystem,
-        checkpoint_config=checkpoint_config(config),
-        failure_config=failure_config(config),
+        checkpoint_config=CheckpointConfig(
+            num_to_keep=part.num_to_keep,
+            checkpoint_score_attribute=part.score_attribute,
+            checkpoint_score_order=part.checkpoint_score_order,
+        ),
+        # Type checkers see the class of Ray Train's first version, which has fewer fields.
+        failure_config=FailureConfig(max_failures=-1, controller_failure_limit=limit),  # type: ignore[call-arg]
     )
 
 

@@ -6,8 +6,6 @@ from pyarrow import fs
 from tests.trainers.synthetic import config
 from trainers.pipeline.on_ray.ray_engine import (
     NEVER_S,
-    checkpoint_config,
-    failure_config,
     run_config,
     scaling_config,
     torch_config,
@@ -60,9 +58,9 @@ class TestScaling:
 @pytest.mark.parametrize("number", [1, 5, None])
 @pytest.mark.parametrize("attribute", ["eval_wer", "eval_cer", "eval_ser"])
 def test_every_checkpoint_field_reaches_ray(number: int | None, attribute: str) -> None:
-    made = checkpoint_config(
-        config({"checkpoint.num_to_keep": number, "checkpoint.checkpoint_score_attribute": attribute})
-    )
+    changes = {"checkpoint.num_to_keep": number, "checkpoint.checkpoint_score_attribute": attribute}
+    made = run_config(config(changes), name="mine-a1", storage_path="/runs").checkpoint_config
+    assert made is not None
     assert made.num_to_keep == number
     assert made.checkpoint_score_attribute == attribute
     assert made.checkpoint_score_order == "min"
@@ -74,8 +72,8 @@ def test_every_checkpoint_field_reaches_ray(number: int | None, attribute: str) 
 def test_ray_limits_the_errors_of_its_controller_and_leaves_those_of_workers_to_us(
     number: int, workers: Any, expected: int
 ) -> None:
-    changes = {"run.max_failures": number, "scaling.num_workers": workers, "training.global_batch_size": 8}
-    made: Any = failure_config(config(changes))
+    changes = {"run.max_failures": number, "scaling.num_workers": workers, "training.global_batch_size": 8, **SCORE}
+    made: Any = run_config(config(changes), name="mine-a1", storage_path="/runs").failure_config
     assert (made.max_failures, made.max_preemption_failures, made.controller_failure_limit) == (-1, -1, expected)
 
 

@@ -176,29 +176,18 @@ class BeamSearch:
         # Of a first word's spellings neither kind is dropped unheard.
         least = 1 if self._first is None else 2
         size, tokens = max(part.beam_size, least), min(max(part.beam_size_token, least), self._tokens)
-        threshold = part.beam_threshold
+        common = {
+            "beam_size": size,
+            "beam_size_token": tokens,
+            "beam_threshold": part.beam_threshold,
+            "lm_weight": lm_weight,
+            "sil_score": 0.0,
+            "log_add": True,
+            "criterion_type": CriterionType.CTC,
+        }
         if self._trie is None:
-            options = LexiconFreeDecoderOptions(
-                beam_size=size,
-                beam_size_token=tokens,
-                beam_threshold=threshold,
-                lm_weight=lm_weight,
-                sil_score=0.0,
-                log_add=True,
-                criterion_type=CriterionType.CTC,
-            )
-            return LexiconFreeDecoder(options, self._lm, self._size, self._blank, [])
-        options = LexiconDecoderOptions(
-            beam_size=size,
-            beam_size_token=tokens,
-            beam_threshold=threshold,
-            lm_weight=lm_weight,
-            word_score=word_score,
-            unk_score=-math.inf,
-            sil_score=0.0,
-            log_add=True,
-            criterion_type=CriterionType.CTC,
-        )
+            return LexiconFreeDecoder(LexiconFreeDecoderOptions(**common), self._lm, self._size, self._blank, [])
+        options = LexiconDecoderOptions(**common, word_score=word_score, unk_score=-math.inf)
         # Between words the decoder repeats this token as often as it comes.
         between = self._delimiter if self._delimiter is not None else self._size
         unknown = len(self._names) - 1
