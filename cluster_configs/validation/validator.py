@@ -24,6 +24,7 @@ from trainers.errors import ConfigError
 FAMILIES = (
     schema_rules, access_rules, secret_rules, version_rules, resource_rules, storage_rules, kubernetes_rules,
 )  # fmt: skip
+SPEC = frozenset({FileKind.SPEC})
 # The part of a spec that each target needs.
 PARTS = {Target.RAY_UP: "ray_up", Target.KUBERAY: "kubernetes", Target.SLURM: "slurm", Target.SGE: "sge"}
 
@@ -54,7 +55,6 @@ def _violation(file: ClusterFile, problem: str) -> Violation:
     return Violation(file.document.get(*field.split(".")).place, "", fix or problem)
 
 
-SPEC = frozenset({FileKind.SPEC})
 RULES: tuple[Rule, ...] = (
     # A file that could be read keeps those of reading.
     *(Rule(name, holds, EVERY_KIND, lambda file, installed: ()) for name, holds in READING.items()),

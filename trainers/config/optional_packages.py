@@ -41,20 +41,17 @@ DEEPSPEED = Need("strategy.name deepspeed", ("deepspeed",), ("deepspeed", "ninja
 BEAM_SEARCH = Need("decode.method beam", ("flashlight",), ("flashlight-text",), "set decode: {method: greedy}")
 
 
-def _tracker(name: str, *modules: str, requirement: str | None = None) -> Need:
-    needed = (requirement or modules[0],)
-    return Need(f"training.report_to {name}", modules, needed, f"leave {name} out of training.report_to")
-
-
+_NAMED_AS_THEY_ARE = ("clearml", "codecarbon", "dagshub", "dvclive", "mlflow", "neptune", "swanlab", "trackio", "wandb")
 # By transformers' names, whose own conditions these are (integrations/integration_utils.py); `kubeflow` needs none.
 TRACKERS: Mapping[str, Need] = {
-    name: _tracker(name, name)
-    for name in ("clearml", "codecarbon", "dagshub", "dvclive", "mlflow", "neptune", "swanlab", "trackio", "wandb")
-} | {
-    "azure_ml": _tracker("azure_ml", "azureml.core.run", requirement="azureml-sdk"),
-    "comet_ml": _tracker("comet_ml", "comet_ml", requirement="comet-ml"),
-    "flyte": _tracker("flyte", "flytekit"),
-    "tensorboard": _tracker("tensorboard", "tensorboard", "tensorboardX"),
+    name: Need(f"training.report_to {name}", modules, (requirement,), f"leave {name} out of training.report_to")
+    for name, modules, requirement in (
+        *((name, (name,), name) for name in _NAMED_AS_THEY_ARE),
+        ("azure_ml", ("azureml.core.run",), "azureml-sdk"),
+        ("comet_ml", ("comet_ml",), "comet-ml"),
+        ("flyte", ("flytekit",), "flytekit"),
+        ("tensorboard", ("tensorboard", "tensorboardX"), "tensorboard"),
+    )
 }
 
 

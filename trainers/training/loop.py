@@ -77,11 +77,6 @@ class Loop:
         """Optimizer steps that were completed before."""
         return self.start.checkpoint.step if self.start is not None else 0
 
-    @property
-    def weight_counts(self) -> tuple[int, int]:
-        """Weights that are trained, and weights of the model, an adapter's among them."""
-        return count(self.recognizer.model)
-
 
 def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None) -> Loop:
     """Loads the model, plans the batches, and ties the Trainer to both. Every rank calls it."""
@@ -240,7 +235,7 @@ def _log_start(loop: Loop) -> None:
         session.print_from_main(f"model: {part.language} is given the token of {part.token_language}")
     for note in loop.recognizer.notes:
         session.print_from_main(f"model: {note}")
-    trained, weights = loop.weight_counts
+    trained, weights = count(loop.recognizer.model)
     begin = "from scratch" if loop.context.config.model.init == "scratch" else "from pretrained weights"
     if loop.start is not None:
         begin = f"resuming from {loop.start.checkpoint.name}, step {loop.start.checkpoint.step}"
@@ -269,7 +264,7 @@ def _check_disks(loop: Loop) -> None:
     local = None if is_url(context.folder.url) else context.folder.url
     checkpoints = context.writer.check().checkpoints
     existing = sum(entry["size_bytes"] for item in checkpoints for entry in item.files.values())
-    trained, weights = loop.weight_counts
+    trained, weights = count(loop.recognizer.model)
     adapter, base = loop.recognizer.adapter, loop.recognizer.base
     # The model that an adapter is merged into, and the weights that the run began with where only it has them.
     models = (adapter is not None) + (base is not None and base.is_own)
