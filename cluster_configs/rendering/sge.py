@@ -82,10 +82,7 @@ def _options(spec: ClusterSpec) -> Iterator[str]:
     if spec.mail is not None:
         letters = "".join(sorted({MAIL[name] for name in spec.mail.when}))
         yield f"#$ -m {letters} -M {spec.mail.to}"
-    if part.queue is not None:
-        yield f"#$ -q {part.queue}"
-    if part.project is not None:
-        yield f"#$ -P {part.project}"
+    yield from (f"#$ -{name} {value}" for name, value in (("q", part.queue), ("P", part.project)) if value is not None)
     if resources := [*_gpus(part, pool, slots), *(f"{name}={value}" for name, value in part.memory.items())]:
         yield f"#$ -l {','.join(resources)}"
     yield f"#$ -pe {part.parallel_environment} {slots}"

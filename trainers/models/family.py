@@ -16,7 +16,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.findings import Check, Finding
-from trainers.models.label_codec import LabelCodec, Limits, masking_problem
+from trainers.models.label_codec import LabelCodec, Limits
 
 if TYPE_CHECKING:
     # It loads torch.
@@ -133,8 +133,12 @@ class Family(LabelCodec, Generic[Model]):
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
         """What of a config its model, whose limits are known, cannot be trained with, a line each."""
-        problem = masking_problem(config.augment, limits)
-        return [problem] if problem is not None else []
+        if not config.augment.frequency_masks or limits.has_bins:
+            return []
+        return [
+            f"augment.frequency_masks is {config.augment.frequency_masks}, but this model is given samples, which have "
+            "no frequency bins: set it to 0; model.apply_spec_augment and mask_feature_prob mask inside the model"
+        ]
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
         """A warning about a split's transcripts; None if there is nothing to report.

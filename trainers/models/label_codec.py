@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.config.parts.augment_part import AugmentPart
 from trainers.data.frame_count import FrameCount
 
 
@@ -34,16 +33,6 @@ class Limits:
     sees_padding: bool = False
     has_bins: bool = True
     least_samples: int = 1
-
-
-def masking_problem(augment: AugmentPart, limits: Limits) -> str | None:
-    """Why a model's input cannot be masked as the config says; None where it can."""
-    if not augment.frequency_masks or limits.has_bins:
-        return None
-    return (
-        f"augment.frequency_masks is {augment.frequency_masks}, but this model is given samples, which have no "
-        "frequency bins: set it to 0; model.apply_spec_augment and mask_feature_prob mask inside the model"
-    )
 
 
 class LabelCodec(ABC):

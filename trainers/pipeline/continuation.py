@@ -6,7 +6,7 @@ changes as `training.extend` says; or free to change, which takes effect at once
 
 import platform
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,7 +25,6 @@ from trainers.pipeline.experiment import (
     SHARDS,
     as_far_as_known,
     describe,
-    difference,
     resolve_fields,
     upgrade,
 )
@@ -111,11 +110,12 @@ def decide(
     # A version that did not write it went on with the checkpoint's optimizer, too: by now that is the run's own.
     before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
     if wanted != before:
+        changed = [name for name in sorted({*before, *wanted}) if before.get(name) != wanted.get(name)]
         raise ResumeError(
             f"{url}: holds another experiment, so it is not continued:\n"
-            + "\n".join(f"  - {line}" for line in difference(before, wanted))
+            + "\n".join(f"  - {name}: {before.get(name)!r} → {wanted.get(name)!r}" for name in changed)
             + "\nname another run (--set run.name=…), or set these back"
-            + _other_shards(before, wanted)
+            + _other_shards(changed)
         )
     return _go_on(url, state, previous, resolved, wanted)
 
@@ -132,9 +132,8 @@ def _removed(before: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def _other_shards(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def _other_shards(changed: Sequence[str]) -> str:
     """The fix where a change would leave checkpoints in other shards than workers load."""
-    changed = {name for name in {*before, *wanted} if before.get(name) != wanted.get(name)}
     if not any(name == SHARDS or name.startswith("strategy.") for name in changed):
         return ""
     return (

@@ -164,12 +164,3 @@ def as_far_as_known(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
 def content_name(name: str) -> str:
     """The name in a description of the content of a file that a field names."""
     return f"{name}.content"
-
-
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """A line for each name whose value differs."""
-    return [
-        f"{name}: {old.get(name)!r} → {new.get(name)!r}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
-    ]
