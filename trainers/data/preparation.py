@@ -31,7 +31,7 @@ from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.manifest import segment
 from trainers.data.sources.recording_readers import RecordingReader, Row
-from trainers.data.text import normalize
+from trainers.data.text import TextRules, normalize
 from trainers.distributed.console import Progress
 from trainers.errors import AudioError, DataError, StorageError
 from trainers.storage import Storage, open_storage
@@ -78,12 +78,9 @@ RESULT_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(TextRules):
     """What determines, besides the source, which bytes preparing writes."""
 
-    do_lower_case: bool
-    do_remove_punctuation: bool
-    chars_to_ignore: tuple[str, ...] = ()
     sampling_rate_hz: int = SAMPLING_RATE_HZ
     version: int = FORMAT_VERSION
     rows_per_shard: int = ROWS_PER_SHARD

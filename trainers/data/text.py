@@ -2,8 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 # Invisible, and often left in text that was copied from a page: soft hyphen, zero-width space, direction
 # marks, byte order mark. Joiners (U+200C, U+200D) change the writing of Persian and Indic words and stay.
@@ -22,15 +21,13 @@ _REMOVED = "\0"
 _REMOVED_BETWEEN_UNSPACED = re.compile(f"(?<=[{_UNSPACED}]){_REMOVED}+(?=[{_UNSPACED}])")
 
 
-class TextRules(Protocol):
-    """The options of `normalize`, as the config's data part has them; ignored characters leave no space."""
+@dataclass(frozen=True)
+class TextRules:
+    """The options of `normalize`; ignored characters leave no space."""
 
-    @property
-    def do_lower_case(self) -> bool: ...
-    @property
-    def do_remove_punctuation(self) -> bool: ...
-    @property
-    def chars_to_ignore(self) -> Sequence[str]: ...
+    do_lower_case: bool
+    do_remove_punctuation: bool
+    chars_to_ignore: tuple[str, ...] = ()
 
 
 def normalize(text: str, rules: TextRules) -> str:
@@ -43,10 +40,6 @@ def normalize(text: str, rules: TextRules) -> str:
     between Japanese or Chinese characters). What stays, because it is part of a word or is read aloud:
     apostrophes and hyphens between letters or digits (l'homme, rock-n-roll), written ' and - from then on; a
     full stop, comma or colon between digits (3,5 and 10:30); and % ‰ & @ # §.
-
-    Args:
-        text: The transcript as the manifest has it.
-        rules: What else to do.
     """
     text = text.translate(_INVISIBLE)
     if rules.do_lower_case:

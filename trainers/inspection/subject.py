@@ -12,6 +12,7 @@ from trainers.config.locations import storage_path_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
+from trainers.data.preparation import PrepareOptions
 from trainers.data.sources.data_source import DataSource, SourceSplit
 from trainers.data.sources.known_sources import source_of
 from trainers.data.text import normalize
@@ -151,4 +152,5 @@ class Subject:
             return self.unreachable(f"data.{name}: {error}")
         except DataError as error:
             return problem(str(error))
-        return Split(opened, [normalize(text or "", self.config.data) for text in opened.table["text"].to_pylist()])
+        rules = PrepareOptions.of(self.config.data)
+        return Split(opened, [normalize(text or "", rules) for text in opened.table["text"].to_pylist()])

@@ -2,9 +2,8 @@
 
 import re
 import unicodedata
-from dataclasses import dataclass
 
-from trainers.data.text import SPOKEN, collapse_whitespace, normalize
+from trainers.data.text import SPOKEN, TextRules, collapse_whitespace, normalize
 
 # What is typed for an apostrophe, a glottal stop or a Hebrew geresh: ʻ ʼ ‘ ’ ׳ ` ´
 _APOSTROPHES = dict.fromkeys(map(ord, "\u02bb\u02bc\u2018\u2019\u05f3`\u00b4"), "'")
@@ -44,15 +43,6 @@ _HAN_OR_KANA = (
 _SPACE_IN_HAN_OR_KANA = re.compile(f"(?<=[{_HAN_OR_KANA}]) +(?=[{_HAN_OR_KANA}])")
 
 
-@dataclass(frozen=True)
-class _Rules:
-    """All that `trainers.data.text.normalize` can do."""
-
-    do_lower_case: bool = True
-    do_remove_punctuation: bool = True
-    chars_to_ignore: tuple[str, ...] = ()
-
-
 def normalize_basic(text: str) -> str:
     """Brings reference and hypothesis into the form in which they are compared, in any language.
 
@@ -74,7 +64,7 @@ def normalize_basic(text: str) -> str:
     text = _AM.sub(lambda match: (match[1] or match[2] or "") + _AM_OF[match[0][-1]], text)
     text = _TAGS.sub(" ", text)
     text = _WITHIN_WORDS.sub("", text)
-    text = normalize(text, _Rules())
+    text = normalize(text, TextRules(do_lower_case=True, do_remove_punctuation=True))
     text = collapse_whitespace("".join(map(_spoken, text)))
     return _SPACE_IN_HAN_OR_KANA.sub("", text)
 

@@ -6,7 +6,6 @@ which stand in every score. Imports neither torch nor transformers.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from whisper_normalizer.basic import BasicTextNormalizer
 from whisper_normalizer.english import EnglishTextNormalizer
@@ -17,6 +16,10 @@ from trainers.scoring.basic_normalizer import normalize_basic
 
 # Rules that whisper-normalizer has and openai-whisper does not; `cause` → `because` also changes "the cause of".
 _NOT_WHISPERS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
+
+_WHISPER_BASIC, _WHISPER_ENGLISH = BasicTextNormalizer(), EnglishTextNormalizer()
+for _pattern in _NOT_WHISPERS:
+    _WHISPER_ENGLISH.replacers.pop(_pattern, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +53,12 @@ def normalize_whisper_basic(text: str) -> str:
     Lower case, NFKC, no text in brackets, symbols and punctuation to spaces. It also takes combining marks for symbols,
     which cuts words of Indic scripts, Thai and vocalized Arabic into pieces and hides errors in their vowels.
     """
-    return collapse_whitespace(_whisper_basic()(text))
+    return collapse_whitespace(_WHISPER_BASIC(text))
 
 
 def normalize_whisper_english(text: str) -> str:
     """Whisper's EnglishTextNormalizer: contractions, titles, numbers and British spellings get one form each."""
-    return collapse_whitespace(_whisper_english()(text))
-
-
-@cache
-def _whisper_basic() -> Callable[[str], str]:
-    made: Callable[[str], str] = BasicTextNormalizer()
-    return made
-
-
-@cache
-def _whisper_english() -> Callable[[str], str]:
-    made = EnglishTextNormalizer()
-    made.replacers = {pattern: text for pattern, text in made.replacers.items() if pattern not in _NOT_WHISPERS}
-    called: Callable[[str], str] = made
-    return called
+    return collapse_whitespace(_WHISPER_ENGLISH(text))
 
 
 NORMALIZERS = {

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.config.parts.data_part import DataPart
-from trainers.data.text import normalize
+from trainers.data.text import TextRules, normalize
 from trainers.scoring.normalizers import normalizer_named
 
 
-def rules(*, lower: bool, remove: bool) -> DataPart:
-    return DataPart(train="train.csv", validation="valid.csv", do_lower_case=lower, do_remove_punctuation=remove)
+def rules(*, lower: bool, remove: bool) -> TextRules:
+    return TextRules(do_lower_case=lower, do_remove_punctuation=remove)
 
 
 def as_trained(text: str) -> str:
@@ -82,7 +81,6 @@ def test_the_modules_do_not_bring_torch_in() -> None:
 
 
 def test_ignored_characters_go_whole_and_leave_no_space() -> None:
-    ignoring = DataPart(
-        train="train.csv", validation="valid.csv", chars_to_ignore=("'", "…", "e\N{COMBINING ACUTE ACCENT}")
-    )
+    ignored = ("'", "…", "e\N{COMBINING ACUTE ACCENT}")
+    ignoring = TextRules(do_lower_case=False, do_remove_punctuation=False, chars_to_ignore=ignored)
     assert normalize("d'accord… caf\N{LATIN SMALL LETTER E WITH ACUTE} (oui)", ignoring) == "daccord caf (oui)"

@@ -37,7 +37,6 @@ except ImportError:
 
 SPLITS = ("train", "validation", "test")
 COLUMNS = ("path", "text", "id", "speaker", "duration")
-OPTIONS_FILE = "options.json"
 FORMAT_VERSION = 1
 
 # fmt: off
@@ -68,6 +67,8 @@ POS_CHARACTER = 1
 CHARS_UTF8 = 1
 PARAMETER_RATE = 1
 PARAMETER_PITCH = 3
+# Words a minute, as espeak-ng counts them; pitches, on its scale from 0 to 99, where 50 is the speaker's own.
+SPEEDS_WPM, PITCHES = (130, 170), (35, 65)
 SYNTH_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 SAMPLING_RATE_HZ = 22050  # what espeak-ng gives; preparing resamples
@@ -81,8 +82,6 @@ class DemoOptions:
 
     Attributes:
         max_words: Most words in an utterance, all different.
-        min_speed_wpm: Slowest speech, in words a minute as espeak-ng counts them.
-        min_pitch: Lowest pitch, on espeak-ng's scale from 0 to 99; 50 is the speaker's own.
         seed: Chooses words, speakers, speeds and pitches.
     """
 
@@ -91,19 +90,17 @@ class DemoOptions:
     test_utterances: int = 150
     min_words: int = 2
     max_words: int = 4
-    min_speed_wpm: int = 130
-    max_speed_wpm: int = 170
-    min_pitch: int = 35
-    max_pitch: int = 65
     seed: int = 0
 
     def __post_init__(self) -> None:
         for split, count in self.counts.items():
             if count < 1:
                 raise DataError(f"{split}_utterances is {count}: ask for at least 1")
-        _check_range("words", self.min_words, self.max_words, 1, len(WORDS))
-        _check_range("speed_wpm", self.min_speed_wpm, self.max_speed_wpm, 80, 450)
-        _check_range("pitch", self.min_pitch, self.max_pitch, 0, 99)
+        if not 1 <= self.min_words <= self.max_words <= len(WORDS):
+            raise DataError(
+                f"min_words is {self.min_words} and max_words is {self.max_words}: "
+                f"they must be in order and lie between 1 and {len(WORDS)}"
+            )
         held_out = self.validation_utterances + self.test_utterances
         sequences = sum(math.perm(len(WORDS), n) for n in range(self.min_words, self.max_words + 1))
         # Each held-out utterance takes a word sequence for itself; training needs some, too.
@@ -120,14 +117,7 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class DemoUtterance:
-    """One clip to be spoken.
-
-    Attributes:
-        accent: espeak-ng's language, for example "en-us".
-        speaker: espeak-ng's voice variant; in one split only.
-        speed_wpm: Words a minute.
-        pitch: 0 to 99; 50 is the speaker's own.
-    """
+    """One clip to be spoken: in espeak-ng's language `accent` ("en-us"), by its voice variant `speaker`."""
 
     id: str
     split: str
@@ -169,8 +159,8 @@ def plan_corpus(options: DemoOptions) -> list[DemoUtterance]:
                     text=text,
                     accent=rng.choice(ACCENTS),
                     speaker=speakers[number % len(speakers)],
-                    speed_wpm=rng.randint(options.min_speed_wpm, options.max_speed_wpm),
-                    pitch=rng.randint(options.min_pitch, options.max_pitch),
+                    speed_wpm=rng.randint(*SPEEDS_WPM),
+                    pitch=rng.randint(*PITCHES),
                 )
             )
     return [utterance for split in SPLITS for utterance in by_split[split]]
@@ -181,23 +171,22 @@ def corpus_key(options: DemoOptions) -> str:
     return hashlib.sha256(f"{FORMAT_VERSION} {plan_corpus(options)}".encode()).hexdigest()[:16]
 
 
-def make_demo_corpus(folder: Path, options: DemoOptions | None = None) -> dict[str, Path]:
+def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
     """Makes the corpus in a folder, or finds it made: `clips/*.wav`, and the CSV manifests by split that it returns.
 
-    The folder appears complete or not at all, so that several processes may ask for it at once: each makes its
-    own copy, the first to finish is kept, and all get the same paths.
+    The folder, which is named after the options, appears complete or not at all, so that several processes may ask for
+    it at once: each makes its own copy, the first to finish is kept, and all get the same paths.
 
     Raises:
-        DataError: If espeak-ng is missing or fails, or the folder holds something else.
+        DataError: If espeak-ng is missing or fails.
     """
-    options = options or DemoOptions()
-    if not _is_finished(folder, options):
+    if not folder.is_dir():
         if espeakng_loader is None:
             raise DataError("the demo speaks with espeak-ng, which is not installed: pip install 'rayscribe[demo]'")
         unfinished = folder.with_name(f".{folder.name}.{uuid4().hex}")
         try:
             _write_in_fresh_process(unfinished, options)
-            _keep(unfinished, folder, options)
+            _keep(unfinished, folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return {split: folder / f"{split}.csv" for split in SPLITS}
@@ -242,7 +231,7 @@ def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.i
 
 
 def write_corpus(folder: Path, options: DemoOptions) -> None:
-    """Speaks the complete plan into a new folder, in this process; the options file comes last."""
+    """Speaks the complete plan into a new folder, in this process."""
     (folder / "clips").mkdir(parents=True)
     plan = plan_corpus(options)
     rows: dict[str, list[tuple[str, str, str, str, float]]] = {split: [] for split in SPLITS}
@@ -256,15 +245,6 @@ def write_corpus(folder: Path, options: DemoOptions) -> None:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
             writer.writerows(rows[split])
-    (folder / OPTIONS_FILE).write_text(_options_text(options), encoding="utf-8")
-
-
-def _check_range(name: str, low: int, high: int, lowest: int, highest: int) -> None:
-    if not lowest <= low <= high <= highest:
-        raise DataError(
-            f"min_{name} is {low} and max_{name} is {high}: "
-            f"they must be in order and lie between {lowest} and {highest}"
-        )
 
 
 def _new_sequence(rng: random.Random, options: DemoOptions, taken: set[str]) -> str:
@@ -272,25 +252,6 @@ def _new_sequence(rng: random.Random, options: DemoOptions, taken: set[str]) -> 
         text = " ".join(rng.sample(WORDS, rng.randint(options.min_words, options.max_words)))
         if text not in taken:
             return text
-
-
-def _options_text(options: DemoOptions) -> str:
-    return json.dumps({"format_version": FORMAT_VERSION, **asdict(options)}, indent=2) + "\n"
-
-
-def _is_finished(folder: Path, options: DemoOptions) -> bool:
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return False
-    try:
-        found = (folder / OPTIONS_FILE).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"{folder} is not empty and holds no demo corpus: choose another folder") from None
-    if found != _options_text(options):
-        raise DataError(
-            f"{folder} holds a demo corpus made with other options (see its {OPTIONS_FILE}): "
-            "choose another folder, or delete this one"
-        )
-    return True
 
 
 def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
@@ -306,12 +267,12 @@ def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
         raise DataError(f"the demo corpus could not be spoken: {reason}")
 
 
-def _keep(unfinished: Path, folder: Path, options: DemoOptions) -> None:
+def _keep(unfinished: Path, folder: Path) -> None:
     try:
         unfinished.rename(folder)
     except OSError:
         # Another process was first: a folder with content cannot be renamed over. Its corpus is as good.
-        if not _is_finished(folder, options):
+        if not folder.is_dir():
             raise
 
 
