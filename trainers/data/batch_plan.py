@@ -51,12 +51,7 @@ def bucket_edges(context_s: float, *, bucketed: bool) -> tuple[float, ...]:
 
 
 def bucket_of(durations_s: npt.ArrayLike, edges_s: Sequence[float]) -> IntArray:
-    """Index of the first edge that is not shorter than each duration.
-
-    Args:
-        durations_s: Durations in seconds, shape (N,); none longer than the last edge.
-        edges_s: Ascending edges in seconds.
-    """
+    """Index of the first edge that is not shorter than each duration, shape (N,); none is longer than the last edge."""
     return np.searchsorted(np.asarray(edges_s), np.asarray(durations_s, dtype=np.float64), side="left")
 
 
@@ -113,12 +108,7 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """The utterances of one optimizer step.
-
-    Attributes:
-        rows: Positions in the index, shape (n,), in the order in which they are distributed.
-        edge_s: Length in seconds that each of them is padded to.
-    """
+    """The utterances of one optimizer step: positions in the index, shape (n,), each padded to `edge_s` seconds."""
 
     rows: IntArray
     edge_s: float
@@ -130,13 +120,7 @@ class GlobalBatch:
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a prepared index that is planned over.
-
-    Attributes:
-        rows: Positions in the index, shape (N,), ascending.
-        durations_s: Their durations in seconds, shape (N,).
-        shards: The shard that holds each, shape (N,), ascending.
-    """
+    """The part of a prepared index that is planned over: positions, ascending, durations and shards, shape (N,)."""
 
     rows: IntArray
     durations_s: npt.NDArray[np.float64]

@@ -104,54 +104,38 @@ class LogMel(torch.nn.Module):
             return {"input_features": self.together(clips, frames)}
         return {"input_features": torch.stack([self(clip, frames) for clip in clips])}
 
-    @torch.no_grad()
     def together(self, clips: Sequence[torch.Tensor], frames: int) -> torch.Tensor:
         """Features of several utterances by one transform, for GPUs: equal to `forward`'s up to rounding.
 
-        Args:
-            clips: int16 stored samples of each, shape (T_i,), T_i ≤ n_samples.
-            frames: Length to pad to.
-
-        Returns:
-            float32 (B, mel bins, frames).
+        Of int16 stored samples, each (T_i,), float32 (B, mel bins, frames). Behind a shorter clip are zeros, as in the
+        reference.
         """
-        longest = max(len(clip) for clip in clips)
-        length = min(max(longest + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
-        # Behind a shorter clip are zeros, as in the reference.
-        samples = torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True)
-        samples = torch.nn.functional.pad(samples, (0, length - longest))
-        log_mel = self._log_mel(samples.to(torch.float32) / 32768.0)
-        floor = torch.clamp(log_mel.amax(dim=(1, 2), keepdim=True) - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
-        kept = min(frames, log_mel.shape[2])
-        features = floor.repeat(1, log_mel.shape[1], frames)
-        features[:, :, :kept] = torch.maximum(log_mel[:, :, :kept], floor)
-        return features.add_(4.0).div_(4.0)
+        return self(torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True), frames)
 
     def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         return list(inputs["input_features"])
 
     @torch.no_grad()
     def forward(self, samples: torch.Tensor, frames: int) -> torch.Tensor:
-        """Features of one utterance.
+        """Features, padded to `frames`.
 
         Args:
-            samples: int16 stored samples, shape (T,), T ≤ n_samples, on this module's device.
-            frames: Length to pad to, or None for the full context.
+            samples: int16 stored samples, shape (T,) or (B, T), T ≤ n_samples, on this module's device.
+            frames: Length to pad to.
 
         Returns:
-            float32 of shape (mel bins, frames), in the reference's scale.
+            float32 of shape (…, mel bins, frames), in the reference's scale.
         """
         waveform = samples.to(torch.float32) / 32768.0
         # One window of zeros lets every frame that touches a real sample see what it sees in the reference; beyond
         # the full context the reference reflects, and so does this.
-        length = min(max(len(waveform) + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
-        waveform = torch.nn.functional.pad(waveform, (0, length - len(waveform)))
-        log_mel = self._log_mel(waveform)
-        floor = torch.clamp(log_mel.max() - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
-        kept = min(frames, log_mel.shape[1])
-        features = log_mel.new_empty((log_mel.shape[0], frames))
-        torch.maximum(log_mel[:, :kept], floor, out=features[:, :kept])
-        features[:, kept:] = floor
+        longest = waveform.shape[-1]
+        length = min(max(longest + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
+        log_mel = self._log_mel(torch.nn.functional.pad(waveform, (0, length - longest)))
+        floor = torch.clamp(log_mel.amax(dim=(-2, -1), keepdim=True) - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
+        kept = min(frames, log_mel.shape[-1])
+        features = floor.expand(*log_mel.shape[:-1], frames).clone()
+        features[..., :kept] = torch.maximum(log_mel[..., :kept], floor)
         return features.add_(4.0).div_(4.0)
 
 

@@ -84,8 +84,8 @@ def reasons_to_leave_out(
         durations_s: Duration of each clip, seconds; NaN, which is not known, is neither short nor long.
         label_sizes: What each clip needs of `Bounds.label_room`.
         silent: Whether the transcript of each clip is empty.
-        data: The config's data part.
-        bounds: What the model takes.
+        data: The config's bounds.
+        bounds: The model's.
 
     Returns:
         Reasons, and of each a mask of the clips that it concerns; a clip has one reason at most.
@@ -139,7 +139,11 @@ def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, boun
     durations_s, ids = index["duration_s"].to_numpy(), index["id"]
     if data.too_long_eval == "refuse":
         refuse_long_clips(ids, durations_s, bounds.context_s, split)
-        refuse_long_labels(ids, label_lengths, bounds.label_tokens, split)
+        # On a GPU they would end the process in mid-training.
+        what = f"transcripts have more label tokens than the model's {bounds.label_tokens}"
+        if long := _longer(ids, label_lengths, bounds.label_tokens, "", what):
+            fix = "shorten or split these utterances, or leave them out of the score (data.too_long_eval: skip)"
+            raise DataError(f"{split}: {long}; {fix}")
     short = bounds.too_short(durations_s)
     rows = np.flatnonzero(~short & (durations_s <= bounds.context_s) & (label_lengths <= bounds.label_tokens))
     if not len(rows):
@@ -168,31 +172,16 @@ def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: 
     Raises:
         DataError: names their ids and durations.
     """
-    count, names = _longer(ids, durations_s, context_s, "{:.1f} s")
-    if count:
+    if long := _longer(ids, durations_s, context_s, " s", f"clips are longer than the model's {context_s:g} s"):
         raise DataError(
-            f"{split}: {count} clips are longer than the model's {context_s:g} s: {names}; cut them into shorter "
-            "utterances, or take a model with a longer context (model.max_context_s), or leave them out of the score "
-            "(data.too_long_eval: skip)"
+            f"{split}: {long}; cut them into shorter utterances, or take a model with a longer context "
+            "(model.max_context_s), or leave them out of the score (data.too_long_eval: skip)"
         )
 
 
-def refuse_long_labels(ids: pa.ChunkedArray, label_lengths: IntArray, label_tokens: int, split: str) -> None:
-    """Refuses transcripts that the model cannot hold; on a GPU they would end the process in mid-training.
-
-    Raises:
-        DataError: names their ids and lengths.
-    """
-    count, names = _longer(ids, label_lengths, label_tokens, "{}")
-    if count:
-        raise DataError(
-            f"{split}: {count} transcripts have more label tokens than the model's {label_tokens}: {names}; "
-            "shorten or split these utterances, or leave them out of the score (data.too_long_eval: skip)"
-        )
-
-
-def _longer(ids: pa.ChunkedArray, sizes: FloatArray | IntArray, most: float, form: str) -> tuple[int, str]:
-    """How many are larger than allowed, and the first of them by id and size."""
+def _longer(ids: pa.ChunkedArray, sizes: FloatArray | IntArray, most: float, unit: str, what: str) -> str:
+    """How many are larger than allowed, which is `what`, and the first of them by id and size; "" where none is."""
     rows = np.flatnonzero(sizes > most)
-    names = [f"{ids[int(row)].as_py()} ({form.format(sizes[row])})" for row in rows[:MAX_NAMED]]
-    return len(rows), ", ".join(names) + (", …" if len(rows) > MAX_NAMED else "")
+    names = [f"{ids[int(row)].as_py()} ({round(sizes[row], 1)}{unit})" for row in rows[:MAX_NAMED]]
+    more = ", …" if len(rows) > MAX_NAMED else ""
+    return f"{len(rows)} {what}: {', '.join(names)}{more}" if names else ""

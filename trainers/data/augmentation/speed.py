@@ -32,11 +32,7 @@ def changed_lengths(samples: npt.ArrayLike, factors: npt.ArrayLike) -> FloatArra
 class Speeds:
     """The speed factor of each utterance of an index in each epoch.
 
-    Args:
-        part: The config's augment part.
-        seed: The run's.
-        durations_s: Durations of the stored clips, shape (N,).
-        context_s: What no clip becomes longer than, where it is not already.
+    `durations_s` are those of the stored clips, shape (N,); no clip that fits into `context_s` becomes longer than it.
     """
 
     def __init__(self, part: AugmentPart, seed: int, durations_s: FloatArray, context_s: float):

@@ -47,13 +47,8 @@ def fingerprint_recordings(
 ) -> list[Any]:
     """What of each recording is in the fingerprint; None for one that is not there or not asked for.
 
-    Args:
-        kind: `content`: its SHA-256; `metadata`: its size and time of change; `listing`: of one in a bucket its size
-            and ETag; `manifest`: nothing.
-        paths: Path or URL of each recording.
-        manifest: Path or URL of the manifest.
-        storage_options: How s3:// is reached.
-        fingerprint_cache: Where hashes of contents are kept by size and time, so that they are read once. None: not.
+    `content`: its SHA-256; `metadata`: its size and time of change; `listing`: of one in a bucket its size and ETag;
+    `manifest`: nothing. `fingerprint_cache` keeps hashes of contents by size and time, so that they are read once.
 
     Raises:
         ConfigError: contents of recordings in a bucket are asked for.

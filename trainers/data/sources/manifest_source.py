@@ -32,13 +32,7 @@ _EXAMPLES = 4
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that was read.
-
-    Attributes:
-        table: Its rows, see `manifest.read_manifest`.
-        columns: Names of its columns of recordings and of transcripts; None where it has no transcripts.
-        warnings: What a user should know of its columns.
-    """
+    """A manifest that was read, see `manifest.read_manifest`; `columns` are those of recordings and of transcripts."""
 
     location: str
     content: bytes
@@ -113,14 +107,9 @@ def open_manifest(
     *,
     use_languages: bool = False,
 ) -> Manifest:
-    """Opens the manifest that a field of the config names.
+    """Opens the manifest at an absolute path or URL, which a field of the config names.
 
-    Args:
-        field: The field's dotted name, for messages.
-        location: Absolute path or URL of the manifest.
-        columns: Its columns of recordings and of transcripts; None where there are no transcripts.
-        storage_options: How s3:// is reached.
-        use_languages: Whether the languages of clips are used.
+    `columns` are those of its recordings and of its transcripts; None where there are no transcripts.
 
     Raises:
         NotHereError: it is missing, or a file that cannot be read.

@@ -38,11 +38,7 @@ class RecordingReader(Protocol):
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads recordings from files of their own, which the column `audio` names.
-
-    Attributes:
-        storage_options: How s3:// is reached.
-    """
+    """Reads recordings from files of their own, which the column `audio` names."""
 
     storage_options: StorageOptions
 
@@ -70,12 +66,7 @@ class FileReader:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Takes recordings from the rows themselves, which bring them to the nodes; reads files where a row has none.
-
-    Attributes:
-        column: Column of the recordings.
-        files: Reads the others.
-    """
+    """Takes recordings from a column of the rows, which bring them to the nodes; reads files where a row has none."""
 
     column: str
     files: FileReader
