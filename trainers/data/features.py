@@ -101,16 +101,10 @@ class LogMel(torch.nn.Module):
         seconds = edge_s if edge_s is not None else len(clips[0]) / self.sampling_rate_hz
         frames = self.frames(seconds)
         if self.window.is_cuda:
-            return {"input_features": self.together(clips, frames)}
+            # One transform of all, equal up to rounding; behind a shorter clip are zeros, as in the reference.
+            together = torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True)
+            return {"input_features": self(together, frames)}
         return {"input_features": torch.stack([self(clip, frames) for clip in clips])}
-
-    def together(self, clips: Sequence[torch.Tensor], frames: int) -> torch.Tensor:
-        """Features of several utterances by one transform, for GPUs: equal to `forward`'s up to rounding.
-
-        Of int16 stored samples, each (T_i,), float32 (B, mel bins, frames). Behind a shorter clip are zeros, as in the
-        reference.
-        """
-        return self(torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True), frames)
 
     def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         return list(inputs["input_features"])

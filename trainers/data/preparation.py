@@ -52,14 +52,9 @@ FEATURES = {
     "speaker": {"dtype": "string", "_type": "Value"},
     "duration_s": {"dtype": "float64", "_type": "Value"},
 }
+_AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 SHARD_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("audio", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-        ("text", pa.string()),
-        ("speaker", pa.string()),
-        ("duration_s", pa.float64()),
-    ],
+    [(name, _AUDIO if name == "audio" else pa.type_for_alias(kind["dtype"])) for name, kind in FEATURES.items()],
     metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})},
 )
 RESULT_SCHEMA = pa.schema(

@@ -20,25 +20,12 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 
 
 class Progress:
-    """Counts towards a total and prints a line now and then; lines are for logs, so none is overwritten.
+    """Counts units towards a total and logs a line, which begins with `what`, every few seconds.
 
-    Args:
-        what: Start of each line.
-        total: Number of units.
-        unit: Name of the units.
-        log: Called with each line.
-        every_s: Least seconds between two lines.
+    Lines are for logs, so none is overwritten.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        total: int,
-        unit: str,
-        log: Callable[[str], None],
-        every_s: float = 2.0,
-    ):
+    def __init__(self, what: str, *, total: int, unit: str, log: Callable[[str], None], every_s: float = 2.0):
         self._what, self._total, self._unit, self._log = what, total, unit, log
         self._every_s = every_s
         self._start = self._last = time.monotonic()

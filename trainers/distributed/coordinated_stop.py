@@ -24,13 +24,8 @@ REQUESTED, CAST, OUTCOME = "requested", "cast", "outcome"
 class LastStep(TrainerCallback):
     """Ends training with a checkpoint at the step that all ranks agree on. It must be the last of the callbacks.
 
-    Attributes:
-        stopped_at: The step after which training was stopped. None: it was not stopped.
-
-    Args:
-        session: This rank.
-        first_step: Optimizer steps that are already done.
-        store: torch.distributed.Store of all ranks. None: that of the process group.
+    `first_step` optimizer steps are already done; `store` is a torch.distributed.Store of all ranks, by default that of
+    the process group. `stopped_at` is the step after which training was stopped; None: it was not.
     """
 
     def __init__(self, session: Session, first_step: int, store: Any = None):
@@ -52,11 +47,7 @@ class LastStep(TrainerCallback):
         self._thread.join()
 
     def skips_evaluation(self, args: Any) -> bool:
-        """Whether the evaluation is skipped, since a stop was requested.
-
-        Args:
-            args: The Trainer's; a learning rate schedule that follows the scores needs them.
-        """
+        """Whether the evaluation is skipped, since a stop was requested; not where the schedule follows the scores."""
         return self._requested.is_set() and args.metric_for_best_model is None
 
     def end_at(self, step: int) -> None:

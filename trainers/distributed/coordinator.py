@@ -13,11 +13,7 @@ WAITING, WORKING, STOPPABLE = "waiting", "working", "stoppable"
 
 @dataclass(frozen=True)
 class EndRequest:
-    """A request to the workers to store a checkpoint and end.
-
-    Attributes:
-        regroup_reason: Why others go on. None: nobody does, training is to stop.
-    """
+    """A request to the workers to store a checkpoint and end; without a reason why others go on, training stops."""
 
     regroup_reason: str | None = None
 

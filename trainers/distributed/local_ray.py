@@ -62,13 +62,10 @@ GCS_PROCESS = "gcs_server"
 
 @dataclass(frozen=True)
 class LocalRay:
-    """A Ray that was started here.
+    """A Ray that was started here: host:port that drivers join, the URL of its dashboard, which takes jobs.
 
-    Attributes:
-        address: host:port that drivers join.
-        dashboard: URL of its dashboard, which takes jobs.
-        folder: Folder with its temporary folder, closed to other users.
-        ports: Its ports, by the options of `ray start`; empty where they are no longer known.
+    Its temporary folder lies in `folder`, closed to other users. Ports are by the options of `ray start`; empty where
+    they are no longer known.
     """
 
     address: str
@@ -106,13 +103,13 @@ def start_ray(
     usual_dashboard_port: int | None = None,
     announce: Callable[[Path], None] = lambda folder: None,
 ) -> LocalRay:
-    """Starts a head on loopback.
+    """Starts a head on loopback, with all logical CPUs and any port of the dashboard where none are given.
 
     Args:
-        num_cpus: Logical CPUs. None: as many as there are.
+        num_cpus: Logical CPUs.
         environment: Of all its processes; its token among it.
         outlives_us: Whether it goes on when this process has ended; otherwise it ends with it, however that ends.
-        dashboard_port: Port of the dashboard. None: any.
+        dashboard_port: Port of the dashboard.
         usual_dashboard_port: Its port where any will do, and this one is free.
         announce: Called with its temporary folder before its first process starts.
 

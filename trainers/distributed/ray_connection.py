@@ -54,11 +54,8 @@ CPUS = "RAYSCRIBE_CPUS"
 def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]:
     """Joins the cluster at `address` or RAY_ADDRESS, or starts a Ray on this machine that fits the config.
 
-    One that was started here is shut down at the end; one that this process had joined before is left as it is.
-
-    Args:
-        config: Says how much a Ray that is started must hold.
-        address: host:port, or the URL of the dashboard of a Ray on this host.
+    One that was started here is shut down at the end; one that this process had joined before is left as it is. An
+    address is host:port, or the URL of the dashboard of a Ray on this host.
 
     Raises:
         ResourceError: no cluster answers at the address, or Ray does not start.
@@ -346,12 +343,10 @@ def draining_nodes() -> set[str]:
 
 
 def lost_nodes(before: set[str], *, wait_s: float) -> int:
-    """How many of the nodes are gone; waits for the cluster to notice one, as long as one does not respond.
+    """How many nodes that were alive `before` are gone; waits for the cluster to notice one that does not respond.
 
-    Args:
-        before: Ids of nodes that have been alive.
-        wait_s: The longest wait. A node that falls silent is taken for dead after five checks, 3 s apart, each with
-            10 s to answer (health_check_failure_threshold, _period_ms and _timeout_ms of Ray).
+    A node that falls silent is taken for dead after five checks, 3 s apart, each with 10 s to answer
+    (health_check_failure_threshold, _period_ms and _timeout_ms of Ray).
     """
     end, responses = time.monotonic() + (wait_s if before else 0.0), 0
     # A node that is about to end may still respond.

@@ -138,11 +138,7 @@ class Session(ABC):
         return value
 
     def barrier(self, what: str) -> None:
-        """Waits until every rank is here.
-
-        Args:
-            what: What the ranks do here; a line names it, and who is missing, where the wait is long.
-        """
+        """Waits until every rank is here; where that takes long, a line says `what` they do here and who is missing."""
         if self.world_size > 1:
             self._wait(what)
             # The process that holds the store may end right after it.
@@ -171,10 +167,7 @@ class LocalSession(Session):
 
     @classmethod
     def of_this_process(cls, backend: str = "auto") -> "LocalSession":
-        """Reads torchrun's variables, and joins its ranks; without them the process is alone.
-
-        Args:
-            backend: What the ranks communicate by, see `scaling_part`; of the first call, which joins them.
+        """Reads torchrun's variables, and at the first call joins its ranks by a backend; without them it is alone.
 
         Raises:
             ConfigError: this torch has no such backend.

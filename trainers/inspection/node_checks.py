@@ -39,12 +39,7 @@ PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """What is checked on one node.
-
-    Attributes:
-        marker: Key of a file that the driver wrote in the storage, "" where it could not.
-        locations: Manifests, recordings and model files, absolute.
-    """
+    """What is checked on one node; the marker is the key of a file that the driver wrote, "" where it could not."""
 
     storage_url: str
     storage_options: StorageOptions

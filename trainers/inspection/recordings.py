@@ -29,13 +29,10 @@ NO_FILE = "no such file"
 
 @dataclass
 class Recordings:
-    """What is known of a split's recordings.
+    """What is known of a split's recordings, of which some were looked up (`checked`).
 
-    Attributes:
-        durations_s: Seconds of each row, shape (N,); NaN where neither manifest nor header has it.
-        checked: Recordings that were looked up.
-        unreadable: id → why it cannot be read.
-        storage_error: The storage's message, where it stopped the reading.
+    Durations are seconds of each row, shape (N,); NaN where neither manifest nor header has it. `unreadable` is why a
+    recording cannot be read, by its id; `storage_error` what stopped the reading.
     """
 
     durations_s: npt.NDArray[np.float64]

@@ -58,11 +58,8 @@ class Subject:
     ):
         """Opens nothing yet.
 
-        Args:
-            config: The config, paths absolute.
-            address: Of a Ray cluster, for the checks on its nodes. None: RAY_ADDRESS, or a Ray that is started here.
-            elsewhere: The job runs on other machines: what cannot be reached from here is not an error.
-            recordings_s: Headers of recordings are read for at most this long for each split. Seconds.
+        `address` is of a Ray cluster, for the checks on its nodes. Where the job runs `elsewhere`, what cannot be
+        reached from here is not an error. Headers of recordings are read for `recordings_s` a split at most.
         """
         self.config, self.address = config, address
         self.elsewhere, self.recordings_s = elsewhere, recordings_s

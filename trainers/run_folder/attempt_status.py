@@ -90,11 +90,9 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
 
 
 class StatusWriter:
-    """Writes an attempt's status in a thread. Storage that is slow or not available costs the attempt nothing.
+    """Writes an attempt's status in a thread; nothing where the attempt has no number yet.
 
-    Args:
-        folder: The run folder.
-        attempt: Number of the attempt; None where it has none yet, so that nothing is written.
+    Storage that is slow or not available costs the attempt nothing.
     """
 
     def __init__(self, folder: RunFolder, attempt: int | None):
@@ -122,11 +120,9 @@ class StatusWriter:
     def show(self, phase: Phase, **numbers: Any) -> None:
         """Changes the status; a new phase is written at once.
 
-        Args:
-            phase: What the attempt does.
-            numbers: Of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
-                `eta_s`, `checkpoint_s` (seconds that storing the last checkpoint took), `workers` (of an elastic run)
-                and `detail` those that have changed; a detail holds until the next change.
+        Numbers are of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
+        `eta_s`, `checkpoint_s` (seconds that storing the last checkpoint took), `workers` (of an elastic run) and
+        `detail` those that have changed; a detail holds until the next change.
         """
         with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")
@@ -171,12 +167,7 @@ class StatusWriter:
 
 
 class FinalStatus:
-    """A block around all of an attempt; writes its last status.
-
-    Attributes:
-        attempt: Its number; None as long as it has none.
-        headline: Its result in one line.
-    """
+    """A block around all of an attempt; writes its last status, with its result in one line, the headline."""
 
     def __init__(self, config: TrainConfig, folder: RunFolder, attempt: int | None):
         self.attempt, self.headline = attempt, ""

@@ -281,12 +281,8 @@ def sweep(writer: GroupWriter) -> None:
 class Uploader:
     """Uploads staged checkpoints, or a node's parts of them, in a thread, one at a time; applies the retention policy.
 
-    A new one is not accepted before the last is uploaded, so that a lost disk costs less than two save intervals.
-
-    Args:
-        writer: This worker group.
-        retention: Which checkpoints stay.
-        also: Called in the thread after each, with the uploaded checkpoint and the seconds that it took.
+    A new one is not accepted before the last is uploaded, so that a lost disk costs less than two save intervals. After
+    each, `also` is called in the thread, with the uploaded checkpoint and the seconds that it took.
     """
 
     def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[Checkpoint, float], None]):

@@ -95,12 +95,9 @@ class DiskEstimate:
 
 
 def checkpoint_bytes(stored: int, trained: int, *, sharded: bool = False) -> int:
-    """Size of a checkpoint in bytes.
+    """Size of a checkpoint in bytes, by the numbers of its weights and of those that are trained.
 
-    Args:
-        stored: Weights that are stored in it.
-        trained: Weights that are trained, of which AdamW keeps two moments.
-        sharded: Whether it holds shards besides the weights: these once more, and the optimizer's own copy of them.
+    AdamW keeps two moments of these. Shards are the weights once more, and the optimizer's own copy of them.
     """
     if sharded:
         return BYTES_PER_NUMBER * (2 * stored + 3 * trained)

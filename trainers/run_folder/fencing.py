@@ -54,11 +54,7 @@ class Writer(ABC):
 
 @dataclass(frozen=True)
 class Driver(Writer):
-    """The driver of an attempt, which prepares it.
-
-    Attributes:
-        id: Unique among all drivers.
-    """
+    """The driver of an attempt, which prepares it; no other driver has its id."""
 
     id: str
 

@@ -113,13 +113,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of a run.
-
-    Attributes:
-        outputs: Folder in the run folder with model/, evaluation/, metrics.jsonl and result.json.
-        files: Keys of all files in it.
-        result: Content of result.json.
-    """
+    """The result of a run: the folder with model/, evaluation/, metrics.jsonl and result.json, and what is in it."""
 
     attempt: int
     outputs: str
@@ -173,9 +167,7 @@ class State:
 class Journal:
     """Reads and extends a run's journal; threads may share it. What was read once is not read again.
 
-    Args:
-        folder: The run folder.
-        most_bytes: A longer journal is not read, for a reader with less memory than its writers. None: any is.
+    One of more than `most_bytes` is not read, for a reader with less memory than its writers.
     """
 
     def __init__(self, folder: RunFolder, *, most_bytes: int | None = None):
@@ -383,8 +375,7 @@ def accepted_metrics(folder: RunFolder, state: State) -> bytes:
 def without_repeats(metrics: bytes) -> bytes:
     """Lines of metrics by step, each loss and each score once: as the last worker group that came to it wrote it.
 
-    Args:
-        metrics: Lines of all groups in their order; a killed one may have come further than its last checkpoint.
+    A killed group may have come further than its last checkpoint.
     """
     kept: dict[tuple[int, bool], bytes] = {}
     for line in metrics.splitlines(keepends=True):

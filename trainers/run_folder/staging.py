@@ -41,13 +41,10 @@ _OWN_FOLDER = "give each node a temporary folder of its own (TMPDIR)"
 
 @dataclass(frozen=True)
 class Staging:
-    """A worker group's folder on the node's own disk.
+    """A worker group's folder on the node's own disk, below `root`, which has those of all groups of this run here.
 
-    Attributes:
-        root: Folder of all worker groups of this run on this node.
-        group: Name of this worker group, the same on all its nodes.
-        node: Name of this node, which may share the root with others.
-        lock: Held by the first rank of each node for as long as it lives; None on its other ranks.
+    The group has one name on all its nodes, which may share the root. The first rank of each node holds the lock for as
+    long as it lives.
     """
 
     root: Path

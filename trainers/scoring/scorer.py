@@ -102,13 +102,7 @@ class SplitScore:
 
 @dataclass(frozen=True)
 class ScoredClips:
-    """What of a prepared set is scored.
-
-    Attributes:
-        labels: Label ids of each clip of the set.
-        rows: Positions of the clips that are scored, ascending.
-        languages: The language of each of these. None: they have none of their own.
-    """
+    """What of a prepared set is scored: clips at some positions, ascending, which may have languages of their own."""
 
     prepared: PreparedSet
     labels: Labels

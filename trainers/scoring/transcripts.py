@@ -27,12 +27,7 @@ _TRN_ALTERNATIVES = re.compile(r"\{[^{}]*/[^{}]*\}")
 
 @dataclass(frozen=True)
 class Transcripts:
-    """The texts of one file.
-
-    Attributes:
-        texts: Each text by its id, in the file's order; by the number of its line where `by_line`, without ids.
-        durations_s: Length of the recording by id, where the file has it. Seconds.
-    """
+    """The texts of one file, and durations where it has them, by id; where it has no ids, by the number of a line."""
 
     path: Path
     texts: dict[str, str]

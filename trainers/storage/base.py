@@ -25,12 +25,7 @@ _PARALLEL_FILES = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """One file that is stored, by its key below the storage's root.
-
-    Attributes:
-        modified_s: When it was last written, in seconds since 1970.
-        etag: A bucket's mark of its content; "" in a folder.
-    """
+    """One file that is stored, by its key below the root; `etag` is a bucket's mark of its content, "" in a folder."""
 
     key: str
     size_bytes: int
@@ -153,12 +148,8 @@ class Storage(ABC):
     def upload_folder(self, local: Path, prefix: str, *, last: str | None = None) -> None:
         """Stores all files below `local` under `prefix`, several at a time; links to files are followed.
 
-        Args:
-            local: A folder.
-            prefix: Where it goes; files that are there already and not in `local` stay.
-            last: A file of `local`, such as MANIFEST.json, that is stored after all others. An older one
-                under `prefix` is deleted before anything is written, so where `last` is visible, so is all of
-                the folder.
+        Files that are there already and not in `local` stay. `last`, such as MANIFEST.json, is stored after all others.
+        An older one is deleted before anything is written, so where it is visible, so is all of the folder.
         """
         keys = _files_below(local)
         if last is not None and last not in keys:

@@ -29,14 +29,10 @@ def open_storage(
     retry: RetryPolicy | None = None,
     confined: bool = False,
 ) -> Storage:
-    """Opens the folder or bucket that `root` names, without accessing it.
+    """Opens the absolute folder, `s3://bucket` or `s3://bucket/prefix` that `root` names, without accessing it.
 
-    Args:
-        root: An absolute folder, or `s3://bucket` or `s3://bucket/prefix`.
-        storage_options: How it is reached. An S3 endpoint is resolved here, so that a storage sent to another process
-            is the same there; credentials are each process's own.
-        retry: How often to retry, and with which pauses; None means the defaults of RetryPolicy.
-        confined: Whether links that lead out of a folder are refused, see LocalStorage.
+    An S3 endpoint is resolved here, so that a storage sent to another process is the same there; credentials are each
+    process's own. For `confined` see LocalStorage.
 
     Raises:
         StorageError: `root` or the endpoint is neither of these.

@@ -31,11 +31,8 @@ _ONCE = RetryPolicy(attempts=1)
 class LocalStorage(Storage):
     """A folder, made with its first file. A new file is written under another name next to the final one, then renamed.
 
-    Attributes:
-        root: The absolute folder.
-        retry: For transient errors of network file systems.
-        confined: Whether links that lead out of the root are refused: for a reader with more rights than the
-            writers.
+    `retry` is for transient errors of network file systems. Where it is `confined`, links that lead out of the root are
+    refused: for a reader with more rights than the writers.
     """
 
     root: str

@@ -14,9 +14,6 @@ FOR_OTHERS = 0o077
 def own_temporary_folder(purpose: str) -> Path:
     """Makes or finds this user's folder for a purpose, whose name everybody on the machine can guess.
 
-    Args:
-        purpose: What it is for; part of its name.
-
     Raises:
         StorageError: somebody else has made it, who could put in or replace what is read there; or there is no room.
     """

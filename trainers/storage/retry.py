@@ -54,13 +54,10 @@ class RetryPolicy:
         url: str,
         explain: Callable[[BaseException], Explanation | None],
     ) -> T:
-        """Calls `call`, again after each transient error, until it returns or the attempts are used up.
+        """Calls `call`, which is safe to do twice, again after each transient error, until the attempts are used up.
 
-        Args:
-            call: Something that is safe to do twice.
-            action: The verb of the error message, such as "read".
-            url: The object of the error message.
-            explain: Explains an exception; None means that it is not the storage's and is raised as it is.
+        `action` (such as "read") and `url` are verb and object of the error message. An exception that `explain` does
+        not know is raised as it is.
 
         Raises:
             StorageError: A permanent error, or a transient one at the last attempt.

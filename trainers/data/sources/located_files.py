@@ -35,13 +35,7 @@ def reason_of(error: OSError) -> str:
 
 
 def read_start(location: str, storage_options: StorageOptions) -> bytes:
-    """The first bytes of a file at an absolute path or s3:// URL.
-
-    Raises:
-        FileNotFoundError: there is no such file or object.
-        OSError: it cannot be read.
-        StorageError: the bucket cannot be read.
-    """
+    """The first bytes of a file; errors as of `read_location`."""
     if not is_url(location):
         with Path(location).open("rb") as file:
             return file.read(START_BYTES)
