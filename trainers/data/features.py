@@ -1,7 +1,7 @@
 """A model's input from samples: log-mel features, or what a model's own feature extractor gives."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -84,13 +84,10 @@ class LogMel(torch.nn.Module):
         """The logarithm of the mel power of samples (…, T): (…, mel bins, frames)."""
         stft = torch.stft(waveform, self.n_fft, self.hop_length, window=self.window, return_complex=True)
         power = (stft[..., :-1].abs() ** 2).contiguous()
-        return torch.clamp(self._mel(power), min=10**POWER_FLOOR_LOG10).log10()
-
-    def _mel(self, power: torch.Tensor) -> torch.Tensor:
-        """Mel power (…, mel bins, frames); not in TF32, which a model's own products may be in."""
-        if power.is_cuda:
-            return (self.mel_filters.T.double() @ power.double()).float()
-        return self.mel_filters.T @ power
+        filters = self.mel_filters.T
+        # Of a GPU not in TF32, which a model's own products may be in.
+        mel = (filters.double() @ power.double()).float() if power.is_cuda else filters @ power
+        return torch.clamp(mel, min=10**POWER_FLOOR_LOG10).log10()
 
     def frames(self, edge_s: float) -> int:
         """Frames of an utterance that is padded to `edge_s` seconds; even, as the encoder halves them."""
@@ -149,7 +146,7 @@ class ExtractorFeatures:
         self._extractor, self._masked = extractor, masked
         self._device: Any = "cpu"
         # Padding has one length for each edge.
-        self._padded_length = lru_cache(maxsize=None)(self._length_of)
+        self._padded_length = cache(lambda samples: len(self._extract(np.zeros(samples, np.float32))))
 
     def to(self, device: Any) -> Self:
         self._device = device
@@ -184,9 +181,6 @@ class ExtractorFeatures:
         )
         values: torch.Tensor = found[self._extractor.model_input_names[0]][0]
         return values[: int(found["attention_mask"][0].sum())]
-
-    def _length_of(self, samples: int) -> int:
-        return len(self._extract(np.zeros(samples, np.float32)))
 
 
 def pad_samples(clips: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -128,9 +128,11 @@ class ShardTask:
             results.append({**result, "row": len(stored), "duration_s": clip["duration_s"], "text": clip["text"]})
             stored.append(clip)
         if stored:
-            data = _arrow_stream(pa.Table.from_pylist(stored, schema=SHARD_SCHEMA))
-            storage.write_bytes(shard_name(results[0]["shard"]), data)
-            results[0]["stored_bytes"] = len(data)
+            sink = io.BytesIO()
+            with pa.ipc.new_stream(sink, SHARD_SCHEMA) as writer:
+                writer.write_table(pa.Table.from_pylist(stored, schema=SHARD_SCHEMA))
+            storage.write_bytes(shard_name(results[0]["shard"]), sink.getvalue())
+            results[0]["stored_bytes"] = len(sink.getvalue())
         return results
 
     def _clips(
@@ -327,13 +329,6 @@ def _check_bad(source: SourceSplit, data: DataPart, bad: int, rows: int, quarant
         f"{data.max_bad_fraction} allows (e.g. {examples}):\n{reasons}\n"
         f"fix or remove them, or raise data.max_bad_fraction"
     )
-
-
-def _arrow_stream(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return sink.getvalue()
 
 
 def _drop_unclaimed(cache: Storage, key: str) -> None:

@@ -61,14 +61,11 @@ class LoggedBarrier:
                 raise LostWorkerError(self._line(number, what, waited_s))
             if waited_s >= line_s:
                 line_s += min(line_s, BETWEEN_LINES_S)
-                if self._is_first_here(number):
+                # One speaks for all: the first rank that is here.
+                if not any(self._place_of(rank)[0] >= number for rank in range(self._rank)):
                     self._print_line(self._line(number, what, waited_s))
             time.sleep(look_s)
             look_s = min(2 * look_s, BETWEEN_LOOKS_S)
-
-    def _is_first_here(self, number: int) -> bool:
-        """Whether no rank before this one is here, so that one speaks for all."""
-        return not any(self._place_of(rank)[0] >= number for rank in range(self._rank))
 
     def _line(self, number: int, what: str, waited_s: float) -> str:
         places = {rank: self._place_of(rank) for rank in range(self._world_size)}

@@ -319,13 +319,9 @@ def request_resource_reports(nodes: Iterable[str]) -> None:
 
     A node reports changes: a task takes a little memory there, and gives it back.
     """
-    task: Any = ray.remote(num_cpus=0, memory=2**20, max_retries=0)(_do_nothing)
+    task: Any = ray.remote(num_cpus=0, memory=2**20, max_retries=0)(lambda: None)
     for node in nodes:
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def lasting_resources(every: Mapping[str, dict[str, float]], leaving: Set[str]) -> list[dict[str, float]]:

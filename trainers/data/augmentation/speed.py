@@ -46,7 +46,13 @@ class Speeds:
         """Factors of an epoch, shape (N,)."""
         if self._drawn is None or self._drawn[0] != epoch:
             chances = generator_of(self._seed, epoch, Stage.SPEED).random(len(self._samples))
-            self._drawn = epoch, np.maximum(self._scaled(chances), self._least)
+            if self._part.speed_range is not None:
+                low, high = self._part.speed_range
+                factors = low + chances * (high - low)
+            else:
+                choices = np.asarray(self._part.speed_factors)
+                factors = choices[(chances * len(choices)).astype(np.int64)]
+            self._drawn = epoch, np.maximum(factors, self._least)
         return self._drawn[1]
 
     def durations_s(self, epoch: int) -> FloatArray:
@@ -56,10 +62,3 @@ class Speeds:
     def longest_s(self) -> FloatArray:
         """The longest duration that each may have in any epoch, shape (N,)."""
         return changed_lengths(self._samples, np.maximum(self._part.slowest, self._least)) / SAMPLING_RATE_HZ
-
-    def _scaled(self, chances: FloatArray) -> FloatArray:
-        if self._part.speed_range is not None:
-            low, high = self._part.speed_range
-            return low + chances * (high - low)
-        factors = np.asarray(self._part.speed_factors)
-        return factors[(chances * len(factors)).astype(np.int64)]

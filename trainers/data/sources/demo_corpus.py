@@ -18,7 +18,6 @@ import random
 import shutil
 import subprocess
 import sys
-import wave
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
+import soundfile
 
 from trainers.errors import DataError
 
@@ -186,7 +186,11 @@ def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
         unfinished = folder.with_name(f".{folder.name}.{uuid4().hex}")
         try:
             _write_in_fresh_process(unfinished, options)
-            _keep(unfinished, folder)
+            unfinished.rename(folder)
+        except OSError:
+            # Another process was first: a folder with content cannot be renamed over. Its corpus is as good.
+            if not folder.is_dir():
+                raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return {split: folder / f"{split}.csv" for split in SPLITS}
@@ -237,7 +241,7 @@ def write_corpus(folder: Path, options: DemoOptions) -> None:
     rows: dict[str, list[tuple[str, str, str, str, float]]] = {split: [] for split in SPLITS}
     for utterance, samples in zip(plan, synthesize(plan), strict=True):
         path = f"clips/{utterance.id}.wav"
-        _write_wav(folder / path, samples)
+        soundfile.write(folder / path, samples, SAMPLING_RATE_HZ, subtype="PCM_16")
         duration_s = len(samples) / SAMPLING_RATE_HZ
         rows[utterance.split].append((path, utterance.text, utterance.id, utterance.speaker, duration_s))
     for split in SPLITS:
@@ -267,15 +271,6 @@ def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
         raise DataError(f"the demo corpus could not be spoken: {reason}")
 
 
-def _keep(unfinished: Path, folder: Path) -> None:
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        # Another process was first: a folder with content cannot be renamed over. Its corpus is as good.
-        if not folder.is_dir():
-            raise
-
-
 def _speak(library: ctypes.CDLL, utterance: DemoUtterance) -> None:
     status = library.espeak_SetVoiceByName(utterance.voice.encode())
     if status != 0:
@@ -300,14 +295,6 @@ def _trimmed(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
         raise DataError("espeak-ng gave silence for a text: reinstall espeakng-loader")
     margin = round(MARGIN_S * SAMPLING_RATE_HZ)
     return samples[max(0, loud[0] - margin) : loud[-1] + 1 + margin]
-
-
-def _write_wav(path: Path, samples: npt.NDArray[np.int16]) -> None:
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLING_RATE_HZ)
-        file.writeframes(samples.astype("<i2").tobytes())
 
 
 if __name__ == "__main__":

@@ -10,15 +10,9 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url, without_password
+from trainers.data.sources import fingerprint
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
-from trainers.data.sources.fingerprint import (
-    MOST_ASKED_FOR,
-    FingerprintKind,
-    fingerprint_recordings,
-    hash_of,
-    hash_of_places,
-    resolve_kind,
-)
+from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.located_files import read_location, reason_of
 from trainers.data.sources.manifest import read_manifest
 from trainers.data.sources.recording_readers import FileReader
@@ -53,7 +47,7 @@ class ManifestSource(DataSource):
         columns = (self.data.audio_column_name, self.data.text_column_name)
         use_column = self.data.use_language_column is not False
         manifest = open_manifest(f"data.{split}", location, columns, self.storage_options, use_languages=use_column)
-        kind = resolve_kind(self.data.fingerprint or "auto", location)
+        kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", location)
         opened = _fingerprinted(manifest, split, kind, self.storage_options, fingerprint_cache)
         return _with_languages(opened, use_column=use_column)
 
@@ -91,7 +85,7 @@ def open_mixed_sources(
     sources = []
     for name, location in locations.items():
         manifest = open_manifest(name, location, (data.audio_column_name, None), storage_options)
-        kind = resolve_kind(data.fingerprint or "auto", location)
+        kind = fingerprint.resolve_kind(data.fingerprint or "auto", location)
         # `content` is asked for of training data, which may be files where these are objects.
         kind = "listing" if kind == "content" and is_url(location) else kind
         sources.append(_fingerprinted(manifest, name, kind, storage_options, fingerprint_cache))
@@ -160,16 +154,16 @@ def _fingerprinted(
     fingerprint_cache: Storage | None,
 ) -> SourceSplit:
     location, paths = manifest.location, manifest.table["audio"].to_pylist()
-    fingerprints = fingerprint_recordings(kind, paths, location, storage_options, fingerprint_cache)
+    fingerprints = fingerprint.fingerprint_recordings(kind, paths, location, storage_options, fingerprint_cache)
     known = sum(each is not None for each in fingerprints)
     note = f"size and time of {known} of {len(fingerprints)} recordings decide whether it is prepared again"
-    note = note if kind == "metadata" and is_url(location) and len(fingerprints) > MOST_ASKED_FOR else ""
+    note = note if kind == "metadata" and is_url(location) and len(fingerprints) > fingerprint.MOST_ASKED_FOR else ""
     if kind == "listing" and not known:
         note = "its bucket is not listed: where recordings are decides whether it is prepared again, not their contents"
     former = _former_fingerprint(manifest, kind, fingerprints)
     # Contents are the same recordings in any folder.
     is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)
-    more = [] if is_content else [hash_of_places(paths, fingerprints)]
+    more = [] if is_content else [fingerprint.hash_of_places(paths, fingerprints)]
     # Rows of a set without the word were complete recordings.
     more += ["segments"] if manifest.table["offset_s"].null_count == 0 else []
     return SourceSplit(
