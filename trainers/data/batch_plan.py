@@ -57,11 +57,9 @@ def bucket_of(durations_s: npt.ArrayLike, edges_s: Sequence[float]) -> IntArray:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How many utterances one optimizer step takes, and over how many forward passes they are distributed.
+    """How many utterances one optimizer step takes, and over how many forward passes of each rank they are distributed.
 
     Attributes:
-        workers: Number of ranks.
-        accumulation: Forward passes of each rank per optimizer step.
         global_batch_size: Utterances of a step over all ranks; None with dynamic batching.
         max_batch_duration_s: Most padded seconds of one forward pass of one rank; None with a fixed number.
     """
@@ -132,9 +130,6 @@ class BatchPlan:
 
     Args:
         selection: What to plan over; at least one row.
-        shape: Batch shape.
-        edges_s: Bucket edges, see `bucket_edges`.
-        seed: Seed of the order.
         window_shards: Shuffle within this many shards at a time. None: over the complete set.
         full_context_fraction: Fraction of batches padded to the last edge instead of their own.
         matched_fraction: See `matched`.

@@ -54,9 +54,6 @@ class LogMel(torch.nn.Module):
     The reference pads the waveform with zeros to the full context and transforms all of it. Every frame that sees only
     padding has one known value, so only the real samples are transformed, and the rest is filled in.
 
-    Args:
-        feature_extractor: A transformers WhisperFeatureExtractor, of which it takes rates, sizes and mel filters.
-
     Raises:
         ConfigError: it dithers, so that its features are random.
     """
@@ -108,14 +105,10 @@ class LogMel(torch.nn.Module):
 
     @torch.no_grad()
     def forward(self, samples: torch.Tensor, frames: int) -> torch.Tensor:
-        """Features, padded to `frames`.
-
-        Args:
-            samples: int16 stored samples, shape (T,) or (B, T), T ≤ n_samples, on this module's device.
-            frames: Length to pad to.
+        """Features of int16 stored samples (T,) or (B, T), T ≤ n_samples, on this module's device.
 
         Returns:
-            float32 of shape (…, mel bins, frames), in the reference's scale.
+            float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale.
         """
         waveform = samples.to(torch.float32) / 32768.0
         # One window of zeros lets every frame that touches a real sample see what it sees in the reference; beyond
@@ -133,11 +126,8 @@ class LogMel(torch.nn.Module):
 class ExtractorFeatures:
     """Input that is what a model's own extractor gives for each clip alone, and padding behind it.
 
-    The extractor runs on the CPU, one clip at a time: padding moves none of its values.
-
-    Args:
-        extractor: A transformers feature extractor.
-        masked: Whether the model is given an attention mask.
+    The extractor runs on the CPU, one clip at a time: padding moves none of its values. Where it is `masked`, the model
+    is given an attention mask.
     """
 
     on_cpu = True

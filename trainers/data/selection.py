@@ -80,12 +80,8 @@ def reasons_to_leave_out(
 ) -> list[tuple[str, BoolArray]]:
     """Why clips are not trained on: too short, too long, or without a transcript.
 
-    Args:
-        durations_s: Duration of each clip, seconds; NaN, which is not known, is neither short nor long.
-        label_sizes: What each clip needs of `Bounds.label_room`.
-        silent: Whether the transcript of each clip is empty.
-        data: The config's bounds.
-        bounds: The model's.
+    A duration, seconds, that is not known (NaN) is neither short nor long. Label sizes are what each clip needs of
+    `Bounds.label_room`; a silent one has an empty transcript.
 
     Returns:
         Reasons, and of each a mask of the clips that it concerns; a clip has one reason at most.

@@ -84,49 +84,36 @@ class LastStep(TrainerCallback):
 
     def _poll(self) -> None:
         try:
-            self._agree(_StepVote(self._session, self._shared))
+            self._agree(self._shared if self._shared is not None else self._open_store())
         except Exception as error:
             self._failure = error
 
-    def _agree(self, vote: "_StepVote") -> None:
+    def _open_store(self) -> Any:
+        if self._session.world_size == 1:
+            return HashStore()
+        # A separate connection, since another thread may block on the first one.
+        first: Any = _get_default_store()
+        # A process group may train twice.
+        return PrefixStore(f"rayscribe-last-step-{self._session.group}", first.clone())
+
+    def _agree(self, store: Any) -> None:
         while not self._closed.wait(POLL_S):
             if not self._requested.is_set():
-                if vote.is_requested():
+                is_known = store.check([REQUESTED])
+                if is_known or self._session.stop_requested():
+                    if not is_known:
+                        store.set(REQUESTED, "1")
                     with self._lock:
                         self._requested.set()
-                        vote.cast(self._committed_step)
-            elif (last := vote.outcome()) is not None:
-                self._last = last
+                        self._vote(store, self._committed_step)
+            elif store.check([OUTCOME]):
+                self._last = int(store.get(OUTCOME))
                 self._agreed.set()
                 return
 
-
-class _StepVote:
-    """The vote of the ranks of one process group, in a store that each of them reaches."""
-
-    def __init__(self, session: Session, shared: Any):
-        self._session = session
-        if shared is None and session.world_size > 1:
-            # A separate connection, since another thread may block on the first one.
-            first: Any = _get_default_store()
-            # A process group may train twice.
-            shared = PrefixStore(f"rayscribe-last-step-{session.group}", first.clone())
-        self._shared: Any = HashStore() if shared is None else shared
-
-    def is_requested(self) -> bool:
-        if self._shared.check([REQUESTED]):
-            return True
-        if self._session.stop_requested():
-            self._shared.set(REQUESTED, "1")
-            return True
-        return False
-
-    def cast(self, step: int) -> None:
+    def _vote(self, store: Any, step: int) -> None:
+        """Votes for a step; the last to vote enters the largest vote."""
         size = self._session.world_size
-        self._shared.set(str(self._session.rank), str(step))
-        if self._shared.add(CAST, 1) == size:
-            self._shared.set(OUTCOME, str(max(int(self._shared.get(str(rank))) for rank in range(size))))
-
-    def outcome(self) -> int | None:
-        """The largest vote; None as long as one is missing."""
-        return int(self._shared.get(OUTCOME)) if self._shared.check([OUTCOME]) else None
+        store.set(str(self._session.rank), str(step))
+        if store.add(CAST, 1) == size:
+            store.set(OUTCOME, str(max(int(store.get(str(rank))) for rank in range(size))))

@@ -20,14 +20,10 @@ class EndRequest:
 
 @dataclass(frozen=True)
 class WorkerUpdate:
-    """What has changed since the driver's last poll.
+    """What has changed since the driver's last poll: lines to print, and the phase of the workers.
 
-    Attributes:
-        lines: Lines to print.
-        phase: Phase of the workers. None: none was set yet.
-        nodes: Ray's id of each rank's node, of the worker group that began last.
-        group: Id of that worker group. None: none has begun since the coordinator started.
-        request: What was requested of the workers, which a coordinator that starts again does not know.
+    The worker group, with Ray's id of each rank's node, is the one that began last; None: none has since this
+    coordinator started. What was requested of the workers, a coordinator that starts again does not know.
     """
 
     lines: list[str]

@@ -105,13 +105,9 @@ def start_ray(
 ) -> LocalRay:
     """Starts a head on loopback, with all logical CPUs and any port of the dashboard where none are given.
 
-    Args:
-        num_cpus: Logical CPUs.
-        environment: Of all its processes; its token among it.
-        outlives_us: Whether it goes on when this process has ended; otherwise it ends with it, however that ends.
-        dashboard_port: Port of the dashboard.
-        usual_dashboard_port: Its port where any will do, and this one is free.
-        announce: Called with its temporary folder before its first process starts.
+    The token is in its environment. Where it does not outlive this process, it ends with it, however that ends. The
+    usual port is taken where any will do, and this one is free. `announce` is called with its temporary folder before
+    its first process starts.
 
     Raises:
         ResourceError: it did not start; names the port that is taken and by what, or has the last lines of its log.

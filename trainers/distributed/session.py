@@ -149,11 +149,7 @@ class Session(ABC):
 
 
 def refuse_unavailable(backend: str) -> None:
-    """Refuses a backend of process groups that this machine's torch does not have.
-
-    Raises:
-        ConfigError: names it.
-    """
+    """Refuses a backend of process groups that this machine's torch does not have. Raises ConfigError: names it."""
     for name in (part.rpartition(":")[2] for part in backend.split(",")):
         if not torch.distributed.is_backend_available(name):
             raise ConfigError(

@@ -31,11 +31,7 @@ class Writer(ABC):
         """Whether the journal still names it."""
 
     def check(self) -> State:
-        """The state of the journal, as long as it names this writer.
-
-        Raises:
-            FencedError: it names another.
-        """
+        """The state of the journal, as long as it names this writer. Raises FencedError: it names another."""
         return self._checked(self.journal.read())
 
     def append(self, decide: Callable[[State], Entry | None]) -> State:
@@ -68,12 +64,9 @@ class Driver(Writer):
     ) -> "Driver | None":
         """Begins an attempt.
 
-        Args:
-            folder: The run folder.
-            journal: Its journal.
-            number: The attempt's number where a service counts; it ends the attempts before at once. None: the next
-                free one, started by hand; it leaves a living worker group alone until its own may open.
-            experiment_on: Returns the experiment, as `State.experiment`; None: on this state it is to be resolved anew.
+        Where a service counts, it has a number, and ends the attempts before at once. None: the next free one, started
+        by hand; it leaves a living worker group alone until its own may open. `experiment_on` returns the experiment,
+        as `State.experiment`; None: on this state it is to be resolved anew.
 
         Returns:
             The driver; None where the experiment is to be resolved anew, and nothing was entered.

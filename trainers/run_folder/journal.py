@@ -54,15 +54,9 @@ _LONGEST_PAUSE_S = 0.05
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a checkpoint without opening it.
+    """What is known of a checkpoint without opening it: among it size in bytes and SHA-256 of each file.
 
-    Attributes:
-        name: Its folder's name, checkpoint-<step>-a<attempt>-<worker group>.
-        step: Optimizer steps behind it.
-        attempt: The attempt that wrote it.
-        metrics: The scores on the validation set at this step.
-        created: ISO 8601 time.
-        files: Size in bytes and SHA-256 of each file.
+    Its folder's name is checkpoint-<step>-a<attempt>-<worker group>; metrics are the scores on the validation set.
     """
 
     name: str
@@ -82,10 +76,8 @@ class Checkpoint:
 class Group:
     """A worker group, the one that writes checkpoints and results until another is opened.
 
-    Attributes:
-        attempt: Its attempt.
-        id: Tells it from other groups of the attempt, which Ray Train starts after a failure.
-        sealed_bytes: How much of its metrics counts. None: all complete lines, since it may still write.
+    An attempt has others where Ray Train starts them after a failure. `sealed_bytes` is how much of its metrics counts;
+    None: all complete lines, since it may still write.
     """
 
     attempt: int

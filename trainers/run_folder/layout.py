@@ -102,11 +102,7 @@ class RunFolder:
         return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
 
     def write_json(self, key: str, content: Any) -> None:
-        """Writes a JSON file.
-
-        Raises:
-            ScoringError: a number in it is not finite.
-        """
+        """Writes a JSON file. Raises ScoringError: a number in it is not finite."""
         self.storage.write_bytes(key, (to_json(content, self.storage.url(key), indent=2) + "\n").encode())
 
     def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -24,9 +24,7 @@ WRITTEN_WITHOUT_SPACES = frozenset(CODES_AND_NAMES.split())
 def ranking_rate(language: str | None) -> str:
     """Name of the metric by which recognizers of a language are ranked, and which a score shows first.
 
-    Args:
-        language: A code with or without region and script (`th`, `zh-TW`, `yue_Hant`), or a name as Whisper has it
-            (`Thai`). None: not known.
+    A language is a code with or without region and script (`th`, `zh-TW`, `yue_Hant`), or Whisper's name (`Thai`).
     """
     code = (language or "").strip().lower().replace("_", "-").partition("-")[0]
     return (CER if code in WRITTEN_WITHOUT_SPACES else WER).name

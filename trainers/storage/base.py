@@ -8,13 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from trainers.errors import StorageError
-
-if TYPE_CHECKING:
-    from pyarrow import fs
 
 T = TypeVar("T")
 
@@ -187,7 +184,7 @@ class Storage(ABC):
         return self
 
     @abstractmethod
-    def for_pyarrow(self) -> tuple[str, "fs.FileSystem | None"]:
+    def for_pyarrow(self) -> tuple[str, Any]:
         """What Ray's RunConfig takes as (storage_path, storage_filesystem); no filesystem for a folder."""
 
 

@@ -9,15 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, with_line
 from trainers.storage.retry import Explanation, RetryPolicy
-
-if TYPE_CHECKING:
-    from pyarrow import fs
 
 T = TypeVar("T")
 
@@ -127,7 +124,7 @@ class LocalStorage(Storage):
     def download_file(self, key: str, local: Path) -> None:
         self._run(f"copy to {local} from", self._path(key), lambda path: _copy(path, local))
 
-    def for_pyarrow(self) -> tuple[str, "fs.FileSystem | None"]:
+    def for_pyarrow(self) -> tuple[str, None]:
         return self.root, None
 
     def _path(self, key: str) -> Path:

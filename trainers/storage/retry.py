@@ -27,12 +27,8 @@ class Explanation:
 class RetryPolicy:
     """How often a call is tried, and with which pauses; by the defaults an error has about 20 seconds to pass.
 
-    Attributes:
-        attempts: Tries in all; 1 means no second try.
-        part_attempts: Tries of each part of a large S3 file within one attempt, so that one lost part
-            does not send the complete file again. Their pauses are botocore's own.
-        first_delay_s: The pause after the first try; each later pause is twice as long.
-        max_delay_s: No pause is longer.
+    Each pause is twice as long as the one before. `part_attempts` are tries of each part of a large S3 file within one
+    attempt, so that one lost part does not send the complete file again; their pauses are botocore's own.
     """
 
     attempts: int = 6

@@ -40,11 +40,7 @@ class ParquetFile:
 
 
 def describe_files(urls: Sequence[str]) -> list[ParquetFile]:
-    """Reads the footers of files, in their order.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """Reads the footers of files, in their order. Raises OSError: a file cannot be read."""
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
         return list(pool.map(_describe, urls))
 
