@@ -105,15 +105,21 @@ class LastStep(TrainerCallback):
                         store.set(REQUESTED, "1")
                     with self._lock:
                         self._requested.set()
-                        self._vote(store, self._committed_step)
-            elif store.check([OUTCOME]):
-                self._last = int(store.get(OUTCOME))
+                        vote(self._session, store, self._committed_step)
+            elif (last := outcome(store)) is not None:
+                self._last = last
                 self._agreed.set()
                 return
 
-    def _vote(self, store: Any, step: int) -> None:
-        """Votes for a step; the last to vote enters the largest vote."""
-        size = self._session.world_size
-        store.set(str(self._session.rank), str(step))
-        if store.add(CAST, 1) == size:
-            store.set(OUTCOME, str(max(int(store.get(str(rank))) for rank in range(size))))
+
+def vote(session: Session, store: Any, step: int) -> None:
+    """Votes for a step; the last rank to vote counts for all."""
+    size = session.world_size
+    store.set(str(session.rank), str(step))
+    if store.add(CAST, 1) == size:
+        store.set(OUTCOME, str(max(int(store.get(str(rank))) for rank in range(size))))
+
+
+def outcome(store: Any) -> int | None:
+    """The largest vote; None as long as one is missing."""
+    return int(store.get(OUTCOME)) if store.check([OUTCOME]) else None

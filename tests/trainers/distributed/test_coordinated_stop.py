@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]
 
 from trainers.distributed import coordinated_stop
-from trainers.distributed.coordinated_stop import LastStep, _StepVote
+from trainers.distributed.coordinated_stop import LastStep, outcome, vote
 from trainers.distributed.session import LocalSession
 from trainers.errors import LostWorkerError
 
@@ -115,11 +115,10 @@ class CountingStore:
 @pytest.mark.parametrize("size", [4, 32])
 def test_the_requests_of_a_vote_grow_with_the_ranks_and_not_with_their_square(size: int) -> None:
     store, request = CountingStore(), threading.Event()
-    votes = [_StepVote(StoppableSession(rank, size, rank, request=request), store) for rank in range(size)]
-    for rank, vote in enumerate(votes):
-        assert vote.outcome() is None
-        vote.cast(10 + rank % 2)
-    assert [vote.outcome() for vote in votes] == [11] * size
+    for rank in range(size):
+        assert outcome(store) is None
+        vote(StoppableSession(rank, size, rank, request=request), store, 10 + rank % 2)
+    assert [outcome(store) for _ in range(size)] == [11] * size
     assert sum(store.keys.values()) <= 7 * size
 
 
