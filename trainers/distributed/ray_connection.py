@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import ray
 from ray._private.authentication.authentication_token_setup import enable_token_auth_by_default
+from ray._private.state import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA, WITHOUT_GPU
@@ -308,8 +309,6 @@ def node_resources() -> dict[str, dict[str, float]]:
 
 def free_resources() -> dict[str, dict[str, float]]:
     """Logical resources of each living node that nobody has, by its id. Ray has no public call for it."""
-    from ray._private.state import state  # noqa: PLC0415
-
     free: dict[str, dict[str, float]] = state.available_resources_per_node()
     return free
 
@@ -333,8 +332,6 @@ def lasting_resources(every: Mapping[str, dict[str, float]], leaving: Set[str]) 
 
 def draining_nodes() -> set[str]:
     """Ids of the nodes that are about to be taken away. Ray has no public call for it."""
-    from ray._private.state import state  # noqa: PLC0415
-
     return set(state.get_draining_nodes())
 
 

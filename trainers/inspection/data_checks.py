@@ -62,7 +62,7 @@ def _unreadable_recordings(subject: Subject, split: Split, recordings: Recording
     reasons = ", ".join(f"{count} × {reason}" for reason, count in Counter(unreadable.values()).most_common(3))
     text = f"{split.name}: {len(unreadable)} of {checked} cannot be read: {reasons} ({named(list(unreadable))})"
     if len(unreadable) == recordings.checked:
-        text = f"{text}; check the paths in data.{split.name}: {split.origin}"
+        text = f"{text}; check the paths in data.{split.name}: {split.source.origin}"
         # A bucket is the same from everywhere.
         in_bucket = is_url(split.table["audio"][0].as_py())
         return problem(text) if in_bucket else subject.unreachable(text)

@@ -10,7 +10,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,6 +26,7 @@ from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.findings import Check, Finding, Level, named, ok, problem, skipped, warning
 from trainers.inspection.hardware_checks import build_here, devices_here, judge
 from trainers.inspection.subject import Subject
+from trainers.run_folder.layout import version_of
 from trainers.storage import open_storage
 
 MAX_NODES = 64
@@ -71,13 +71,7 @@ def run_probe(task: ProbeTask, node: str) -> Report:
 
 def versions_here() -> dict[str, str | None]:
     """Python and the packages whose versions must be the same everywhere."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+    return {"python": platform.python_version(), **{package: version_of(package) for package in PACKAGES}}
 
 
 @lru_cache(maxsize=1)

@@ -37,10 +37,6 @@ class Split:
         return self.source.split
 
     @property
-    def origin(self) -> str:
-        return self.source.origin
-
-    @property
     def table(self) -> pa.Table:
         return self.source.table
 
@@ -137,7 +133,7 @@ class Subject:
         splits = [each for each in opened if isinstance(each, Split)]
         findings = [warning(text) for split in splits for text in split.source.warnings]
         findings += [each for each in opened if isinstance(each, Finding)]
-        findings += [ok(f"{split.name}: {len(split.table)} rows in {split.origin}") for split in splits]
+        findings += [ok(f"{split.name}: {len(split.table)} rows in {split.source.origin}") for split in splits]
         return splits, findings
 
     def _split(self, source: DataSource, name: str) -> Split | Finding:

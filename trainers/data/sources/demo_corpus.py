@@ -93,14 +93,6 @@ class DemoOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for split, count in self.counts.items():
-            if count < 1:
-                raise DataError(f"{split}_utterances is {count}: ask for at least 1")
-        if not 1 <= self.min_words <= self.max_words <= len(WORDS):
-            raise DataError(
-                f"min_words is {self.min_words} and max_words is {self.max_words}: "
-                f"they must be in order and lie between 1 and {len(WORDS)}"
-            )
         held_out = self.validation_utterances + self.test_utterances
         sequences = sum(math.perm(len(WORDS), n) for n in range(self.min_words, self.max_words + 1))
         # Each held-out utterance takes a word sequence for itself; training needs some, too.

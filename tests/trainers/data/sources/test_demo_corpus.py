@@ -60,18 +60,9 @@ def test_every_held_out_word_is_in_training() -> None:
     assert {word for u in plan if u.split == "train" for word in u.text.split()} == set(demo_corpus.WORDS)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"test_utterances": 0}, "test_utterances is 0: ask for at least 1"),
-        ({"min_words": 5}, "min_words is 5 and max_words is 4"),
-        ({"max_words": 17}, "lie between 1 and 16"),
-        ({"max_words": 2, "test_utterances": 100}, "more than half of the 240 sequences"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        DemoOptions(**wrong)
+def test_more_utterances_than_word_sequences_are_refused() -> None:
+    with pytest.raises(DataError, match="more than half of the 240 sequences"):
+        DemoOptions(max_words=2, test_utterances=100)
 
 
 def test_manifests_list_every_clip_with_its_duration(corpus: dict[str, Path]) -> None:
