@@ -28,22 +28,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainers.errors import ResumeError, StorageError
-from trainers.run_folder.layout import (
-    ATTEMPTS,
-    CONFIG,
-    ENVIRONMENT,
-    EXPERIMENT,
-    JOURNAL,
-    OVERRIDES,
-    QUARANTINE,
-    RESULT,
-    RunFolder,
-    now,
-)
+from trainers.run_folder import layout
+from trainers.run_folder.layout import ATTEMPTS, JOURNAL, RunFolder, now
 from trainers.storage.json_files import finite, to_json
 
 # What the root of the run folder shows of the newest attempt that is prepared.
-REQUEST = (CONFIG, OVERRIDES, ENVIRONMENT, EXPERIMENT, QUARANTINE)
+REQUEST = (layout.CONFIG, layout.OVERRIDES, layout.ENVIRONMENT, layout.EXPERIMENT, layout.QUARANTINE)
 _PARALLEL_READS = 16
 # Of one entry: a checkpoint of a thousand ranks has 150 KB.
 MAX_ENTRY_BYTES = 16 << 20
@@ -350,7 +340,7 @@ def _sources(state: State) -> dict[str, str]:
     """What each file of the root is a copy of, in the order of copying."""
     sources = {name: f"{ATTEMPTS}/{state.prepared}/{name}" for name in REQUEST} if state.prepared is not None else {}
     if state.finished is not None:
-        files = sorted(state.finished.files, key=lambda name: (name == RESULT, name))
+        files = sorted(state.finished.files, key=lambda name: (name == layout.RESULT, name))
         sources.update({name: f"{state.finished.outputs}/{name}" for name in files})
     return sources
 
