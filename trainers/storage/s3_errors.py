@@ -1,5 +1,7 @@
 """What the errors of boto3 mean, and how to fix them."""
 
+from dataclasses import replace
+
 from boto3.exceptions import Boto3Error, RetriesExceededError, S3UploadFailedError
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
@@ -19,83 +21,70 @@ _SET_KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or
 _ALLOW = (
     "allow s3:GetObject, s3:PutObject and s3:DeleteObject on its objects and s3:ListBucket on the bucket {bucket!r}"
 )
-# Codes, cause, fix.
 _SERVICE_ERRORS = (
     (
         {"NoSuchBucket"},
-        "the bucket {bucket!r} does not exist",
-        "create it or correct the storage path (endpoint: {endpoint})",
+        Explanation(
+            "the bucket {bucket!r} does not exist", "create it or correct the storage path (endpoint: {endpoint})"
+        ),
     ),
     (
         {"NoSuchKey", "NotFound", "404"},
-        "there is no such object",
-        "check the key, and that {endpoint} is an S3 service",
+        Explanation("there is no such object", "check the key, and that {endpoint} is an S3 service"),
     ),
     (
         {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "401"},
-        "the credentials are refused ({code})",
-        _SET_KEYS + ", for {endpoint}",
+        Explanation("the credentials are refused ({code})", _SET_KEYS + ", for {endpoint}"),
     ),
     (
         {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"},
-        "the credentials are out of date ({code})",
-        "renew them: set a new AWS_SESSION_TOKEN or sign in again",
+        Explanation(
+            "the credentials are out of date ({code})", "renew them: set a new AWS_SESSION_TOKEN or sign in again"
+        ),
     ),
     (
         {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"},
-        "the bucket {bucket!r} is in another region ({code})",
-        "set AWS_REGION to its region",
+        Explanation("the bucket {bucket!r} is in another region ({code})", "set AWS_REGION to its region"),
     ),
-    ({"AccessDenied", "AllAccessDisabled", "AccountProblem", "403"}, "permission denied ({code})", _ALLOW),
+    ({"AccessDenied", "AllAccessDisabled", "AccountProblem", "403"}, Explanation("permission denied ({code})", _ALLOW)),
 )
-# Exceptions, cause, fix, transient; the first that fits.
+_NO_CREDENTIALS = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.CredentialRetrievalError,
+    boto.ProfileNotFound,
+    boto.TokenRetrievalError,
+    boto.UnauthorizedSSOTokenError,
+)
+_BROKEN = (boto.HTTPClientError, boto.IncompleteReadError, boto.ResponseStreamingError, RetriesExceededError)
+_NO_CONNECTION = "cannot connect to endpoint {endpoint} ({message})"
+# The first that fits.
 _CLIENT_ERRORS = (
-    (
-        (
-            boto.NoCredentialsError,
-            boto.PartialCredentialsError,
-            boto.CredentialRetrievalError,
-            boto.ProfileNotFound,
-            boto.TokenRetrievalError,
-            boto.UnauthorizedSSOTokenError,
-        ),
-        "no credentials ({message})",
-        _SET_KEYS,
-        False,
-    ),
-    (boto.NoRegionError, "no region is set", "set AWS_REGION to the region of the bucket", False),
+    (_NO_CREDENTIALS, Explanation("no credentials ({message})", _SET_KEYS)),
+    (boto.NoRegionError, Explanation("no region is set", "set AWS_REGION to the region of the bucket")),
     (
         boto.SSLError,
-        "cannot connect to endpoint {endpoint} ({message})",
-        "check that it speaks https; for a private certificate set AWS_CA_BUNDLE",
-        True,
+        Explanation(
+            _NO_CONNECTION, "check that it speaks https; for a private certificate set AWS_CA_BUNDLE", transient=True
+        ),
     ),
     (
         (boto.EndpointConnectionError, boto.ConnectTimeoutError),
-        "cannot connect to endpoint {endpoint} ({message})",
-        "check the network, s3_endpoint_url and AWS_ENDPOINT_URL",
-        True,
+        Explanation(_NO_CONNECTION, "check the network, s3_endpoint_url and AWS_ENDPOINT_URL", transient=True),
     ),
     (
-        (
-            boto.HTTPClientError,
-            boto.IncompleteReadError,
-            boto.ResponseStreamingError,
-            RetriesExceededError,
-            ConnectionError,
-            TimeoutError,
+        (*_BROKEN, ConnectionError, TimeoutError),
+        Explanation(
+            "the connection to endpoint {endpoint} broke ({message})",
+            "check the network and the service",
+            transient=True,
         ),
-        "the connection to endpoint {endpoint} broke ({message})",
-        "check the network and the service",
-        True,
     ),
     # The local side of an upload or a download.
-    (OSError, "{message}", "check the local file and its disk", False),
+    (OSError, Explanation("{message}", "check the local file and its disk")),
     (
         (BotoCoreError, Boto3Error),
-        "{message}",
-        "check the storage path, s3_endpoint_url and the AWS_ variables",
-        False,
+        Explanation("{message}", "check the storage path, s3_endpoint_url and the AWS_ variables"),
     ),
 )
 
@@ -110,9 +99,9 @@ def explain_s3_error(error: BaseException, *, bucket: str, endpoint: str) -> Exp
     message = str(error).partition("\n")[0] or type(error).__name__
     if isinstance(error, OSError) and error.errno in NUMBERS:
         return Explanation(full_disk(message), FIX)
-    for exceptions, cause, fix, transient in _CLIENT_ERRORS:
+    for exceptions, explanation in _CLIENT_ERRORS:
         if isinstance(error, exceptions):
-            return Explanation(cause.format(message=message, endpoint=endpoint), fix, transient)
+            return _filled_in(explanation, message=message, endpoint=endpoint)
     return None
 
 
@@ -123,14 +112,17 @@ def _explain_response(error: ClientError, bucket: str, endpoint: str) -> Explana
         return Explanation(
             f"the service responds with {status} {code}", f"check the service at {endpoint}", transient=True
         )
-    for codes, cause, fix in _SERVICE_ERRORS:
+    for codes, explanation in _SERVICE_ERRORS:
         if code in codes:
-            names = {"bucket": bucket, "endpoint": endpoint, "code": code}
-            return Explanation(cause.format(**names), fix.format(**names))
+            return _filled_in(explanation, bucket=bucket, endpoint=endpoint, code=code)
     message = error.response.get("Error", {}).get("Message", "no message")
     return Explanation(
         f"the service responds with {status} {code}: {message}", "check the storage path and the service"
     )
+
+
+def _filled_in(explanation: Explanation, **names: str) -> Explanation:
+    return replace(explanation, cause=explanation.cause.format(**names), fix=explanation.fix.format(**names))
 
 
 def error_code(error: ClientError) -> str:
