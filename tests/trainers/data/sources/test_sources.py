@@ -7,7 +7,7 @@ from tests.s3 import FaultProxy
 from tests.trainers.synthetic import add_languages, speechlike, write_recording, write_rows
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources import fingerprint, manifest_source
+from trainers.data.sources import fingerprint
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.dataset_source import fingerprint_of
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
@@ -81,8 +81,7 @@ class TestManifestInABucket:
     def test_of_very_many_a_part_is_asked_for_and_said(
         self, corpus: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        for module in (fingerprint, manifest_source):
-            monkeypatch.setattr(module, "MOST_ASKED_FOR", 4)
+        monkeypatch.setattr(fingerprint, "MOST_ASKED_FOR", 4)
         source = self.opened(corpus, fault_proxy)
         assert [method for method, _ in fault_proxy.requests].count("HEAD") == 4
         assert source.note == "size and time of 6 of 14 recordings decide whether it is prepared again"
