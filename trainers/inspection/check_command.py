@@ -14,14 +14,21 @@ from trainers.errors import ConfigError
 from trainers.findings import Check, Level, run_check
 from trainers.inspection.subject import Subject
 
-# Group → the module with its CHECKS, and the paths of the config that they open; the quick ones first. A new model's
-# vocabulary is learned from the training set.
+# Group → the module with its CHECKS; the quick ones first.
 GROUPS = {
-    "storage": ("storage_checks", STORAGE_FIELDS),
-    "data": ("data_checks", (*DATA_FIELDS, *AUGMENT_FIELDS)),
-    "model": ("model_checks", (*DATA_FIELDS, *DECODE_FIELDS, ("model", "name_or_path"))),
-    "hardware": ("hardware_checks", ()),
-    "nodes": ("node_checks", PATH_FIELDS),
+    "storage": "trainers.inspection.storage_checks",
+    "data": "trainers.inspection.data_checks",
+    "model": "trainers.inspection.model_checks",
+    "hardware": "trainers.inspection.hardware_checks",
+    "nodes": "trainers.inspection.node_checks",
+}
+# Group → the paths of the config that its checks open. A new model's vocabulary is learned from the training set.
+_READS = {
+    "storage": STORAGE_FIELDS,
+    "data": (*DATA_FIELDS, *AUGMENT_FIELDS),
+    "model": (*DATA_FIELDS, *DECODE_FIELDS, ("model", "name_or_path")),
+    "hardware": (),
+    "nodes": PATH_FIELDS,
 }
 # Those that need no Ray.
 WITHOUT_RAY = ("storage", "data", "model", "hardware")
@@ -56,7 +63,7 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
 
 def reading_of_groups(text: str | None) -> Reading:
     """What the groups that `--only` names read of a config; errors as of `parse_groups`."""
-    return Reading(tuple(field for group in parse_groups(text) for field in GROUPS[group][1]))
+    return Reading(tuple(field for group in parse_groups(text) for field in _READS[group]))
 
 
 def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str], None]) -> bool:
@@ -76,7 +83,7 @@ def _checks_of(group: str) -> Sequence[Check[Subject]]:
     """The checks of a group; one that fails where a package of theirs cannot be imported."""
     try:
         # Only now: some groups need torch, which takes seconds to import, or Ray.
-        checks: Sequence[Check[Subject]] = importlib.import_module(f"trainers.inspection.{GROUPS[group][0]}").CHECKS
+        checks: Sequence[Check[Subject]] = importlib.import_module(GROUPS[group]).CHECKS
     except (ImportError, OSError) as error:
         text = f"a package cannot be imported: {error}; install Rayscribe's requirements"
         return [Check(group, "the packages of its checks are installed", lambda subject: [subject.unreachable(text)])]

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,7 +27,6 @@ from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.findings import Check, Finding, Level, named, ok, problem, skipped, warning
 from trainers.inspection.hardware_checks import build_here, devices_here, judge
 from trainers.inspection.subject import Subject
-from trainers.run_folder.layout import version_of
 from trainers.storage import open_storage
 
 MAX_NODES = 64
@@ -39,7 +39,12 @@ PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """What is checked on one node; the marker is the key of a file that the driver wrote, "" where it could not."""
+    """What is checked on one node.
+
+    Attributes:
+        marker: Key of a file that the driver wrote in the storage, "" where it could not.
+        locations: Manifests, recordings and model files, absolute.
+    """
 
     storage_url: str
     storage_options: StorageOptions
@@ -71,7 +76,13 @@ def run_probe(task: ProbeTask, node: str) -> Report:
 
 def versions_here() -> dict[str, str | None]:
     """Python and the packages whose versions must be the same everywhere."""
-    return {"python": platform.python_version(), **{package: version_of(package) for package in PACKAGES}}
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -28,12 +28,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainers.errors import ResumeError, StorageError
-from trainers.run_folder import layout
-from trainers.run_folder.layout import ATTEMPTS, JOURNAL, RunFolder, now
+from trainers.run_folder.layout import (
+    ATTEMPTS,
+    CONFIG,
+    ENVIRONMENT,
+    EXPERIMENT,
+    JOURNAL,
+    OVERRIDES,
+    QUARANTINE,
+    RESULT,
+    RunFolder,
+    now,
+)
 from trainers.storage.json_files import finite, to_json
 
 # What the root of the run folder shows of the newest attempt that is prepared.
-REQUEST = (layout.CONFIG, layout.OVERRIDES, layout.ENVIRONMENT, layout.EXPERIMENT, layout.QUARANTINE)
+REQUEST = (CONFIG, OVERRIDES, ENVIRONMENT, EXPERIMENT, QUARANTINE)
 _PARALLEL_READS = 16
 # Of one entry: a checkpoint of a thousand ranks has 150 KB.
 MAX_ENTRY_BYTES = 16 << 20
@@ -44,9 +54,15 @@ _LONGEST_PAUSE_S = 0.05
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a checkpoint without opening it: among it size in bytes and SHA-256 of each file.
+    """What is known of a checkpoint without opening it.
 
-    Its folder's name is checkpoint-<step>-a<attempt>-<worker group>; metrics are the scores on the validation set.
+    Attributes:
+        name: Its folder's name, checkpoint-<step>-a<attempt>-<worker group>.
+        step: Optimizer steps behind it.
+        attempt: The attempt that wrote it.
+        metrics: The scores on the validation set at this step.
+        created: ISO 8601 time.
+        files: Size in bytes and SHA-256 of each file.
     """
 
     name: str
@@ -66,8 +82,10 @@ class Checkpoint:
 class Group:
     """A worker group, the one that writes checkpoints and results until another is opened.
 
-    An attempt has others where Ray Train starts them after a failure. `sealed_bytes` is how much of its metrics counts;
-    None: all complete lines, since it may still write.
+    Attributes:
+        attempt: Its attempt.
+        id: Tells it from other groups of the attempt, which Ray Train starts after a failure.
+        sealed_bytes: How much of its metrics counts. None: all complete lines, since it may still write.
     """
 
     attempt: int
@@ -95,7 +113,13 @@ class Resize:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of a run: the folder with model/, evaluation/, metrics.jsonl and result.json, and what is in it."""
+    """The result of a run.
+
+    Attributes:
+        outputs: Folder in the run folder with model/, evaluation/, metrics.jsonl and result.json.
+        files: Keys of all files in it.
+        result: Content of result.json.
+    """
 
     attempt: int
     outputs: str
@@ -149,7 +173,9 @@ class State:
 class Journal:
     """Reads and extends a run's journal; threads may share it. What was read once is not read again.
 
-    One of more than `most_bytes` is not read, for a reader with less memory than its writers.
+    Args:
+        folder: The run folder.
+        most_bytes: A longer journal is not read, for a reader with less memory than its writers. None: any is.
     """
 
     def __init__(self, folder: RunFolder, *, most_bytes: int | None = None):
@@ -340,7 +366,7 @@ def _sources(state: State) -> dict[str, str]:
     """What each file of the root is a copy of, in the order of copying."""
     sources = {name: f"{ATTEMPTS}/{state.prepared}/{name}" for name in REQUEST} if state.prepared is not None else {}
     if state.finished is not None:
-        files = sorted(state.finished.files, key=lambda name: (name == layout.RESULT, name))
+        files = sorted(state.finished.files, key=lambda name: (name == RESULT, name))
         sources.update({name: f"{state.finished.outputs}/{name}" for name in files})
     return sources
 
@@ -357,7 +383,8 @@ def accepted_metrics(folder: RunFolder, state: State) -> bytes:
 def without_repeats(metrics: bytes) -> bytes:
     """Lines of metrics by step, each loss and each score once: as the last worker group that came to it wrote it.
 
-    A killed group may have come further than its last checkpoint.
+    Args:
+        metrics: Lines of all groups in their order; a killed one may have come further than its last checkpoint.
     """
     kept: dict[tuple[int, bool], bytes] = {}
     for line in metrics.splitlines(keepends=True):

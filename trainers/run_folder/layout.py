@@ -102,7 +102,11 @@ class RunFolder:
         return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
 
     def write_json(self, key: str, content: Any) -> None:
-        """Writes a JSON file. Raises ScoringError: a number in it is not finite."""
+        """Writes a JSON file.
+
+        Raises:
+            ScoringError: a number in it is not finite.
+        """
         self.storage.write_bytes(key, (to_json(content, self.storage.url(key), indent=2) + "\n").encode())
 
     def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -140,13 +144,12 @@ def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "machine": platform.machine(),
         "git_revision": _git_revision(),
-        "packages": {name: version_of(name) for name in REPORTED_PACKAGES},
+        "packages": {name: _version(name) for name in REPORTED_PACKAGES},
         "data": dict(data_keys),
     }
 
 
-def version_of(package: str) -> str | None:
-    """The version of an installed package; None where there is none."""
+def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -102,7 +102,13 @@ class SplitScore:
 
 @dataclass(frozen=True)
 class ScoredClips:
-    """What of a prepared set is scored: clips at some positions, ascending, which may have languages of their own."""
+    """What of a prepared set is scored.
+
+    Attributes:
+        labels: Label ids of each clip of the set.
+        rows: Positions of the clips that are scored, ascending.
+        languages: The language of each of these. None: they have none of their own.
+    """
 
     prepared: PreparedSet
     labels: Labels
@@ -118,8 +124,11 @@ class CutShortError(Exception):
     """Scoring was ended before its time; every rank raises it, since no score is one of a part of the set."""
 
 
-# Of the clip at a position of the index.
-_Hypothesis = tuple[int, Recognition]
+@dataclass(frozen=True)
+class _Hypothesis:
+    position: int
+    recognition: Recognition
+    labels: int
 
 
 class Scorer:
@@ -225,19 +234,21 @@ class Scorer:
         clips = [torch.from_numpy(self._reader.read(position)).to(device) for position in positions]
         labels = [self._labels[position] for position in positions]
         recognized = self._recognizer.recognize(self._features.inputs(clips, edge_s), labels, options.decoding)
-        return list(zip(positions.tolist(), recognized, strict=True))
+        return [
+            _Hypothesis(int(position), recognition, len(self._labels[position]))
+            for position, recognition in zip(positions, recognized, strict=True)
+        ]
 
     def _sum(self, hypotheses: Sequence[_Hypothesis], options: ScoringOptions) -> SplitScore:
-        gathered = sorted(hypotheses, key=lambda item: item[0])
-        positions, found = [position for position, _ in gathered], [recognition for _, recognition in gathered]
+        gathered = sorted(hypotheses, key=lambda item: item.position)
         normalizer = normalizer_named(options.normalizer)
         all_ids, scored = self._index["id"].to_pylist(), self._index.take(self._rows)
         ids = scored["id"].to_pylist()
-        # From here on there is one of each, in the order of the index.
-        check_ids(ids, [all_ids[position] for position in positions])
+        check_ids(ids, [all_ids[item.position] for item in gathered])
         # Here every rank finds it.
-        _refuse_not_finite(ids, found)
-        references = scored["text"].to_pylist()
+        _refuse_not_finite(ids, gathered)
+        # One of each, in the order of the index.
+        found, references = [item.recognition for item in gathered], scored["text"].to_pylist()
         score, scores = score_texts(
             [item.text for item in found],
             references,
@@ -253,12 +264,7 @@ class Scorer:
             for texts in zip(*rows, strict=True)
         ]
         utterances = [
-            replace(
-                each,
-                avg_logprob=item.avg_logprob,
-                nbest=None if item.nbest is None else tuple(map(asdict, item.nbest)),
-                language=language,
-            )
+            replace(each, avg_logprob=item.avg_logprob, nbest=_nbest_of(item), language=language)
             for each, item, language in zip(scores, found, self._languages, strict=True)
         ]
         if undefined := [name for name, rate in score.rates.items() if rate is None]:
@@ -268,7 +274,7 @@ class Scorer:
                 "none"
             )
         # Added exactly, so that the loss does not move with the order of ranks either.
-        loss = math.fsum(item.loss for item in found) / sum(len(self._labels[position]) for position in positions)
+        loss = math.fsum(item.recognition.loss for item in gathered) / sum(item.labels for item in gathered)
         skipped = len(all_ids) - len(ids)
         best_path = alternatives[0] if alternatives else None
         how = (normalizer, skipped, options.decoding, best_path, tuple(alternatives[1:]))
@@ -294,12 +300,16 @@ def show_rates(result: SplitScore, split: str, session: Session) -> None:
             session.show_from_main(error_rate(name), percent / 100, split=split)
 
 
-def _refuse_not_finite(ids: Sequence[str], found: Sequence[Recognition]) -> None:
-    for id_, item in zip(ids, found, strict=True):
+def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) -> None:
+    for id_, item in zip(ids, hypotheses, strict=True):
         for name in ("loss", "avg_logprob"):
-            number = getattr(item, name)
+            number = getattr(item.recognition, name)
             if not math.isfinite(number):
                 raise NotFiniteError(
                     f"the {name} of utterance {id_} is {number}: the model's weights or outputs are no longer finite; "
                     "go on from an earlier checkpoint with a lower training.learning_rate, or in float32"
                 )
+
+
+def _nbest_of(recognition: Recognition) -> tuple[dict[str, Any], ...] | None:
+    return None if recognition.nbest is None else tuple(asdict(item) for item in recognition.nbest)
