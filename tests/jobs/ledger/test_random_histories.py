@@ -153,7 +153,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), event=st.booleans(), undone=st.booleans())
     def change(self, data: st.DataObject, event: bool, undone: bool) -> None:
         at_s, run = self.tick(), data.draw(st.sampled_from(list(self.runs.values())))
-        state = data.draw(st.sampled_from([run.state, *sorted(LIFE[run.state].followed_by)]))
+        state = data.draw(st.sampled_from([run.state, *sorted(LIFE[run.state])]))
         fields: dict[str, Any] = {
             "reason": data.draw(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=5)),
             "progress": data.draw(st.sampled_from([None, Progress(phase="TRAINING", step=3, loss=0.1)])),
