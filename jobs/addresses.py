@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 # waits for it; its name stays.
 CLUSTER_SCHEME = "cluster://"
 HTTP = ("http://", "https://")
+_ODD = re.compile(r"[@\s]")
 
 
 def is_loopback(host: str) -> bool:
@@ -55,9 +56,14 @@ def is_cluster_address(text: str) -> bool:
     """Whether a text is the URL of a dashboard, without credentials, or the address of a cluster by its name."""
     if (name := cluster_name(text)) is not None:
         return re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
+    return is_http_url(text)
+
+
+def is_http_url(text: str) -> bool:
+    """Whether a text is a URL of HTTP that names a host, and holds no credentials."""
     try:
         parts = urlsplit(text)
-        return text.startswith(HTTP) and bool(parts.hostname) and parts.port != 0 and not re.search(r"[@\s]", text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not _ODD.search(text)
     except ValueError:
         return False
 

@@ -1,21 +1,19 @@
 """A client of the HTTP API, with the same methods, records and errors as the service itself."""
 
-import json
 import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from jobs.addresses import host_of, is_loopback
-from jobs.api.connection import READ_TIMEOUT_S, RETRY_TIMEOUT_S, Call, Connection
+from jobs.api.connection import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, RETRY_TIMEOUT_S, Connection
 from jobs.api.protocol import CLUSTERS, HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
 from jobs.errors import NotFoundError
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
@@ -27,16 +25,8 @@ from trainers.errors import ConfigError
 Result = TypeVar("Result")
 
 # The service checks every byte of a package before it responds.
-UPLOAD_READ_TIMEOUT_S = 300.0
+UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=CONNECT_TIMEOUT_S)
 CHUNK_BYTES = 1 << 20
-
-_RUN = TypeAdapter(Run)
-_PAGE = TypeAdapter(Page)
-_ATTEMPTS = TypeAdapter(list[Attempt])
-_EVENTS = TypeAdapter(list[Event])
-_LOGS = TypeAdapter(LogPage)
-_USAGE = TypeAdapter(list[Usage])
-_ANY = TypeAdapter(dict[str, Any])
 
 
 class Client:
@@ -67,19 +57,18 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        self._service.close()
+        self._service.http.close()
 
     def clusters(self) -> list[str]:
-        return [item["address"] for item in self._get(_ANY, CLUSTERS)["clusters"]]
+        return [item["address"] for item in self._get(dict[str, Any], CLUSTERS)["clusters"]]
 
     def has_package(self, sha256: str) -> bool:
-        return self._service.call(Call("HEAD", _package_path(sha256), allowed=(404,))).status_code == 200
+        request = self._service.http.build_request("HEAD", _package_path(sha256))
+        return self._service.send(request, allowed=(404,)).status_code == 200
 
     def put_package(self, sha256: str, path: Path) -> None:
         """Uploads a package.
@@ -88,58 +77,68 @@ class Client:
             ConfigError: the service rejects it.
         """
         headers = {"Content-Length": str(path.stat().st_size), "Content-Type": "application/octet-stream"}
-        body, timeout_s = partial(_chunks, path), UPLOAD_READ_TIMEOUT_S
-        self._service.call(Call("PUT", _package_path(sha256), headers=headers, body=body, read_timeout_s=timeout_s))
+        build = self._service.http.build_request
+        self._service.send(
+            build("PUT", _package_path(sha256), headers=headers, content=_Chunks(path), timeout=UPLOAD_TIMEOUT)
+        )
 
     def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
         """Queues one run, however often the connection is lost meanwhile; see `Service.submit`."""
         headers = {IDEMPOTENCY_KEY: idempotency_key if idempotency_key is not None else uuid.uuid4().hex}
-        return self._call(_RUN, Call("POST", RUNS, headers=headers, json=_as_json(run_request)))
+        try:
+            request = self._service.http.build_request("POST", RUNS, headers=headers, json=run_request.model_dump())
+        except ValueError:
+            raise ConfigError(
+                "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: fix it"
+            ) from None
+        return self._call(Run, request)
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        query = {"queue": wanted.queue, "user": wanted.user, "tag": wanted.tag, "limit": limit, "cursor": cursor}
-        return self._get(_PAGE, RUNS, {**query, "state": [state.value for state in wanted.states]})
+        states = [state.value for state in wanted.states]
+        filters = {"queue": wanted.queue, "user": wanted.user, "tag": wanted.tag, "state": states}
+        return self._get(Page, RUNS, **filters, limit=limit, cursor=cursor)
 
     def run(self, run_id: str) -> Run:
-        return self._get(_RUN, _run_path(run_id))
+        return self._get(Run, _run_path(run_id))
 
     def attempts(self, run_id: str) -> list[Attempt]:
-        return self._get(_ATTEMPTS, _run_path(run_id, "attempts"))
+        return self._get(list[Attempt], _run_path(run_id, "attempts"))
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        return self._get(_EVENTS, _run_path(run_id, "events"), {"after": after, "limit": limit})
+        return self._get(list[Event], _run_path(run_id, "events"), after=after, limit=limit)
 
     def stop(self, run_id: str) -> Run:
-        return self._call(_RUN, Call("POST", _run_path(run_id, "stop")))
+        return self._call(Run, self._service.http.build_request("POST", _run_path(run_id, "stop")))
 
     def resume(self, run_id: str) -> Run:
         # Not retried once it was sent: if the first request had arrived, the second would be rejected.
-        return self._call(_RUN, Call("POST", _run_path(run_id, "resume"), repeatable=False))
+        return self._call(Run, self._service.http.build_request("POST", _run_path(run_id, "resume")), repeatable=False)
 
     def logs(
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
     ) -> LogPage:
-        query = {"attempt": attempt, "source": source, "cursor": cursor}
-        return self._get(_LOGS, _run_path(run_id, "logs"), query)
+        return self._get(LogPage, _run_path(run_id, "logs"), attempt=attempt, source=source, cursor=cursor)
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
-        return self._get(_USAGE, USAGE, {"by": by, "since_s": since_s, "run_id": run_id})
+        return self._get(list[Usage], USAGE, by=by, since_s=since_s, run_id=run_id)
 
     def queues(self) -> dict[str, Any]:
         """The service's queues, with their limits and numbers of runs; see `GET /v1/queues`."""
-        return self._get(_ANY, QUEUES)
+        return self._get(dict[str, Any], QUEUES)
 
     def health(self) -> dict[str, Any]:
         """The health of the service: `status`, `holds_lease`, `version`."""
-        return self._get(_ANY, HEALTH)
+        return self._get(dict[str, Any], HEALTH)
 
-    def _get(self, shape: TypeAdapter[Result], path: str, query: Mapping[str, Any] | None = None) -> Result:
-        return self._call(shape, Call("GET", path, query=query or {}))
+    def _get(self, shape: type[Result], path: str, **query: Any) -> Result:
+        """Gets what a query describes; parameters that are None are left out."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._call(shape, self._service.http.build_request("GET", path, params=given))
 
-    def _call(self, shape: TypeAdapter[Result], call: Call) -> Result:
-        response = self._service.call(call)
+    def _call(self, shape: type[Result], request: httpx.Request, *, repeatable: bool = True) -> Result:
+        response = self._service.send(request, repeatable=repeatable)
         try:
-            return shape.validate_json(response.content)
+            return TypeAdapter(shape).validate_json(response.content)
         except ValidationError as error:
             raise self._service.unexpected_response(f"{error.error_count()} fields are not as expected") from None
 
@@ -200,17 +199,6 @@ def _validated(token: str, where: str) -> str:
     return token
 
 
-def _as_json(run_request: RunRequest) -> Any:
-    content = run_request.model_dump()
-    try:
-        json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError:
-        raise ConfigError(
-            "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: fix it"
-        ) from None
-    return content
-
-
 def _run_path(run_id: str, *more: str) -> str:
     if not run_id or run_id in (".", "..") or "/" in run_id:  # these would be another path
         raise NotFoundError(f"no run is named {run_id!r}: `rayscribe list` shows all")
@@ -223,7 +211,13 @@ def _package_path(sha256: str) -> str:
     return f"{PACKAGES}/{sha256}"
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
+class _Chunks:
+    """A file as the body of a request, from its start for each try."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk

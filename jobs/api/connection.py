@@ -1,15 +1,12 @@
 """HTTP calls to one service: timeouts, retries while it is unavailable, and its errors raised again here."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Callable, Collection
 
 import httpx
 from pydantic import ValidationError
 
-from jobs.addresses import is_loopback
+from jobs.addresses import is_http_url, is_loopback_url
 from jobs.api.protocol import ErrorBody
 from jobs.errors import AuthError, ServiceError
 from trainers.config.storage_location import without_password
@@ -28,32 +25,12 @@ UNAVAILABLE = (502, 503, 504)
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
-@dataclass(frozen=True)
-class Call:
-    """A request.
+class Connection:
+    """Calls one service. Threads may share it.
 
     Attributes:
-        query: Query parameters; those that are None are left out.
-        headers: Headers, in addition to the token's.
-        body: Opens the body, once for each try.
-        read_timeout_s: Timeout of the response. None: that of the connection. Seconds.
-        repeatable: Whether the call is idempotent.
-        allowed: Statuses that are not errors, besides 2xx.
+        http: Builds the requests, with the service's URL and the token.
     """
-
-    method: str
-    path: str
-    query: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    json: Any = None
-    body: Callable[[], Iterator[bytes]] | None = None
-    read_timeout_s: float | None = None
-    repeatable: bool = True
-    allowed: Collection[int] = ()
-
-
-class Connection:
-    """Calls one service. Threads may share it."""
 
     def __init__(
         self,
@@ -69,22 +46,26 @@ class Connection:
         Raises:
             ConfigError: the URL is not valid.
         """
-        host = _parts_of(url).hostname or ""
+        if not is_http_url(url):
+            raise ConfigError(
+                f"the service's URL is {without_password(url)!r}: write it as http://host:8470 (--service, "
+                "RAYSCRIBE_SERVICE)"
+            )
         self.url = url.rstrip("/")
-        self._retry_timeout_s, self._read_timeout_s, self._sleep = retry_timeout_s, read_timeout_s, sleep
+        self._retry_timeout_s, self._sleep = retry_timeout_s, sleep
         self._has_responded = False
-        self._http = httpx.Client(
+        self.http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S),
             # An HTTP proxy cannot reach this machine's loopback.
-            trust_env=not is_loopback(host),
+            trust_env=not is_loopback_url(url),
         )
 
-    def close(self) -> None:
-        self._http.close()
+    def send(self, request: httpx.Request, *, repeatable: bool = True, allowed: Collection[int] = ()) -> httpx.Response:
+        """Sends a request, with retries while the service is unavailable and the request is repeatable.
 
-    def call(self, call: Call) -> httpx.Response:
-        """Sends a request, with retries while the service is unavailable and the call is repeatable.
+        Statuses that are `allowed`, and 2xx, are no errors.
 
         Raises:
             RayscribeError: the error that the service responded with.
@@ -96,16 +77,16 @@ class Connection:
         delay_s = FIRST_DELAY_S
         while True:
             try:
-                response = self._http.send(self._request(call))
+                response = self.http.send(request)
             except httpx.TransportError as error:
                 failure: Exception = self._unavailable(error)
-                retry = call.repeatable or isinstance(error, NOT_SENT)
+                retry = repeatable or isinstance(error, NOT_SENT)
             else:
-                if response.is_success or response.status_code in call.allowed:
+                if response.is_success or response.status_code in allowed:
                     self._has_responded = True
                     return response
                 failure = self._error_of(response)
-                retry = call.repeatable and response.status_code in UNAVAILABLE and isinstance(failure, ServiceError)
+                retry = repeatable and response.status_code in UNAVAILABLE and isinstance(failure, ServiceError)
             if not retry or time.monotonic() + delay_s > end_s:
                 raise failure
             self._sleep(delay_s)
@@ -115,17 +96,6 @@ class Connection:
         return ServiceError(
             f"{self.url} does not respond like a Rayscribe service of this version ({what}): check the URL, any "
             "proxy in between, and that both versions are the same"
-        )
-
-    def _request(self, call: Call) -> httpx.Request:
-        return self._http.build_request(
-            call.method,
-            call.path,
-            params={name: value for name, value in call.query.items() if value is not None},
-            headers=dict(call.headers),
-            json=call.json,
-            content=call.body() if call.body is not None else None,
-            timeout=httpx.Timeout(call.read_timeout_s or self._read_timeout_s, connect=CONNECT_TIMEOUT_S),
         )
 
     def _unavailable(self, error: httpx.TransportError) -> ServiceError:
@@ -146,15 +116,3 @@ class Connection:
                 "service's administrator for one"
             )
         return self.unexpected_response(f"status {response.status_code}")
-
-
-def _parts_of(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.username is None:
-            return parts
-    except ValueError:
-        pass
-    raise ConfigError(
-        f"the service's URL is {without_password(url)!r}: write it as http://host:8470 (--service, RAYSCRIBE_SERVICE)"
-    )
