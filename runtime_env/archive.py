@@ -1,7 +1,6 @@
 """Zip files that are the same, byte for byte, whenever their content is the same."""
 
 import io
-import os
 import stat
 import zipfile
 from collections.abc import Iterable
@@ -37,35 +36,6 @@ class TooLargeError(Exception):
     """The archive, or what it unpacks to, grows beyond its bound; what was written so far is of no use."""
 
 
-class Counter(io.RawIOBase):
-    """A file that only remembers how large it would be."""
-
-    def __init__(self) -> None:
-        self._at = 0
-        self.size_bytes = 0
-
-    def seekable(self) -> bool:
-        """Zip headers are completed afterwards."""
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        assert whence == os.SEEK_SET
-        self._at = offset
-        return offset
-
-    def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
-        size = memoryview(data).nbytes
-        self._at += size
-        self.size_bytes = max(self.size_bytes, self._at)
-        return size
-
-
 class TooManyError(Exception):
     """The archive has more files than its bound, or names of more bytes."""
 
@@ -98,9 +68,7 @@ def read_members(path: Path, max_files: int) -> list[zipfile.ZipInfo]:
         return archive.infolist()
 
 
-def write_archive(
-    members: Iterable[Member], file: IO[bytes] | Counter, *, max_bytes: int, max_unpacked_bytes: int
-) -> None:
+def write_archive(members: Iterable[Member], file: IO[bytes], *, max_bytes: int, max_unpacked_bytes: int) -> None:
     """Writes a zip: names sorted, times fixed, modes 644 and 755.
 
     Raises:

@@ -1,12 +1,13 @@
 """The working directory: its root, the files that are packaged, what is left out and why, and the size of the zip."""
 
+import io
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime_env.archive import Counter, Member, TooLargeError, write_archive
+from runtime_env.archive import Member, TooLargeError, write_archive
 from runtime_env.credentials import file_looks_secret, folder_looks_secret
 from runtime_env.ignore import Rules, root_rules, rules_in, why_left_out
 from trainers.errors import ConfigError
@@ -133,24 +134,24 @@ def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
 
 
 def package_size(tree: Tree, extra: Mapping[str, bytes] | None = None) -> PackageSize:
-    """Computes the size that the package would have, without writing it.
+    """Computes the size that the package would have, in memory, of which it takes LIMIT_BYTES at most.
 
     Raises:
         ConfigError: a file cannot be read.
     """
     members = tree.members(extra or {})
-    counter = Counter()
+    archive = io.BytesIO()
     fits = len(members) <= MAX_FILES
     if fits:
         try:
-            write_archive(members, counter, max_bytes=LIMIT_BYTES, max_unpacked_bytes=MAX_UNPACKED_BYTES)
+            write_archive(members, archive, max_bytes=LIMIT_BYTES, max_unpacked_bytes=MAX_UNPACKED_BYTES)
         except TooLargeError:
             fits = False
         except OSError as error:
             raise unreadable(error) from None
     total = sum(file.size_bytes for file in tree.files) + sum(len(content) for content in (extra or {}).values())
     largest = sorted(tree.files, key=lambda file: (-file.size_bytes, file.path))[:LARGEST_SHOWN]
-    return PackageSize(tree.root, len(members), total, counter.size_bytes, fits, tuple(largest))
+    return PackageSize(tree.root, len(members), total, archive.getbuffer().nbytes, fits, tuple(largest))
 
 
 def unreadable(error: OSError) -> ConfigError:
