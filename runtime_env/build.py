@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.installing import fewer_retries, pip_options, requirement_lines, uv_options
+from runtime_env.installing import fewer_retries, install_options, requirement_lines
 
 SECRETS = "RAYSCRIBE_SECRETS"
 DOLLAR = "RAYSCRIBE_DOLLAR"
@@ -42,12 +42,12 @@ def build_runtime_env(
     if part.tool is not None and part.install == "runtime_env":
         lines = requirement_lines(part)
         if part.tool == "pip":
-            runtime_env["pip"] = {"packages": lines, "pip_install_options": pip_options(part)}
+            runtime_env["pip"] = {"packages": lines, "pip_install_options": install_options(part)}
         else:
             # Ray writes a line for uv with the values of all $NAME into a file on the node. What it writes here is
             # ${NAME} again, which uv then replaces itself. For pip, Ray writes lines as they are.
             packages = [line.replace("$", f"${{{DOLLAR}}}") for line in lines]
-            runtime_env["uv"] = {"packages": packages, "uv_pip_install_options": uv_options(part)}
+            runtime_env["uv"] = {"packages": packages, "uv_pip_install_options": install_options(part)}
             if packages != lines:
                 variables[DOLLAR] = "$"
     runtime_env["env_vars"] = dict(sorted(variables.items()))

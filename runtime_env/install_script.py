@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.installing import pip_options, requirement_lines, uv_options
+from runtime_env.installing import install_options, requirement_lines
 
 SCRIPT = "install_and_run.sh"
 # What the script exits with when it could not install; no entrypoint of ours ends so.
@@ -31,8 +31,7 @@ def wrap_entrypoint(part: RuntimeEnvPart, entrypoint: str) -> str:
 
 def render(part: RuntimeEnvPart) -> str:
     """The script's text, which holds the requirements but no credentials: pip and uv look those up on the node."""
-    lines = requirement_lines(part)
-    options = pip_options(part) if part.tool == "pip" else uv_options(part)
+    lines, options = requirement_lines(part), install_options(part)
     key = hashlib.sha256("\n".join([str(part.tool), *options, *lines]).encode()).hexdigest()[:16]
     text = _template()
     values = {

@@ -24,8 +24,10 @@ def requirement_lines(part: RuntimeEnvPart) -> list[str]:
     return [*lines, *part.packages]
 
 
-def pip_options(part: RuntimeEnvPart) -> list[str]:
-    """Options of `pip install`, in place of Ray's own, which switch the cache off."""
+def install_options(part: RuntimeEnvPart) -> list[str]:
+    """Options of `pip install` or `uv pip install`, in place of Ray's own, which switch the cache off."""
+    if part.tool == "uv":
+        return [] if part.cache else ["--no-cache"]
     options = ["--disable-pip-version-check", "--no-input"]
     if part.index_references:
         # pip says the user's name, though not the password, of each index that it looks into.
@@ -43,8 +45,3 @@ def fewer_retries(part: RuntimeEnvPart) -> dict[str, str]:
         return {}
     # Ray installs uv itself with pip.
     return {"PIP_RETRIES": "1"} | ({"UV_HTTP_RETRIES": "1"} if part.tool == "uv" else {})
-
-
-def uv_options(part: RuntimeEnvPart) -> list[str]:
-    """Options of `uv pip install`, in place of Ray's own, which switch the cache off."""
-    return [] if part.cache else ["--no-cache"]
