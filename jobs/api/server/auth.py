@@ -10,13 +10,12 @@ by the Host header, which has another name if a page had its own name resolved t
 """
 
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jobs.addresses import is_loopback
+from jobs.addresses import is_loopback, is_loopback_url
 from jobs.api.protocol import HEALTH, OPENAPI
 from jobs.api.server.error_responses import error_response
 from jobs.errors import AuthError
@@ -77,7 +76,7 @@ class LoopbackMiddleware:
 def rejection_reason(method: str, headers: Headers) -> str | None:
     """Why a request may not come from a program on this machine; None if it may."""
     host = headers.get("host", "")
-    if not is_loopback(_name_of(host)):
+    if not is_loopback_url(f"//{host}"):
         return (
             "the request's Host is not this machine's loopback: use http://127.0.0.1 or http://localhost, or "
             "run the service without --no-auth"
@@ -100,14 +99,6 @@ def check_loopback(host: str) -> None:
             f"--no-auth with --host {host}: anybody who can reach that address could run code on the cluster; "
             "bind to 127.0.0.1, or leave --no-auth out and give out tokens"
         )
-
-
-def _name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _unauthorized(message: str, challenge: str) -> ASGIApp:

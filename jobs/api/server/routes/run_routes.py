@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
@@ -55,6 +56,8 @@ CURSOR = r"^[A-Za-z0-9_=-]+$"
 MAX_NAME = 200
 # Largest number of an attempt and of an event, within the range of every database.
 MAX_ATTEMPT, MAX_NUMBER = 1_000_000, 2**53
+# A NUL, and half of a surrogate pair.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 # A config has up to four levels.
 MAX_DEPTH = 50
 
@@ -259,7 +262,7 @@ def _reject_unstorable(value: Any, depth: int = 0) -> None:
     if depth > MAX_DEPTH:
         raise ConfigError(f"the submission has more than {MAX_DEPTH} levels; a config has four")
     match value:
-        case str() if "\x00" in value or (not value.isascii() and _has_lone_surrogate(value)):
+        case str() if _UNSTORABLE.search(value):
             raise ConfigError("the submission has a NUL, or half of a surrogate pair, in a text: take it out")
         case float() if not math.isfinite(value):
             raise ConfigError("the submission has a number that is not finite: JSON has no NaN and no infinity")
@@ -270,11 +273,3 @@ def _reject_unstorable(value: Any, depth: int = 0) -> None:
         case list():
             for item in value:
                 _reject_unstorable(item, depth + 1)
-
-
-def _has_lone_surrogate(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
