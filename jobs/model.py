@@ -42,7 +42,7 @@ class Cause(StrEnum):
 
 
 class Record(BaseModel):
-    """A frozen row."""
+    """Frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

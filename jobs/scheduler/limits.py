@@ -1,19 +1,13 @@
 """The config of queues: limits of what each may hold at once, the starvation timeout, and storages of users."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from jobs.model import DEFAULT_QUEUE
+from jobs.model import DEFAULT_QUEUE, Record
 
 STARVATION_TIMEOUT_S = 6 * 3600.0
 
 
-class _Part(BaseModel):
-    """Frozen, and unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Limits(_Part):
+class Limits(Record):
     """The most that may be held at once. null: no limit."""
 
     max_gpus: float | None = Field(None, ge=0, description="GPUs held at once. 0: runs without GPUs only.")
@@ -27,7 +21,7 @@ class QueuePart(Limits):
     per_user: Limits = Field(Limits(), description="Limits of each user's runs in this queue.")
 
 
-class QueuesConfig(_Part):
+class QueuesConfig(Record):
     """All queues; `default` always exists."""
 
     patience_s: float = Field(

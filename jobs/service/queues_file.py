@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jobs.paths import home
 from jobs.scheduler.limits import QueuesConfig
@@ -39,10 +38,10 @@ def find_queues(path: Path | None = None) -> QueuesConfig:
 
 
 def read_queues(path: Path) -> QueuesConfig:
-    """Reads the limits of all queues.
+    """Reads the limits of all queues; a queue with nothing written under it has none.
 
     Raises:
-        ConfigError: the file is missing or is not YAML, or one message with every error in it.
+        ConfigError: the file is missing or is not YAML, or one message with every error, each with key, value and fix.
     """
     try:
         content = load_yaml_file(path)
@@ -50,19 +49,9 @@ def read_queues(path: Path) -> QueuesConfig:
         raise ConfigError(f"{path}: no such file; write one, e.g. queues: {{default: {{max_gpus: 8}}}}") from None
     except (OSError, YamlError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
-    return build_queues({} if content is None else content, origin=str(path))
-
-
-def build_queues(content: Any, *, origin: str) -> QueuesConfig:
-    """Validates what a queues.yaml holds; a queue with nothing written under it has no limits.
-
-    Raises:
-        ConfigError: one message with every error, each with its key, value and fix.
-    """
+    content = {} if content is None else content
     if not isinstance(content, dict):
-        raise ConfigError(
-            f"{origin}: has {type(content).__name__}, not the keys {', '.join(QueuesConfig.model_fields)}"
-        )
+        raise ConfigError(f"{path}: has {type(content).__name__}, not the keys {', '.join(QueuesConfig.model_fields)}")
     queues = content.get("queues")
     errors = []
     if isinstance(queues, Mapping):
@@ -73,6 +62,6 @@ def build_queues(content: Any, *, origin: str) -> QueuesConfig:
             if not (isinstance(name, str) and NAME.fullmatch(name))
         ]
     config, problems = validated(QueuesConfig, content)
-    refuse([*errors, *(problem for problem in problems if problem not in errors)], origin)
+    refuse([*errors, *(problem for problem in problems if problem not in errors)], str(path))
     assert config is not None
     return config
