@@ -37,7 +37,7 @@ from jobs.service.admission import admission_of, forecast
 from jobs.service.failure_causes import cause_of, line_of, line_of_setup
 from jobs.service.log_archive import DriverLogArchive
 from jobs.service.package_store import PackageStore
-from jobs.service.run_changes import AttemptEnd, RunChange
+from jobs.service.run_changes import RunChange
 from jobs.service.run_folders import RunFolders
 from jobs.service.run_status import status_of
 from jobs.submission.ray_request import build_request
@@ -253,8 +253,9 @@ class Controller:
         earlier = [item for item in self._ledger.attempts_that_count(run.id) if item.number < attempt.number]
         last_step, progress = self._last_known(run, attempt, earlier)
         left = self._folders.left_text(run) + note if run.stop_requested_s is not None else ""
-        end = AttemptEnd(cause, exit_code, message, last_step=last_step, progress=progress, left=left)
-        change = run_changes.ended(run, attempt, end, earlier, now_s=self._clock())
+        observed = {"cause": cause, "exit_code": exit_code, "message": message, "last_step": last_step}
+        closed = attempt.model_copy(update=observed)
+        change = run_changes.ended(run, closed, earlier, progress=progress, left=left, now_s=self._clock())
         self._hook("ledger.end:before")
         self._write(change)
         self._hook("ledger.end:after")

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.ledger import Lease, Ledger
 from jobs.lifecycle import RunState
-from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Progress, Run, submission_id_of
+from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Progress, Run, submission_id_of
 from jobs.service.retry_policy import decide_retry
 
 # What of an attempt changes after it was opened.
@@ -40,21 +40,6 @@ class RunChange:
     at_s: float
     fields: Mapping[str, Any] = field(default_factory=dict)
     attempt: Attempt | None = None
-
-
-@dataclass(frozen=True)
-class AttemptEnd:
-    """What was observed of an attempt's end: with a line of Ray's message or of the log.
-
-    It has the step of the newest complete checkpoint (None: there is none), and what a stopped run has left, as text.
-    """
-
-    cause: Cause
-    exit_code: int | None
-    message: str
-    last_step: int | None
-    progress: Progress | None
-    left: str
 
 
 def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
@@ -139,31 +124,27 @@ def observed(run: Run, *, state: RunState, reason: str, progress: Progress | Non
     )
 
 
-def ended(run: Run, attempt: Attempt, end: AttemptEnd, earlier: Sequence[Attempt], *, now_s: float) -> RunChange:
-    """An attempt, after the earlier ones that count, has ended: the run has, too, or waits for its next attempt."""
-    closed = attempt.model_copy(
-        update={
-            "state": AttemptState.ENDED,
-            "ended_s": now_s,
-            "cause": end.cause,
-            "exit_code": end.exit_code,
-            "message": end.message,
-            "last_step": end.last_step,
-        }
-    )
+def ended(
+    run: Run, closed: Attempt, earlier: Sequence[Attempt], *, progress: Progress | None, left: str, now_s: float
+) -> RunChange:
+    """An attempt, after the earlier ones that count, has ended: the run has, too, or waits for its next attempt.
+
+    `left` is what a stopped run has left, as text.
+    """
+    closed = closed.model_copy(update={"state": AttemptState.ENDED, "ended_s": now_s})
     decision = decide_retry([*earlier, closed], run.max_retries)
-    state, reason, exit_code = decision.state, decision.reason, end.exit_code
+    state, reason, exit_code = decision.state, decision.reason, closed.exit_code
     if run.stop_requested_s is not None and state != RunState.SUCCEEDED:
-        state, reason, exit_code = RunState.STOPPED, f"stopped; {end.left}", STOPPED_EXIT_CODE
-    elif state == RunState.SUCCEEDED and end.progress is not None and end.progress.detail:
-        reason = f"{reason} · {end.progress.detail}"
+        state, reason, exit_code = RunState.STOPPED, f"stopped; {left}", STOPPED_EXIT_CODE
+    elif state == RunState.SUCCEEDED and progress is not None and progress.detail:
+        reason = f"{reason} · {progress.detail}"
     fields = {
         "exit_code": exit_code if state.ended else None,
         "ended_s": now_s if state.ended else None,
         "not_before_s": None if state.ended else now_s + decision.backoff_s,
-        "progress": _carried(run, end.progress),
+        "progress": _carried(run, progress),
     }
-    text = f"attempt {attempt.number} ended: {end.cause} · {reason}"
+    text = f"attempt {closed.number} ended: {closed.cause} · {reason}"
     return RunChange(
         run=run, event="ended", text=text, state=state, reason=reason, at_s=now_s, fields=fields, attempt=closed
     )

@@ -5,7 +5,7 @@ import pytest
 from jobs.lifecycle import RunState, may_follow
 from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Progress, Run
 from jobs.service.retry_policy import RULES
-from jobs.service.run_changes import AttemptEnd, RunChange, admitted, blocked, ended, observed, refused
+from jobs.service.run_changes import RunChange, admitted, blocked, ended, observed, refused
 from jobs.submission.ray_request import build_request
 from tests.jobs.ledger.builders import make_attempt
 from tests.jobs.sample import sample_run
@@ -21,8 +21,8 @@ def training(**fields: object) -> Run:
 def end_of(run: Run, cause: Cause, exit_code: int | None = None, detail: str = "") -> RunChange:
     """What is made of a run's first attempt that ended so."""
     progress = Progress(phase="ENDED", detail=detail)
-    end = AttemptEnd(cause, exit_code, "message", last_step=3, progress=progress, left="checkpoint c is in /runs")
-    return ended(run, make_attempt(run.id), end, [], now_s=NOW_S)
+    closed = make_attempt(run.id, cause=cause, exit_code=exit_code, message="message", last_step=3)
+    return ended(run, closed, [], progress=progress, left="checkpoint c is in /runs", now_s=NOW_S)
 
 
 @pytest.mark.parametrize("cause", sorted(Cause))
