@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from jobs.clusters.capacity_cache import CachingClusters
-from jobs.clusters.registry import Clusters
+from jobs.clusters.registry import CachingClusters, Clusters
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import LeaseLostError
 from jobs.ledger import Ledger

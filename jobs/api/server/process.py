@@ -19,9 +19,8 @@ from jobs.api.server.connection_limits import BACKLOG, LimitedProtocol
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.first_token import create_first_token
 from jobs.api.server.uploads import remove_stale_uploads
-from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.managed.cluster_record import default_address
-from jobs.clusters.registry import Clusters
+from jobs.clusters.registry import CachingClusters, Clusters
 from jobs.ledger import Lease, Ledger
 from jobs.ledger.lease import process_has_ended, process_name
 from jobs.paths import current_user, default_database, home

@@ -17,8 +17,8 @@ from jobs.api.server.app import make_app
 from jobs.api.server.connection_limits import LimitedProtocol
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.process import listen
-from jobs.clusters.capacity_cache import CachingClusters
 from jobs.clusters.ray_jobs import RayJobs
+from jobs.clusters.registry import CachingClusters
 from jobs.errors import ClusterError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState

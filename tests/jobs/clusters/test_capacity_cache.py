@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobs.clusters.capacity_cache import CACHE_TTL_S, MAX_STALE_S, CachingClusters
 from jobs.clusters.fake_cluster import FakeCluster
+from jobs.clusters.registry import CACHE_TTL_S, MAX_STALE_S, CachingClusters
 from jobs.errors import ClusterError
 from jobs.scheduler.feasibility import Capacity
 from tests.jobs.ledger.builders import TIMEOUT_S, wait_until
