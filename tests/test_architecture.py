@@ -30,12 +30,13 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.api": ("jobs.service",),
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
     "jobs.preflight": ("jobs.clusters", "trainers.findings"),
-    "jobs.ledger": ("jobs.scheduler", "jobs.submission", "jobs.paths"),
+    "jobs.ledger": ("jobs.scheduler", "jobs.submission", "jobs.paths", "jobs.machine"),
     # A file of `ray up` that people write is read by one parser.
     "jobs.clusters": (
         "jobs.scheduler",
         "jobs.submission",
         "jobs.paths",
+        "jobs.machine",
         "trainers.distributed.local_ray",
         "cluster_configs.validation.shell_commands",
     ),
@@ -43,6 +44,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.submission": ("jobs.model", "jobs.addresses", "runtime_env", "trainers.config", "trainers.run_folder.layout"),
     "jobs.model": ("jobs.lifecycle", "jobs.errors"),
     "jobs.lifecycle": (),
+    "jobs.machine": (),
     "jobs.paths": ("jobs.errors", "trainers.config.storage_location"),
     "jobs.addresses": (),
     "jobs.errors": ("trainers.errors",),

@@ -7,7 +7,6 @@ nothing.
 """
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,11 +14,12 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from sqlalchemy import Connection, CursorResult, select, update
+from sqlalchemy import Connection, select, update
 
 from jobs.errors import LeaseLostError, ServiceError
 from jobs.ledger import tables
 from jobs.ledger.database import Database
+from jobs.machine import sees_processes_of, this_machine
 
 
 class LeaseRow(NamedTuple):
@@ -48,8 +48,7 @@ class Lease:
         """Does not take the lease yet.
 
         A holder whose beat stands still for `ttl_s`, by a clock that must not jump, has lost it; one whose process
-        `is_dead`
-        has so at once.
+        `is_dead` has so at once.
         """
         self._is_dead = is_dead
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock
@@ -145,50 +144,37 @@ class Lease:
         table = tables.lease
         mine = (table.c.holder == self.holder, table.c.epoch == epoch)
         with self._database.writing() as connection:
-            return _one(connection.execute(update(table).where(*mine).values(beat=table.c.beat + 1)))
+            return connection.execute(update(table).where(*mine).values(beat=table.c.beat + 1)).rowcount == 1
 
     def _take(self, row: LeaseRow) -> bool:
         c = tables.lease.c
         unchanged = (c.holder.is_not_distinct_from(row.holder), c.epoch == row.epoch, c.beat == row.beat)
         new = {"holder": self.holder, "epoch": row.epoch + 1, "beat": row.beat + 1}
         with self._database.writing() as connection:
-            taken = _one(connection.execute(update(tables.lease).where(*unchanged).values(new)))
+            taken = connection.execute(update(tables.lease).where(*unchanged).values(new)).rowcount == 1
         if taken:
             self._epoch = row.epoch + 1
         return taken
 
 
 def process_name() -> str:
-    """This process's name: `<host>/<machine>/<process id>/<start time>`. Unique over reboots and containers."""
-    return f"{socket.gethostname()}/{_machine()}/{os.getpid()}/{_start_of(os.getpid())}"
+    """This process's name: `<machine>/<process id>/<start time>`. Unique over reboots and containers."""
+    return f"{this_machine()}/{os.getpid()}/{_start_of(os.getpid())}"
 
 
 def process_has_ended(holder: str) -> bool:
     """Whether a holder was a process of this machine that has ended. An unknown one counts as alive."""
-    parts = holder.rsplit("/", 3)
-    if len(parts) != 4 or not parts[2].isdecimal():
+    parts = holder.rsplit("/", 2)
+    if len(parts) != 3 or not parts[1].isdecimal():
         return False
-    _, machine, process_id, start = parts
-    return bool(machine) and machine == _machine() and _start_of(int(process_id)) != start
+    machine, process_id, start = parts
+    return sees_processes_of(machine) and _start_of(int(process_id)) != start
 
 
 def _row(connection: Connection) -> LeaseRow:
     c = tables.lease.c
     statement = select(c.holder, c.epoch, c.beat).where(c.name == tables.CONTROLLER)
     return LeaseRow(*connection.execute(statement).one())
-
-
-def _one(result: CursorResult[tuple[()]]) -> bool:
-    return result.rowcount == 1
-
-
-def _machine() -> str:
-    """This start of this machine, and the container in it that has process ids of its own; "" where Linux is not."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        return ""
 
 
 def _start_of(process_id: int) -> str:

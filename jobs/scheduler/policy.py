@@ -40,7 +40,7 @@ from jobs.scheduler.decision import Decision, Holding, Reason, WaitCause, Waitin
 from jobs.scheduler.feasibility import EPSILON, Capacity
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.pools import Blocker
-from jobs.scheduler.run_demands import Place, PoolDemands, RunDemands
+from jobs.scheduler.run_demands import Place, RunDemands
 
 # Why a run waits: a line, what does not get into a pool, or the run itself, whose reason is found out when it is read.
 _Found = Reason | Blocker | Waiting
@@ -153,7 +153,11 @@ def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Re
     def reason_at(place: int) -> Reason:
         reason = reasons[place]
         if isinstance(reason, Waiting):
-            reason = _blocker(pools.place(reason).demands_or_reason(reason))
+            # What blocks a run that cannot start, see `Place.blocked`.
+            demands = pools.place(reason).demands_or_reason(reason)
+            if isinstance(demands, Reason):
+                return demands
+            reason = next(found for pool, demand in demands if (found := pool.blocker(demand)) is not None)
         if isinstance(reason, Reason):
             return reason
         if reason not in worded:
@@ -161,10 +165,3 @@ def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Re
         return worded[reason]
 
     return reason_at
-
-
-def _blocker(demands: Reason | PoolDemands) -> Reason | Blocker:
-    """What blocks a run that cannot start, see `Place.blocked`."""
-    if isinstance(demands, Reason):
-        return demands
-    return next(found for pool, demand in demands if (found := pool.blocker(demand)) is not None)

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from jobs.addresses import address_in_environment, cluster_address, cluster_name, is_loopback, is_loopback_url
-from jobs.clusters.managed.machine import host_of, sees_processes_of, was_restarted
 from jobs.errors import ClusterError, NotFoundError
+from jobs.machine import host_of, sees_processes_of, was_restarted
 from jobs.paths import home, make_private_folder
 from trainers.distributed.local_ray import ray_lives
 from trainers.errors import ConfigError

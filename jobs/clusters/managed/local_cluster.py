@@ -18,11 +18,11 @@ from jobs.clusters.managed.cluster_record import (
     was_taken_down,
 )
 from jobs.clusters.managed.host_key import KeyChange
-from jobs.clusters.managed.machine import this_machine
 from jobs.clusters.managed.managed_cluster import ManagedCluster
 from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ConflictError
+from jobs.machine import this_machine
 from trainers.distributed.local_ray import MARK, LocalRay, start_ray, without_ray_settings
 
 # Two workers and the CPU of Ray Data fit, as the recipes ask for; on fewer cores they share them.

@@ -18,8 +18,8 @@ from jobs.clusters.managed.cluster_record import (
     was_taken_down,
 )
 from jobs.clusters.managed.local_cluster import LocalCluster
-from jobs.clusters.managed.machine import PID_NAMESPACE, this_machine
 from jobs.errors import ClusterError, ClusterGoneError, JobLostError
+from jobs.machine import PID_NAMESPACE, this_machine
 from tests.jobs.control_store import living_ray
 from trainers.errors import ResourceError
 

@@ -1,4 +1,4 @@
-"""On which machine a local cluster was started: hosts and containers may share a home folder, not its processes."""
+"""On which machine something was started: hosts and containers may share a home folder, not its processes."""
 
 import socket
 from pathlib import Path
