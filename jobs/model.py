@@ -97,8 +97,6 @@ class Run(Record):
     Attributes:
         id: The run's name, unique in a ledger; its attempts are the Ray jobs `<id>-a1`, `<id>-a2`, …
         uid: Unique for ever: tells this run from one of the same name in another ledger.
-        user: Who submitted it.
-        queue: Its queue.
         priority: Larger goes first within the queue.
         address: URL of the Ray cluster's dashboard.
         config: The one config, defaults and `job` included: validated, admitted, and what its attempts run.
@@ -107,15 +105,10 @@ class Run(Record):
         tags: Free words to find and to account it by.
         depends_on: Runs that must succeed first.
         max_retries: New attempts after failures that may pass.
-        run_folder: Path or URL of the run folder.
-        state: What it is doing.
         reason: One line: what it waits for, does, or ended with.
         attempt: Number of the newest attempt, 0 before the first.
         exit_code: The entrypoint's own, once the run has ended.
-        submitted_s: When it was submitted.
         queued_s: Since when it waits; ranks it among runs of the same priority. A retry keeps it.
-        updated_s: When the ledger last changed it.
-        ended_s: When it ended.
         not_before_s: A retry waits until then.
         stop_requested_s: When a user requested a stop.
         progress: The newest attempt's latest status.
@@ -150,20 +143,14 @@ class Run(Record):
 
 
 class Attempt(Record):
-    """One Ray job of a run.
+    """One Ray job of a run, numbered from 1; `submission_id` is Ray's.
 
     Attributes:
-        run_id: Its run.
-        number: 1, 2, …
-        submission_id: Ray's id.
-        state: SUBMITTING, SUBMITTED, ENDED.
         gang: What it holds from `created_s` to `ended_s`.
         resume_from: The checkpoint that it was expected to start from, or an older one. None: none was known.
         created_s: When it was decided.
         submitted_s: When Ray had accepted it.
         ended_s: When its end was observed.
-        cause: Why it ended.
-        exit_code: The entrypoint's.
         message: One line of Ray's message or of the log.
         last_step: The optimizer step of the newest complete checkpoint at its end. None: none.
     """
@@ -191,9 +178,7 @@ class Event(Record):
 
     Attributes:
         number: Grows over all events of a ledger.
-        run_id: Its run.
         attempt: The attempt it is about, 0 for the run itself.
-        at_s: When.
         state: The run's state after it.
         before: The run's state before it; equal to `state` where only something else happened. None: the first.
         cause: One word for a program: submitted, admitted, ray_submitted, phase, ended, retry, stop_requested, …
@@ -215,14 +200,7 @@ UsageBy = Literal["run", "attempt", "user", "queue", "tag"]
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs are listed; None and () leave nothing out.
-
-    Attributes:
-        states: Only runs in one of these.
-        queue: Only those of this queue.
-        user: Only those of this user.
-        tag: Only those with this tag.
-    """
+    """Which runs are listed; None and () leave nothing out."""
 
     states: Collection[RunState] = ()
     queue: str | None = None
@@ -234,12 +212,7 @@ ALL_RUNS = RunFilter()
 
 
 class Page(Record):
-    """A part of a list.
-
-    Attributes:
-        runs: Newest submitted first.
-        next_cursor: Gives the next part. None: this is the last.
-    """
+    """A part of a list, newest submitted first; the cursor gives the next part. None: this is the last."""
 
     runs: list[Run]
     next_cursor: str | None
@@ -253,14 +226,7 @@ class LogLine(Record):
 
 
 class LogPage(Record):
-    """A part of an attempt's logs.
-
-    Attributes:
-        attempt: Number of the attempt.
-        lines: What is new since the cursor.
-        cursor: Position from which the next page continues.
-        ended: Whether the logs are complete and read to their end.
-    """
+    """A part of an attempt's logs; the next one continues from the cursor, unless they are complete (`ended`)."""
 
     attempt: int
     lines: list[LogLine]
@@ -273,7 +239,6 @@ class Usage(Record):
 
     Attributes:
         key: The run, submission id, user, queue or tag; "" stands for runs without a tag.
-        attempts: How many.
         wall_hours: Sum of their durations.
         cpu_hours: Sum of duration × CPUs of the gang, in Ray's logical CPUs.
         gpu_hours: The same of GPUs.

@@ -65,19 +65,16 @@ def served_addresses(named: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of a service.
+    """Settings of a service; where nothing is given, see `default_database`, `served_addresses` and `find_queues`.
 
     Attributes:
-        database: URL of the ledger. None: see `paths.default_database`.
         port: 0: any that is free.
         no_auth: Require no tokens; on a loopback address only.
-        addresses: Dashboards of the Ray clusters that runs may name; the first is for runs that name none. Empty:
-            RAY_API_SERVER_ADDRESS, RAY_ADDRESS, the only cluster that was started here, or port 8265 of this machine.
-        queues_file: YAML with the queues' limits. None: RAYSCRIBE_QUEUES, or queues.yaml in `home()` if it exists.
+        addresses: Clusters that runs may name; the first is for runs that name none.
         grows_to: What each cluster's autoscaler can grow it to, by address, e.g. {"http://head:8265": {"GPU": 16}}.
         packages: Folder of the package store. None: packages in `home()`.
-        poll_s: Pause between two rounds of the controller. Seconds.
-        lease_s: Another service takes over when the lease was not renewed for this long. Seconds.
+        poll_s: Pause between two rounds of the controller.
+        lease_s: Another service takes over when the lease was not renewed for this long.
     """
 
     database: str | None = None

@@ -37,15 +37,9 @@ class UsageQuery(QueryString):
 
 
 class QueueView(Record):
-    """A queue and its runs.
+    """A queue, and how many runs it has: by state, without those of which there are none, waiting, and holding a gang.
 
-    Attributes:
-        name: Its name.
-        limits: Limits of the queue, over all users. null: the queue is no longer configured, but has runs.
-        per_user: Limits of each user in the queue.
-        runs: Number of runs by state; states without runs are left out.
-        waiting: Number of runs that wait to be admitted.
-        holding: Number of runs that hold their gang.
+    Limits are over all users, and of each; null: the queue is no longer configured, but has runs.
     """
 
     name: str
@@ -57,45 +51,26 @@ class QueueView(Record):
 
 
 class QueuesView(Record):
-    """All queues.
-
-    Attributes:
-        patience_s: Starvation timeout: a run that has waited longer goes first. Seconds.
-        queues: The queues, sorted by name.
-    """
+    """All queues, sorted by name, and the starvation timeout: a run that has waited longer goes first. Seconds."""
 
     patience_s: float
     queues: list[QueueView]
 
 
 class ClusterView(Record):
-    """A Ray cluster of the service.
-
-    Attributes:
-        address: URL of its dashboard, as in `job.address`.
-    """
+    """A Ray cluster of the service: the URL of its dashboard, as in `job.address`."""
 
     address: str
 
 
 class ClustersView(Record):
-    """All clusters.
-
-    Attributes:
-        clusters: The first is the default.
-    """
+    """All clusters; the first is the default."""
 
     clusters: list[ClusterView]
 
 
 class Health(Record):
-    """Health of the service.
-
-    Attributes:
-        status: `ok`: the ledger's database responds.
-        holds_lease: Whether this service runs the controller; of several on one ledger, one does.
-        version: Rayscribe's version.
-    """
+    """Health of the service: `ok` where its database responds. Of several on one ledger, one holds the lease."""
 
     status: str
     holds_lease: bool
