@@ -20,7 +20,8 @@ from jobs.errors import NotFoundError, PreflightError
 from jobs.model import Run
 from jobs.paths import current_user, make_private_folder
 from jobs.submission.job_spec import NO_CLUSTER, JobSpec, load_spec
-from jobs.submission.run_request import branch
+from jobs.submission.ray_request import build_request
+from jobs.submission.run_request import branch, run_of
 from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
 
@@ -207,17 +208,19 @@ def _all_overrides(overrides: list[str], priority: int | None, address: str | No
 
 def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: bool) -> None:
     from jobs.service.run_folders import RunFolders  # noqa: PLC0415
-    from jobs.submission.assemble import pack_bundle, preview, run_request_of  # noqa: PLC0415
+    from jobs.submission.assemble import pack_bundle, run_request_of  # noqa: PLC0415
 
     with TemporaryDirectory(prefix="rayscribe-") as folder:
         package = pack_bundle(bundle, Path(folder))
-    run_request = run_request_of(spec, bundle, package.sha256)
-    request = preview(
-        run_request,
-        address_of=lambda job: _known_address(job.address, service) or UNNAMED_ADDRESS,
+    run = run_of(
+        run_request_of(spec, bundle, package.sha256),
+        uid="<made at submission>",
         user=current_user(),
-        resume=RunFolders(timeout_s=60.0).resume_text,
+        address_of=lambda job: _known_address(job.address, service) or UNNAMED_ADDRESS,
+        now_s=0.0,
     )
+    resume_text = RunFolders(timeout_s=60.0).resume_text(run)
+    request = build_request(run, 1, package=f"<packages>/{run.package}.zip", resume=resume_text)
     built = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
     content = {**request.content(), "package": built}
     if json_output:

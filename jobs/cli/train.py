@@ -49,8 +49,8 @@ def train(
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    address = _joined(address, cluster)
-    _run(TaskArguments(spec, overrides, verb="train", address=address, no_ray=no_ray, debug=debug))
+    joined = _joined(address, cluster)
+    raise typer.Exit(run_task(TaskArguments(spec, overrides, verb="train", address=joined, no_ray=no_ray, debug=debug)))
 
 
 def prepare(
@@ -66,8 +66,8 @@ def prepare(
 
     Example: rayscribe prepare my.yaml --set data.train=s3://bucket/train.csv
     """
-    address = _joined(address, cluster)
-    _run(TaskArguments(spec, overrides, verb="prepare", address=address, no_ray=no_ray))
+    joined = _joined(address, cluster)
+    raise typer.Exit(run_task(TaskArguments(spec, overrides, verb="prepare", address=joined, no_ray=no_ray)))
 
 
 def evaluate(
@@ -90,9 +90,8 @@ def evaluate(
 
     Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv
     """
-    address = _joined(address, cluster)
-    arguments = TaskArguments(spec, overrides, verb="evaluate", address=address, no_ray=no_ray)
-    _run(replace(arguments, model=model, split=split, nbest=nbest))
+    arguments = TaskArguments(spec, overrides, verb="evaluate", address=_joined(address, cluster), no_ray=no_ray)
+    raise typer.Exit(run_task(replace(arguments, model=model, split=split, nbest=nbest)))
 
 
 def _joined(address: str | None, cluster: str | None) -> str | None:
@@ -118,7 +117,3 @@ def _joined(address: str | None, cluster: str | None) -> str | None:
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.token_path)}
     return record.address
-
-
-def _run(arguments: TaskArguments) -> None:
-    raise typer.Exit(run_task(arguments))

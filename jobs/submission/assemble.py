@@ -1,13 +1,10 @@
-"""From a recipe on this machine to what is submitted: package, run request, and the request to Ray."""
+"""From a recipe on this machine to what is submitted: package and run request."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.model import Run
-from jobs.submission.job_spec import JobPart, JobSpec
-from jobs.submission.ray_request import SubmitRequest, build_request
-from jobs.submission.run_request import RunRequest, run_of
+from jobs.submission.job_spec import JobSpec
+from jobs.submission.run_request import RunRequest
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.freeze import freeze, with_needed_packages
 from runtime_env.install_script import is_install_script, script_files
@@ -39,19 +36,15 @@ def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
     """
     requested = spec.job.runtime_env
     root = find_root(in_home(requested.working_dir) if requested.working_dir else start)
-    part = with_needed_packages(freeze(requested, root), needs_of(spec.config), _pins(root))
+    constraints = root / CONSTRAINTS
+    pins = read_pins(constraints.read_text(encoding="utf-8")) if constraints.is_file() else {}
+    part = with_needed_packages(freeze(requested, root), needs_of(spec.config), pins)
     scripts = script_files(part)
     # The run's install script replaces the repository's; the record of an earlier package that was unpacked here is
     # left out, too.
     replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
     tree = list_tree(root, [*requested.excludes, *replaced])
     return Bundle(root, tree, part, {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))})
-
-
-def _pins(root: Path) -> dict[str, str]:
-    """Version of each package that the repository names; none where it names none."""
-    path = root / CONSTRAINTS
-    return read_pins(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def pack_bundle(bundle: Bundle, folder: Path) -> Package:
@@ -68,11 +61,3 @@ def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
     job = spec.job.model_copy(update={"runtime_env": bundle.runtime_env})
     config = spec.config.model_copy(update={"job": job})
     return RunRequest(config=config.model_dump(mode="json"), package=package)
-
-
-def preview(
-    run_request: RunRequest, *, address_of: Callable[[JobPart], str], user: str, resume: Callable[[Run], str]
-) -> SubmitRequest:
-    """The request to Ray of the first attempt."""
-    run = run_of(run_request, uid="<made at submission>", user=user, address_of=address_of, now_s=0.0)
-    return build_request(run, 1, package=f"<packages>/{run.package}.zip", resume=resume(run))

@@ -106,7 +106,6 @@ class JobSpec:
     """A recipe, resolved for submission: named, with paths that mean the same on every machine."""
 
     config: RunConfig
-    path: Path
     overrides: tuple[str, ...]
 
     @property
@@ -139,10 +138,14 @@ def load_spec(
     secrets = [*find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",))]
     refuse([*unread, *missing, *secrets, *problems], str(path))
     assert config is not None
-    if _names_home(config) and is_local(config.job.address):
-        config = _with_home(config)
+    paths = [value for _, _, value in path_values(config.model_dump())]
+    in_home = config.run.storage_path is None or any(path.startswith("~") for path in paths)
+    if in_home and is_local(config.job.address):
+        content = expand_home(config.model_dump(mode="json"))
+        content["run"]["storage_path"] = content["run"]["storage_path"] or default_storage_path()
+        config = RunConfig.model_validate(content)
     refuse(unresolved_paths(config, variables_of(config.job)), str(path))
-    return JobSpec(with_run_name(config, path, now), path, tuple(overrides))
+    return JobSpec(with_run_name(config, path, now), tuple(overrides))
 
 
 def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -162,17 +165,6 @@ def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) 
             known, _ = expand_variables({part: {field: value}}, environment)
             resolved = apply_overrides(resolved, [((part, field), known[part][field])])
     return resolved, missing
-
-
-def _names_home(config: RunConfig) -> bool:
-    values = [value for _, _, value in path_values(config.model_dump())]
-    return config.run.storage_path is None or any(value.startswith("~") for value in values)
-
-
-def _with_home(config: RunConfig) -> RunConfig:
-    content = expand_home(config.model_dump(mode="json"))
-    content["run"]["storage_path"] = content["run"]["storage_path"] or default_storage_path()
-    return RunConfig.model_validate(content)
 
 
 # Of transformers' TrainingArguments: whatever stands there is a secret, whatever it looks like.
