@@ -45,11 +45,7 @@ def direct(url: str) -> dict[str, Any]:
     """
     if not is_loopback_url(url):
         return {}
-    return {"proxies": dict.fromkeys(("http", "https", "all")), "auth": _unchanged}
-
-
-def _unchanged(request: Any) -> Any:
-    return request
+    return {"proxies": dict.fromkeys(("http", "https", "all")), "auth": lambda request: request}
 
 
 def is_cluster_address(text: str) -> bool:

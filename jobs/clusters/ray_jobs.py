@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -81,9 +82,16 @@ class RayJobs:
             time.sleep(POLL_S)
 
     def submit(self, request: SubmitRequest) -> bool:
+        start = partial(
+            self._client.submit_job,
+            entrypoint=request.entrypoint,
+            submission_id=request.submission_id,
+            runtime_env=dict(request.runtime_env),
+            metadata=dict(request.metadata),
+        )
         while True:
             try:
-                self._call(lambda: self._start(request), timeout_s=SUBMIT_TIMEOUT_S)
+                self._call(start, timeout_s=SUBMIT_TIMEOUT_S)
                 self._no_agent_since_s = None
                 return True
             except ClusterError as error:
@@ -105,7 +113,8 @@ class RayJobs:
         return _job_info_of(details)
 
     def job_infos(self) -> dict[str, JobInfo]:
-        return {item.submission_id: _job_info_of(item) for item in self._jobs() if item.submission_id is not None}
+        jobs = self._call(self._client.list_jobs)
+        return {item.submission_id: _job_info_of(item) for item in jobs if item.submission_id is not None}
 
     def working_jobs(self) -> list[str]:
         """Jobs and drivers that have not ended, by submission id or Ray's own.
@@ -113,10 +122,8 @@ class RayJobs:
         Raises:
             ClusterError: the cluster does not respond.
         """
-        return [one.submission_id or one.job_id or "a driver" for one in self._jobs() if not one.status.is_terminal()]
-
-    def _jobs(self) -> list[JobDetails]:
-        return self._call(self._client.list_jobs)
+        jobs = self._call(self._client.list_jobs)
+        return [one.submission_id or one.job_id or "a driver" for one in jobs if not one.status.is_terminal()]
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
         every = self._call(lambda: self._state.all(StateResource.NODES))
@@ -167,14 +174,6 @@ class RayJobs:
     def stop(self, submission_id: str) -> None:
         """A pending job stops when its entrypoint starts."""
         self._call(lambda: self._client.stop_job(submission_id))
-
-    def _start(self, request: SubmitRequest) -> None:
-        self._client.submit_job(
-            entrypoint=request.entrypoint,
-            submission_id=request.submission_id,
-            runtime_env=dict(request.runtime_env),
-            metadata=dict(request.metadata),
-        )
 
     def _check_starting(self, error: ClusterError) -> None:
         """Raises the error of a cluster without agents, once it has had the time to start them."""

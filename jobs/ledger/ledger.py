@@ -1,6 +1,6 @@
 """The ledger and its parts; each method is one transaction."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import func, select
@@ -103,8 +103,9 @@ class Ledger:
             row = connection.execute(records.select_of(Attempt, tables.attempts).where(*wanted)).one_or_none()
             if row is None:
                 records.find_run(connection, run_id)
-                has = connection.execute(select(table.c.number).where(table.c.run_id == run_id)).scalars()
-                raise NotFoundError(f"run {run_id} has no attempt {number}: {_numbers(sorted(has))}")
+                numbers = select(table.c.number).where(table.c.run_id == run_id).order_by(table.c.number)
+                has = ", ".join(map(str, connection.execute(numbers).scalars()))
+                raise NotFoundError(f"run {run_id} has no attempt {number}: it has {has or 'none yet'}")
             return records.record_of(Attempt, row)
 
     def events(self, run_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -153,7 +154,3 @@ class Ledger:
             if lease is not None:
                 lease.check(connection)
             yield Writer(connection)
-
-
-def _numbers(attempts: Sequence[int]) -> str:
-    return f"it has {', '.join(map(str, attempts))}" if attempts else "it has none yet"

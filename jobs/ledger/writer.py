@@ -56,7 +56,8 @@ class Writer:
             .values(changed.model_dump(mode="json", include=set(changes)))
         )
         if written.rowcount == 0:
-            raise self._lost(run)
+            current = records.find_run(self._connection, run.id)
+            raise Changed(f"run {run.id} has changed meanwhile: it is {current.state} now ({current.reason})")
         if run.tags and after != run.state:
             tags = tables.run_tags
             self._connection.execute(update(tags).where(tags.c.run_id == run.id).values(state=after))
@@ -115,7 +116,3 @@ class Writer:
         )
         if written.rowcount == 0:
             raise NotFoundError(f"run {run_id} has no attempt {number}")
-
-    def _lost(self, run: Run) -> Exception:
-        current = records.find_run(self._connection, run.id)
-        return Changed(f"run {run.id} has changed meanwhile: it is {current.state} now ({current.reason})")

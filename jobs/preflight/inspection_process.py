@@ -58,7 +58,8 @@ class InspectionProcess:
         left_s = self._timeout_s - (time.monotonic() - self._began)
         try:
             output, errors = self._process.communicate(timeout=max(0.0, left_s))
-            reason = _reason_of_exit(self._process.returncode, errors)
+            printed = errors.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+            reason = f"`task.py --verb check` ended with exit code {self._process.returncode}: {printed[-1]}"
         except subprocess.TimeoutExpired:
             self._process.kill()
             output, _ = self._process.communicate()
@@ -124,9 +125,3 @@ def _unknown_variables(spec: JobSpec) -> list[str]:
     known = {*os.environ, *spec.job.runtime_env.env_vars}
     values = [value for _, _, value in path_values(spec.config.model_dump())]
     return sorted({name for value in values for name in variables_in(value)} - known)
-
-
-def _reason_of_exit(exit_code: int, errors: bytes) -> str:
-    lines = errors.decode(errors="replace").strip().splitlines()
-    last = lines[-1] if lines else "it printed nothing"
-    return f"`task.py --verb check` ended with exit code {exit_code}: {last}"

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -63,11 +63,6 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _handle_http_exception)
 
 
-def describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Describes the errors of a request, using only field names of this API."""
-    return "; ".join(sorted({_describe_error(error) for error in errors}))
-
-
 def _methods_of(request: Request) -> list[str]:
     """The methods that the API has for the path of a request."""
     paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
@@ -76,6 +71,7 @@ def _methods_of(request: Request) -> list[str]:
 
 
 def _describe_error(error: Mapping[str, Any]) -> str:
+    """Describes an error of a request, using only field names of this API."""
     location, *path = [str(step) for step in error["loc"]] or ["body"]
     if error["type"] == _UNKNOWN_KEY:
         # The key is the client's and may be a secret; only its location is named.
@@ -94,7 +90,8 @@ async def _handle_rayscribe_error(request: Request, error: Exception) -> Respons
 
 async def _handle_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_response(ConfigError(f"the request is not valid: {describe_errors(error.errors())}"), 422)
+    described = "; ".join(sorted({_describe_error(item) for item in error.errors()}))
+    return error_response(ConfigError(f"the request is not valid: {described}"), 422)
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:

@@ -132,14 +132,8 @@ def _environment(name: str) -> dict[str, str]:
 
 def _with_idle_stop(record: LocalRecord, minutes: int | None) -> LocalRecord:
     """Starts the watch in the place of an earlier one; without minutes, what holds stays."""
-    if minutes is not None:
-        _start_idle_stop(record, _environment(record.name), minutes)
-        record = record.model_copy(update={"idle_stop_minutes": minutes})
-        record.write()
-    return record
-
-
-def _start_idle_stop(record: LocalRecord, environment: dict[str, str], minutes: int) -> None:
+    if minutes is None:
+        return record
     assert record.folder is not None and record.dashboard is not None
     command = [sys.executable, "-P", "-m", "jobs.clusters.idle_stop", "--minutes", str(minutes)]
     command += ["--address", record.dashboard, "--folder", str(record.folder)]
@@ -147,12 +141,15 @@ def _start_idle_stop(record: LocalRecord, environment: dict[str, str], minutes: 
         subprocess.Popen(
             command,
             # Marked as one of its processes, so that it ends with it.
-            env={**environment, MARK: str(record.folder)},
+            env={**_environment(record.name), MARK: str(record.folder)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
+    record = record.model_copy(update={"idle_stop_minutes": minutes})
+    record.write()
+    return record
 
 
 def _ray_of(record: LocalRecord) -> LocalRay:
