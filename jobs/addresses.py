@@ -3,14 +3,12 @@
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 # A cluster that `rayscribe cluster up` started. How it is reached, a forwarded port among it, may change while a run
 # waits for it; its name stays.
 CLUSTER_SCHEME = "cluster://"
-HTTP = ("http://", "https://")
 _ODD = re.compile(r"[@\s]")
 
 
@@ -74,12 +72,12 @@ def cluster_name(address: str) -> str | None:
     return address.removeprefix(CLUSTER_SCHEME) if address.startswith(CLUSTER_SCHEME) else None
 
 
-def address_in_environment(environment: Mapping[str, str] = os.environ) -> str | None:
+def address_in_environment() -> str | None:
     """The URL that RAY_API_SERVER_ADDRESS or RAY_ADDRESS names, as for Ray's own job commands.
 
     RAY_ADDRESS may also be what drivers join (host:6379); that is no URL, and takes no jobs from here.
     """
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
-        if (value := environment.get(name, "")).startswith(HTTP):
+        if (value := os.environ.get(name, "")).startswith(("http://", "https://")):
             return value.rstrip("/")
     return None

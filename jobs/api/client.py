@@ -44,11 +44,7 @@ class Client:
         read_timeout_s: float = READ_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Opens no connection yet; without a token, `find_token` finds it. See Connection for the rest.
-
-        Raises:
-            ConfigError: the URL is not valid, or the token's file cannot be read.
-        """
+        """Opens no connection yet; without a token, `find_token` finds it. ConfigError where the URL is not valid."""
         token = token if token is not None else find_token(url)
         self._service = Connection(
             url, token, retry_timeout_s=retry_timeout_s, read_timeout_s=read_timeout_s, sleep=sleep
@@ -71,11 +67,6 @@ class Client:
         return self._service.send(request, allowed=(404,)).status_code == 200
 
     def put_package(self, sha256: str, path: Path) -> None:
-        """Uploads a package.
-
-        Raises:
-            ConfigError: the service rejects it.
-        """
         headers = {"Content-Length": str(path.stat().st_size), "Content-Type": "application/octet-stream"}
         build = self._service.http.build_request
         self._service.send(

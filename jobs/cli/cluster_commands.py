@@ -38,9 +38,6 @@ PAGE = 500
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Name of the cluster. Default: the only one that is known.")
 ]
-RestartOption = Annotated[
-    bool, typer.Option("--restart", help="Start Ray anew on a head on which it runs; its jobs are lost.")
-]
 
 
 def say(line: str) -> None:
@@ -72,7 +69,9 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
     timeout: Annotated[
         int, typer.Option(metavar="SECONDS", min=1, help="Longest wait for `ray up`, and then for its nodes.")
     ] = 1200,
-    restart: RestartOption = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start Ray anew on a head on which it runs; its jobs are lost.")
+    ] = False,
 ) -> None:
     """Start a cluster, and remember how it is reached.
 

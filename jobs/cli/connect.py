@@ -57,11 +57,7 @@ class Session:
 
 @contextmanager
 def open_session(service: str | None) -> Iterator[Session]:
-    """Opens a session for the duration of the block.
-
-    Raises:
-        ServiceError: the service does not respond.
-    """
+    """Opens a session for the duration of the block."""
     if service:
         from jobs.api.client import Client  # noqa: PLC0415
 

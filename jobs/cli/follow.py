@@ -44,11 +44,7 @@ class Follower:
         self._drained = False
 
     def run_to_end(self, *, states: bool) -> Run:
-        """Follows until the run has ended and its last line has been shown; `states` are printed on standard error.
-
-        Raises:
-            NotFoundError: there is no such run.
-        """
+        """Follows until the run has ended and its last line has been shown; `states` are printed on standard error."""
         self._session.operations.run(self._run_id)
         self._session.wait_until(lambda: self._step(states))
         return self._session.operations.run(self._run_id)
@@ -131,11 +127,7 @@ class StatusPrinter:
 
 
 def wait_for_end(session: Session, run_id: str) -> Run:
-    """Waits until a run has ended, and prints its changes of state meanwhile.
-
-    Raises:
-        NotFoundError: there is no such run.
-    """
+    """Waits until a run has ended, and prints its changes of state meanwhile."""
     status = StatusPrinter()
 
     def ended() -> bool:

@@ -131,11 +131,7 @@ def counted(number: float, noun: str) -> str:
 
 
 def end_cluster() -> None:
-    """Ends the cluster of `ray up` on whose head this runs.
-
-    Raises:
-        ClusterError: a command failed.
-    """
+    """Ends the cluster of `ray up` on whose head this runs; ClusterError where a command fails."""
     path = CONFIG.expanduser()
     try:
         config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -151,11 +147,7 @@ def end_cluster() -> None:
 
 
 def terminate_machines(config: dict[str, Any]) -> None:
-    """Takes away all machines of a cloud, this one last.
-
-    Raises:
-        ClusterError: workers are still there.
-    """
+    """Takes away all machines of a cloud, this one last; ClusterError where workers stay."""
     # Only here: it takes seconds.
     from ray.autoscaler.tags import NODE_KIND_HEAD, NODE_KIND_WORKER, TAG_RAY_NODE_KIND  # noqa: PLC0415
 

@@ -50,11 +50,7 @@ class RayJobs:
     """The Cluster at the URL of a dashboard, e.g. http://127.0.0.1:8265, or at cluster://NAME."""
 
     def __init__(self, address: str):
-        """Connects.
-
-        Raises:
-            ClusterError: it does not respond, or rejects the connection.
-        """
+        """Connects; ClusterError where it does not respond, or rejects the connection."""
         self.address = address
         self._no_agent_since_s: float | None = None
         for name in NOISY_LOGGERS:
@@ -65,11 +61,7 @@ class RayJobs:
 
     @classmethod
     def when_ready(cls, address: str) -> "RayJobs":
-        """Connects to a cluster that is starting.
-
-        Raises:
-            ClusterError: it has not come up in time.
-        """
+        """Connects to a cluster that is starting; ClusterError once UP_TIMEOUT_S have passed."""
         end = time.monotonic() + UP_TIMEOUT_S
         while True:
             try:
@@ -117,11 +109,7 @@ class RayJobs:
         return {item.submission_id: _job_info_of(item) for item in jobs if item.submission_id is not None}
 
     def working_jobs(self) -> list[str]:
-        """Jobs and drivers that have not ended, by submission id or Ray's own.
-
-        Raises:
-            ClusterError: the cluster does not respond.
-        """
+        """Jobs and drivers that have not ended, by submission id or Ray's own."""
         jobs = self._call(self._client.list_jobs)
         return [one.submission_id or one.job_id or "a driver" for one in jobs if not one.status.is_terminal()]
 

@@ -65,7 +65,7 @@ def growth_of(address: str) -> dict[str, float]:
 
 
 class Clusters:
-    """Ray clusters by the URL of their dashboard."""
+    """Ray clusters by the URL of their dashboard. A method raises ClusterError where one does not respond."""
 
     def __init__(
         self,
@@ -85,22 +85,13 @@ class Clusters:
         self._job_infos = {}
 
     def job_info(self, address: str, submission_id: str, uid: str) -> JobInfo:
-        """What the cluster knows of a run's job, as of this round; unknown if another run's job has this id.
-
-        Raises:
-            ClusterError: it does not respond.
-        """
+        """What the cluster knows of a run's job, as of this round; unknown if another run's job has this id."""
         if address not in self._job_infos:
             self._job_infos[address] = self._call(address, lambda cluster: cluster.job_infos(), whole_cluster=True)
         found = self._job_infos[address].get(submission_id)
         return found if found is not None and found.uid == uid else JobInfo.unknown()
 
     def capacity(self, address: str) -> Capacity:
-        """What the cluster has and can grow to.
-
-        Raises:
-            ClusterError: it does not respond.
-        """
         return self._call(address, lambda cluster: cluster.capacity(self._growth(address)), whole_cluster=True)
 
     def submit(self, request: SubmitRequest) -> bool:

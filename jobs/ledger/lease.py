@@ -108,11 +108,7 @@ class Lease:
             thread.join()
 
     def keep(self, longest_s: float) -> None:
-        """Renews the lease if it is held; see `kept`. Safe during `try_hold`: it changes nothing of another epoch.
-
-        Raises:
-            ServiceError: the database does not respond.
-        """
+        """Renews the lease if it is held; see `kept`. Safe during `try_hold`: it changes nothing of another epoch."""
         epoch, now_s = self._epoch, self._clock()
         if epoch is not None and now_s - self._tried_s < longest_s and self._renew(epoch):
             self._renewed_s = now_s

@@ -25,7 +25,8 @@ _MOST_ATTEMPTS = 2**31 - 1
 class Ledger:
     """Runs, attempts, events, the lease and tokens. Threads may share it; processes open their own.
 
-    Any method raises ServiceError while the database does not respond, and works again once it does.
+    Any method raises ServiceError while the database does not respond, and works again once it does, and NotFoundError
+    for a run that does not exist.
     """
 
     def __init__(self, database: Database):
@@ -50,11 +51,7 @@ class Ledger:
         self._database.close()
 
     def run(self, run_id: str) -> Run:
-        """Reads a run.
-
-        Raises:
-            NotFoundError: there is none; the message suggests similar names.
-        """
+        """Reads a run; the error for one that does not exist suggests similar names."""
         with self._database.reading() as connection:
             return records.find_run(connection, run_id)
 
@@ -62,17 +59,13 @@ class Ledger:
         """Lists runs, newest submitted first; run_list.MAX_ROWS at most. Later submissions do not shift the pages.
 
         Raises:
-            ConfigError: the limit is less than 1, or the cursor is not one that a page returned.
+            ConfigError: see `run_list.page_of`.
         """
         with self._database.reading() as connection:
             return run_list.page_of(connection, wanted, limit, cursor)
 
     def attempts(self, run_id: str) -> list[Attempt]:
-        """All attempts of a run, oldest first.
-
-        Raises:
-            NotFoundError: there is no such run.
-        """
+        """All attempts of a run, oldest first."""
         table = tables.attempts
         statement = records.select_of(Attempt, tables.attempts).where(table.c.run_id == run_id).order_by(table.c.number)
         with self._database.reading() as connection:
@@ -92,11 +85,7 @@ class Ledger:
             return [records.record_of(Attempt, row) for row in connection.execute(statement)]
 
     def attempt(self, run_id: str, number: int) -> Attempt:
-        """Reads an attempt.
-
-        Raises:
-            NotFoundError: there is no such run, or it has no such attempt.
-        """
+        """Reads an attempt; NotFoundError also where the run has no such one."""
         table = tables.attempts
         wanted = (table.c.run_id == run_id, table.c.number == min(max(number, 0), _MOST_ATTEMPTS))
         with self._database.reading() as connection:
@@ -114,7 +103,6 @@ class Ledger:
         A number becomes visible after all smaller ones, so going on after the last one misses none.
 
         Raises:
-            NotFoundError: there is no such run.
             ConfigError: the limit is less than 1.
         """
         table = tables.events

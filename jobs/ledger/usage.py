@@ -53,9 +53,6 @@ class UsageSums:
         """Hours that attempts have held between `since_s` (None: ever) and `now_s`, in order of keys.
 
         An attempt that still runs counts up to `now_s`. One of a run with two tags counts for both.
-
-        Raises:
-            NotFoundError: there is no run `run_id`.
         """
         with self._database.reading() as connection:
             if run_id is not None:

@@ -16,7 +16,7 @@ _UNSUCCESSFUL = frozenset({RunState.FAILED, RunState.STOPPED})
 
 
 class UserRequests:
-    """Changes of runs that users request; each method is one transaction."""
+    """Changes of runs that users request; each method is one transaction; NotFoundError without such a run."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -63,9 +63,6 @@ class UserRequests:
         """Requests a run's end: a waiting one is STOPPED at once, one that holds its gang gets `stop_requested_s`.
 
         A second request, or one for a run that has ended, changes nothing.
-
-        Raises:
-            NotFoundError: there is no such run.
         """
         text = f"{by} requested a stop"
         with self._database.writing() as connection:
@@ -93,7 +90,6 @@ class UserRequests:
         """Queues a FAILED or STOPPED run again, behind those that wait.
 
         Raises:
-            NotFoundError: there is no such run.
             ConflictError: it is in another state.
         """
         with self._database.writing() as connection:

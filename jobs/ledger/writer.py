@@ -17,7 +17,7 @@ class Changed(ConflictError):
 
 
 class Writer:
-    """Writes within one transaction of the ledger."""
+    """Writes within one transaction of the ledger; NotFoundError where there is no such run or attempt."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
@@ -40,7 +40,6 @@ class Writer:
 
         Raises:
             Changed: somebody else has changed it meanwhile.
-            NotFoundError: there is no such run.
         """
         after = run.state if state is None else state
         assert may_follow(run.state, after), f"{run.id}: {run.state} is never followed by {after}"
@@ -82,7 +81,6 @@ class Writer:
         """Adds an attempt.
 
         Raises:
-            NotFoundError: there is no such run.
             ConflictError: the run has an attempt of this number, or the submission id is taken.
         """
         table, of = tables.attempts, attempt.run_id
@@ -99,11 +97,6 @@ class Writer:
         self._connection.execute(insert(table).values(records.attempt_values(attempt)))
 
     def change_attempt(self, run_id: str, number: int, **fields: Any) -> None:
-        """Changes fields of an attempt.
-
-        Raises:
-            NotFoundError: there is no such attempt.
-        """
         assert fields.keys() <= _ATTEMPT_FIELDS, f"not for changing: {sorted(fields)}"
         if not fields:
             return

@@ -45,11 +45,7 @@ class Context:
 
     @cached_property
     def bundle(self) -> Bundle:
-        """What is packaged.
-
-        Raises:
-            ConfigError: there is no task.py, or the package is too large; with the largest files.
-        """
+        """What is packaged; raises as `collect_bundle`."""
         assert self.spec is not None and self.root is not None
         return collect_bundle(self.spec, self.root)
 

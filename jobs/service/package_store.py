@@ -44,9 +44,5 @@ class PackageStore:
         return path
 
     def put(self, sha256: str, upload: Path) -> None:
-        """Stores an uploaded zip, after checking its hash, its size and every name in it.
-
-        Raises:
-            ConfigError: it is not what its name says, or holds something that no package may.
-        """
+        """Stores an uploaded zip, after checking its hash, its size and every name in it; see `import_package`."""
         import_package(upload, self.path(sha256))

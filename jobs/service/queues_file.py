@@ -25,9 +25,6 @@ def find_queues(path: Path | None = None) -> QueuesConfig:
     """The limits of all queues: of a file, of the one that RAYSCRIBE_QUEUES names, or of queues.yaml in `home()`.
 
     Only the last may be missing, and then queues have no limits: a named file must exist.
-
-    Raises:
-        ConfigError: see `read_queues`.
     """
     named = os.environ.get("RAYSCRIBE_QUEUES")
     path = path or (Path(named) if named else None)

@@ -105,11 +105,6 @@ class Service:
         return self._forecast.decision().waits.totals(self._clock())
 
     def run(self, run_id: str) -> Run:
-        """One run.
-
-        Raises:
-            NotFoundError: no run has this name.
-        """
         return self._with_wait_reason(self._ledger.run(run_id))
 
     def attempts(self, run_id: str) -> list[Attempt]:

@@ -1,7 +1,7 @@
 """Runs without a service: a local ledger, and a controller that works while a command runs."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -35,8 +35,7 @@ class Local:
         """Updates the ledger by one round of the controller, unless another process holds the lease.
 
         Without `submit`, no job is submitted, not even later by a round that took too long. False if a cluster or a
-        storage
-        did not respond in time, so that the ledger has the last known state.
+        storage did not respond in time, so that the ledger has the last known state.
         """
         try:
             call_with_timeout(partial(self._round, submit=submit), REFRESH_TIMEOUT_S)
@@ -57,23 +56,16 @@ class Local:
 
 
 @contextmanager
-def open_local(
-    database: str | None = None, *, grows_to: Mapping[str, Mapping[str, float]] | None = None
-) -> Iterator[Local]:
-    """Opens the ledger of this user on this machine, for the duration of the block.
-
-    Raises:
-        ServiceError: the ledger cannot be opened.
-    """
-    ledger = Ledger.open(database or default_database())
+def open_local() -> Iterator[Local]:
+    """Opens the ledger of this user on this machine, for the duration of the block."""
+    ledger = Ledger.open(default_database())
     packages = PackageStore(home() / "packages")
     queues = find_queues()
-    clusters = Clusters(grows_to)
     lease = ledger.lease(process_name(), ttl_s=LEASE_S, is_dead=process_has_ended)
-    shown = CachingClusters(grows_to, wait_s=CAPACITY_TIMEOUT_S)
+    shown = CachingClusters(wait_s=CAPACITY_TIMEOUT_S)
     service = Service(ledger, shown, packages, queues, user=current_user(), addresses=None)
     try:
-        yield Local(service, Controller(ledger, clusters, packages, queues, lease=lease), packages)
+        yield Local(service, Controller(ledger, Clusters(), packages, queues, lease=lease), packages)
     finally:
         lease.release()
         ledger.close()

@@ -48,11 +48,7 @@ def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
 
 
 def pack_bundle(bundle: Bundle, folder: Path) -> Package:
-    """Creates the package.
-
-    Raises:
-        ConfigError: it is larger than Ray's limit.
-    """
+    """Creates the package; raises as `pack`."""
     return pack(bundle.tree, folder, bundle.extra)
 
 

@@ -89,11 +89,7 @@ def rejection_reason(method: str, headers: Headers) -> str | None:
 
 
 def check_loopback(host: str) -> None:
-    """Checks that a service without tokens is only reachable from this machine.
-
-    Raises:
-        ConfigError: the host is not a loopback address.
-    """
+    """Refuses, by ConfigError, a host by which a service without tokens is reachable from another machine."""
     if not is_loopback(host):
         raise ConfigError(
             f"--no-auth with --host {host}: anybody who can reach that address could run code on the cluster; "

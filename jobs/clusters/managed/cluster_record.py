@@ -131,11 +131,7 @@ class LocalRecord(ClusterRecord):
             )
 
     def ray_lives(self) -> bool:
-        """Whether its Ray lives.
-
-        Raises:
-            ClusterError: it is elsewhere.
-        """
+        """Whether its Ray lives; raises as `check_machine`."""
         self.check_machine()
         return self.folder is not None and ray_lives(self.folder)
 
