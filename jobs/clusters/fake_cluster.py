@@ -81,8 +81,7 @@ class FakeCluster:
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
         self._respond()
         total = {"CPU": self.cpus}
-        largest = {name: max(total.get(name, 0.0), grows_to.get(name, 0.0)) for name in {*total, *grows_to}}
-        return Capacity(total=total, can_grow_to=largest, nodes=(total,))
+        return Capacity(total=total, can_grow_to=grows_to, nodes=(total,))
 
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
         self._respond()

@@ -120,8 +120,7 @@ class RayJobs:
             raise ClusterError(f"{self.address}: no node has joined it yet; wait for its head to come up")
         names = sorted({name for node in each for name in node})
         total = {name: sum(node.get(name, 0.0) for node in each) for name in names}
-        largest = {name: max(total.get(name, 0.0), grows_to.get(name, 0.0)) for name in {*total, *grows_to}}
-        return Capacity(total=total, can_grow_to=largest, nodes=each)
+        return Capacity(total=total, can_grow_to=grows_to, nodes=each)
 
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
         groups = self._call(lambda: self._state.all(StateResource.PLACEMENT_GROUPS, detail=True))

@@ -128,7 +128,7 @@ def check_data_cpus(context: Context) -> Iterator[Finding]:
         yield skipped("the cluster does not report its resources")
         return
     scaling = context.spec.config.scaling
-    each, most = scaling.worker_resources["CPU"], capacity.can_grow_to.get("CPU", 0.0)
+    each, most = scaling.worker_resources["CPU"], capacity.size.get("CPU", 0.0)
     taken = each * scaling.max_workers
     field = "scaling.num_workers.max" if scaling.is_elastic else "scaling.num_workers"
     if _only_data_does_not_fit(context.spec, capacity):
@@ -145,7 +145,7 @@ def check_data_cpus(context: Context) -> Iterator[Finding]:
 
 def _only_data_does_not_fit(spec: JobSpec, capacity: Capacity) -> bool:
     workers = spec.config.scaling.worker_resources["CPU"] * spec.config.scaling.max_workers
-    most = capacity.can_grow_to.get("CPU", 0.0)
+    most = capacity.size.get("CPU", 0.0)
     return workers <= most < workers + CPUS_FOR_DATA
 
 

@@ -101,10 +101,10 @@ class ClusterContract:
     def test_the_capacity_is_the_sum_of_the_nodes_and_what_they_may_grow_to(self, subject: Subject) -> None:
         found = subject.cluster.capacity({})
         assert found.total["CPU"] == sum(node["CPU"] for node in found.nodes) > 0
-        assert found.can_grow_to == found.total
+        assert found.size == found.total
         larger = subject.cluster.capacity({"CPU": found.total["CPU"] + 8.0, "GPU": 4.0})
         assert larger.total == found.total
-        assert (larger.can_grow_to["CPU"], larger.can_grow_to["GPU"]) == (found.total["CPU"] + 8.0, 4.0)
+        assert (larger.size["CPU"], larger.size["GPU"]) == (found.total["CPU"] + 8.0, 4.0)
 
     def test_a_job_without_placement_groups_waits_for_nothing(self, subject: Subject) -> None:
         request = subject.request(new_name(), SUCCEEDS)

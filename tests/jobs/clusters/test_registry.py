@@ -90,7 +90,7 @@ def test_jobs_are_told_what_a_cluster_of_a_cloud_can_grow_to(tmp_path: Path, mon
             return True
 
     clusters = Clusters({"cluster://speech": {"TPU": 2.0}}, connect=lambda address: Empty())
-    largest = clusters.capacity("cluster://speech").can_grow_to
+    largest = clusters.capacity("cluster://speech").size
     assert {name: largest[name] for name in ("CPU", "GPU", "TPU")} == {"CPU": 450.0, "GPU": 32.0, "TPU": 2.0}
     for address in ("cluster://speech", "http://127.0.0.1:8265"):
         clusters.submit(build_request(sample_run(address=address), 1, package="/packages/a.zip", resume="scratch"))
