@@ -76,8 +76,6 @@ class RunDemands:
         self._own: dict[tuple[str, str], Pool] = {}
         self._own_sizes = {name: _sizes(part.per_user) for name, part in queues.queues.items()}
         self._places: dict[tuple[str, str, str], Place] = {}
-        # Of runs of one queue, cluster and gang: why none could start, and demands on the pools that all users share.
-        self._kinds: dict[object, tuple[Reason | None, PoolDemands]] = {}
         self._known: dict[object, Demand] = {}
 
     @property
@@ -94,23 +92,13 @@ class RunDemands:
         return place
 
     def _demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
-        key = (run.queue, run.address, run.num_workers, id(run.need), id(run.per_worker))
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = (self._blocked_reason(run), self._shared_demands(run))
-        reason, shared = kind
-        return reason or (*self._own_demand(run), *shared)
+        return self._blocked_reason(run) or self.demands(run)
 
     def demands(self, run: Waiting | Holding) -> PoolDemands:
         """A run's demand on each of its pools, the narrowest first; pools without limits are left out."""
-        return (*self._own_demand(run), *self._shared_demands(run))
-
-    def _own_demand(self, run: Waiting | Holding) -> PoolDemands:
-        pool = self._own_pool(run)
-        return () if pool is None else ((pool, self._demand(_counted(run), pool.size)),)
-
-    def _shared_demands(self, run: Waiting | Holding) -> PoolDemands:
-        needs = ((self._shared.get(run.queue), _counted(run)), (self._clusters.get(run.address), run.need))
+        counted = _counted(run)
+        pools = (self._own_pool(run), self._shared.get(run.queue), self._clusters.get(run.address))
+        needs = zip(pools, (counted, counted, run.need), strict=True)
         return tuple((pool, self._demand(need, pool.size)) for pool, need in needs if pool is not None)
 
     def _own_pool(self, run: Waiting | Holding) -> Pool | None:
