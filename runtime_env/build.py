@@ -19,19 +19,16 @@ def build_runtime_env(
     environment: Mapping[str, str] | None = None,
     setup_log: str | None = None,
 ) -> dict[str, Any]:
-    """Builds what Ray is given.
+    """Builds the runtime_env for `JobSubmissionClient.submit_job`.
 
     Args:
         part: The key `job.runtime_env`, its requirements read (`freeze`).
         package: Path of the zip with the working directory on this machine, or a URI of it. Not sent to an image.
-        stop_grace_s: How long the job may go on after it was asked to stop. Seconds.
+        stop_grace_s: How long the job may go on after it was asked to stop.
         environment: Further plain variables of the driver and all workers. Ray remembers for ten minutes that an
             environment could not be made, and answers the very same one with the same failure without a new attempt:
             give one that differs from attempt to attempt.
-        setup_log: Name of a file among Ray's logs on each node, for what pip or uv prints there. None: none of its own.
-
-    Returns:
-        A runtime_env for `JobSubmissionClient.submit_job`.
+        setup_log: Name of a file among Ray's logs on each node, for what pip or uv prints there.
     """
     runtime_env: dict[str, Any] = {}
     if part.image_uri is not None:

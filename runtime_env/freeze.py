@@ -64,12 +64,8 @@ def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[s
 def with_needed_packages(part: RuntimeEnvPart, needs: Sequence[Need], pins: Mapping[str, str]) -> RuntimeEnvPart:
     """Adds the packages that are not named yet; a job that brings none has those of the nodes.
 
-    Where pip installs wheels only (see `installing`), what has no wheels is left out, unless the config needs it.
-
-    Args:
-        part: The key `job.runtime_env`, its requirements read (`freeze`).
-        needs: What the config needs beyond the dependencies.
-        pins: Canonical name → version; what is not in it is added without a version.
+    Where pip installs wheels only (see `installing`), what has no wheels is left out, unless the config needs it. What
+    no pin names, by its canonical name, is added without a version.
 
     Raises:
         ConfigError: the requirements have hashes, or pip would have to build a package that is needed.

@@ -42,11 +42,7 @@ class Rules:
 
 
 def root_rules(root: Path, excludes: Sequence[str]) -> list[Rules]:
-    """The rules that hold everywhere.
-
-    Raises:
-        ConfigError: a pattern of the user is none.
-    """
+    """The rules that hold everywhere; ConfigError where a pattern of the user is none."""
     try:
         return [_rules(root, ALWAYS, BY_ALWAYS), _rules(root, excludes, BY_EXCLUDES)]
     except ValueError as error:
@@ -54,11 +50,7 @@ def root_rules(root: Path, excludes: Sequence[str]) -> list[Rules]:
 
 
 def rules_in(folder: Path, root: Path) -> list[Rules]:
-    """The rules of the ignore files that lie in a folder.
-
-    Raises:
-        ConfigError: one cannot be read.
-    """
+    """The rules of the ignore files that lie in a folder; ConfigError where one cannot be read."""
     found = []
     for name in IGNORE_FILES:
         file = folder / name

@@ -103,11 +103,7 @@ def verify(path: Path, sha256: str) -> None:
 
 
 def import_package(upload: Path, target: Path) -> None:
-    """Imports a zip from elsewhere, after verifying that it has the SHA-256 of its new name.
-
-    Args:
-        upload: The zip; it stays where it is.
-        target: `<sha256>.zip` in the folder of packages; made where it is missing.
+    """Copies a zip from elsewhere to `<sha256>.zip` in the folder of packages, after verifying it.
 
     Raises:
         ConfigError: its SHA-256 is another, or it holds something that no package may.

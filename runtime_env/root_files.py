@@ -30,14 +30,14 @@ HEADER = f"""\
 """
 
 
-def root_files(root: Path = ROOT) -> dict[str, str]:
+def root_files() -> dict[str, str]:
     """The files' names and contents.
 
     Raises:
         LookupError: a dependency is not pinned in constraints.txt, or is not installed here.
     """
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pins = read_pins((root / "constraints.txt").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = read_pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     direct = [*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])]
     names = closure(direct, pins, pythons_of(project["classifiers"]))
     # Some have no wheels for later Pythons.
@@ -62,12 +62,8 @@ def closure(
 ) -> set[str]:
     """Names of all packages that the requirements lead to on one of the Pythons, on Linux.
 
-    Args:
-        requirements: Requirement lines.
-        pins: Canonical name → version. What others require and no pin knows is left to pip: it differs between builds
-            of the same version, such as those of torch for CUDA.
-        pythons: Versions of Python.
-        requires: Gives the requirement lines of an installed package.
+    What others require and no pin knows, by its canonical name, is left to pip: it differs between builds of the same
+    version, such as those of torch for CUDA.
 
     Raises:
         LookupError: one of `requirements` has no pin, or a package is not installed.

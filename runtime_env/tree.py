@@ -40,12 +40,7 @@ class TreeFile:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file, or a folder with all in it, that is left out.
-
-    Attributes:
-        path: Relative to the root; a folder ends with /.
-        reason: The rule, for a person.
-    """
+    """A file, or a folder (it ends with /) with all in it, that is left out, and by which rule, for a person."""
 
     path: str
     reason: str
@@ -60,11 +55,7 @@ class Tree:
     left_out: tuple[LeftOut, ...]
 
     def members(self, extra: Mapping[str, bytes]) -> list[Member]:
-        """What goes into the archive.
-
-        Raises:
-            ConfigError: a further file has the path of one of the tree's.
-        """
+        """What goes into the archive; ConfigError where a further file has the path of one of the tree's."""
         taken = {file.path for file in self.files}
         for name in extra:
             if name in taken:
@@ -106,11 +97,7 @@ class PackageSize:
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder, from `start` upwards, that holds task.py.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The nearest folder, from `start` upwards, that holds task.py; ConfigError where none does."""
     here = start.resolve()
     for folder in (here, *here.parents):
         if (folder / ENTRY).is_file():
@@ -168,12 +155,9 @@ class _Walk:
     left_out: list[LeftOut]
 
     def enter(self, folder: Path, rules: Sequence[Rules], above: tuple[Path, ...]) -> None:
-        """Lists a folder, which may be left out by its own ignore file.
+        """Lists a folder, by the path that led to it; `above` are the real folders that it lies in, itself included.
 
-        Args:
-            folder: The folder, by the path that led to it.
-            rules: What holds so far.
-            above: The real folders that it lies in, itself included.
+        It may be left out by its own ignore file.
         """
         files_before, left_out_before = len(self.files), len(self.left_out)
         rules = [*rules, *rules_in(folder, self.root)]
