@@ -26,11 +26,7 @@ NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Connection:
-    """Calls one service. Threads may share it.
-
-    Attributes:
-        http: Builds the requests, with the service's URL and the token.
-    """
+    """Calls one service; `http` builds the requests, with its URL and the token. Threads may share it."""
 
     def __init__(
         self,

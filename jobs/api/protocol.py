@@ -73,13 +73,7 @@ _PUBLIC = ("jobs.errors", "trainers.errors")
 
 
 class ErrorDetail(Record):
-    """What went wrong.
-
-    Attributes:
-        type: Name of the error, for a program: ConfigError, NotFoundError, ConflictError, …
-        message: For a person; names the object, the value and the fix.
-        exit_code: Exit code of `rayscribe` for this error.
-    """
+    """What went wrong: for a program the error's name, and the exit code of `rayscribe`, and a message for a person."""
 
     type: str
     message: str

@@ -44,7 +44,7 @@ class Session:
         refresh: Updates the runs once; does nothing with a service, which does so itself.
         observe: As refresh, and submits no job.
         wait_until: Waits until a condition holds; without a service it runs the controller meanwhile.
-        standalone: Whether there is no service, so that runs do not advance once this command has ended.
+        standalone: Whether there is no service.
     """
 
     operations: Operations

@@ -141,9 +141,9 @@ def wait_for_end(session: Session, run_id: str) -> Run:
     return session.operations.run(run_id)
 
 
-def print_line(line: LogLine) -> None:
+def print_line(line: LogLine, *, err: bool = False) -> None:
     """`[rank-0] step 10/200 …`."""
-    echo(f"[{line.source}] {line.text}")
+    echo(f"[{line.source}] {line.text}", err=err)
 
 
 def print_text(line: LogLine) -> None:
@@ -154,11 +154,6 @@ def print_text(line: LogLine) -> None:
 def print_json(line: LogLine) -> None:
     """One JSON document per line, with `source` and `text`."""
     typer.echo(line.model_dump_json())
-
-
-def print_line_to_stderr(line: LogLine) -> None:
-    """As `print_line`, on standard error; used where standard output is JSON."""
-    echo(f"[{line.source}] {line.text}", err=True)
 
 
 def exit_code_of(run: Run) -> int:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
-import yaml
 from pydantic import BaseModel
 
 from jobs.model import Attempt, AttemptState, Event, Run
@@ -37,11 +36,6 @@ def printable(text: str) -> str:
 def as_json(content: Any) -> None:
     """Prints one JSON document; models by their fields, times as seconds since 1970."""
     typer.echo(to_json(content, "the output", indent=2, default=_plain))
-
-
-def as_yaml(content: Any) -> None:
-    """Prints one YAML document, its keys in their given order."""
-    typer.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000), nl=False)
 
 
 def runs_table(runs: Sequence[Run]) -> None:

@@ -4,16 +4,18 @@ import math
 import time
 import uuid
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import yaml
 
 from jobs.addresses import cluster_address, is_loopback_url
 from jobs.cli.connect import JsonOption, ServiceOption, Session, open_session
-from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line_to_stderr, print_text
-from jobs.cli.output import as_json, as_yaml, echo
+from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line, print_text
+from jobs.cli.output import as_json, echo
 from jobs.cli.train import Overrides, Spec
 from jobs.clusters.managed.cluster_record import default_address, is_local_address, read_record
 from jobs.errors import NotFoundError, PreflightError
@@ -226,7 +228,7 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
     if json_output:
         as_json(content)
     else:
-        as_yaml(content)
+        typer.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000), nl=False)
 
 
 def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None:
@@ -235,7 +237,8 @@ def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None
         echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
     try:
         if follow:
-            show = print_line_to_stderr if json_output else print_text
+            # Standard output is JSON then.
+            show = partial(print_line, err=True) if json_output else print_text
             run = Follower(session, run.id, source="driver", show=show).run_to_end(states=True)
         elif session.standalone:
             run = _first_attempt(session, run.id)

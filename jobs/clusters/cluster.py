@@ -18,9 +18,9 @@ class JobInfo:
 
     Attributes:
         known: Whether the cluster knows the job at all; one that was restarted does not.
-        status: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. RUNNING only means that the entrypoint has started.
+        status: RUNNING only means that the entrypoint has started.
         exit_code: The entrypoint's; None while it runs, if it never ran, and for STOPPED.
-        message: Ray's message; for a failure with the last lines of the log.
+        message: For a failure with the last lines of the log.
         error_type: Ray's JobErrorType, e.g. RUNTIME_ENV_SETUP_FAILURE; "" for none.
         ray_job_id: Ray's own number of the driver, "" before it has connected.
         uid: The run it belongs to, "" if it was not submitted by a ledger.
@@ -67,21 +67,13 @@ class Cluster(Protocol):
         """What the cluster knows of all submitted jobs, by submission id."""
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
-        """Logical resources of the nodes that are alive.
-
-        Args:
-            grows_to: What the cluster's autoscaler can grow it to, as configured.
-        """
+        """Logical resources of the nodes that are alive; its autoscaler, as configured, can grow it to `grows_to`."""
 
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
         """What a job's placement groups wait for; empty where nothing waits."""
 
     def log(self, submission_id: str, start: int, size: int) -> bytes:
-        """What the job's entrypoint has printed so far: at most `size` bytes from byte `start` on.
-
-        Raises:
-            ClusterError: also where the cluster does not know the job.
-        """
+        """What the entrypoint has printed: at most `size` bytes from byte `start` on. JobLostError: no such job."""
 
     def log_end(self, submission_id: str, lines: int, size: int) -> bytes:
         """The last lines that the job's entrypoint has printed, at most `size` bytes of them; raises as `log`."""
@@ -90,8 +82,4 @@ class Cluster(Protocol):
         """The last lines of the log of installing the job's packages, at most `size` bytes of them; b"" without one."""
 
     def stop(self, submission_id: str) -> None:
-        """Requests a job's end; a second request changes nothing.
-
-        Raises:
-            ClusterError: also where the cluster does not know the job.
-        """
+        """Requests a job's end; a second request changes nothing. ClusterError also where it does not know the job."""

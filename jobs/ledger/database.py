@@ -10,8 +10,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,22 +221,15 @@ def _prepare_file(path: Path) -> None:
     """Creates a file that only its owner can read, and turns WAL on, which is stored in the file."""
     make_private_folder(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    connection = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
-    try:
-        # SQLite does not wait here as it does elsewhere, where two processes open an empty file at once.
-        (mode,) = _until_unlocked(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone())
-    finally:
-        connection.close()
+    mode, end = None, time.monotonic() + LOCK_WAIT_S
+    with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)) as connection:
+        while mode is None:
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                # SQLite does not wait here as it does elsewhere, where two processes open an empty file at once.
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(_RETRY_S)
     if mode != "wal":
         raise OSError(f"SQLite cannot keep a write-ahead log there (journal mode {mode})")
-
-
-def _until_unlocked(act: Callable[[], Any]) -> Any:
-    end = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            return act()
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:
-                raise
-        time.sleep(_RETRY_S)

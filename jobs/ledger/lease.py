@@ -125,11 +125,7 @@ class Lease:
             )
 
     def check(self, connection: Connection) -> None:
-        """Makes sure, within a writing transaction, that the lease is still held.
-
-        Raises:
-            LeaseLostError: it is not.
-        """
+        """Raises LeaseLostError, within a writing transaction, where the lease is not held any more."""
         holder, epoch, _ = _row(connection)
         if self._epoch is None or (holder, epoch) != (self.holder, self._epoch):
             self._epoch = None

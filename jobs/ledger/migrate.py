@@ -17,11 +17,7 @@ _one_at_a_time = threading.Lock()
 
 
 def is_newest(connection: Connection) -> bool:
-    """Whether nothing is to be done.
-
-    Raises:
-        ServiceError: the database is at a step that this version does not know.
-    """
+    """Whether nothing is to be done; ServiceError where a later version has written the database."""
     steps = ScriptDirectory.from_config(_config())
     at = MigrationContext.configure(connection).get_current_revision()
     if at is not None and at not in {step.revision for step in steps.walk_revisions()}:

@@ -59,11 +59,7 @@ def record_of(kind: type[Kind], row: Row[Any]) -> Kind:
 
 
 def find_run(connection: Connection, run_id: str) -> Run:
-    """Reads a run.
-
-    Raises:
-        NotFoundError: there is none of this name; says near ones.
-    """
+    """Reads a run; NotFoundError, with near names, where there is none."""
     row = connection.execute(select_runs().where(tables.runs.c.id == run_id)).one_or_none()
     if row is None:
         raise no_such_run(connection, run_id)

@@ -47,11 +47,7 @@ def page_of(connection: Connection, wanted: RunFilter, limit: int, cursor: str |
 
 
 def checked_limit(limit: int) -> int:
-    """How many rows to read at most.
-
-    Raises:
-        ConfigError: less than 1.
-    """
+    """How many rows to read at most; ConfigError for less than 1."""
     if limit < 1:
         raise ConfigError(f"limit is {limit}: ask for 1 to {MAX_ROWS} rows")
     return min(limit, MAX_ROWS)

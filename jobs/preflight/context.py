@@ -25,12 +25,9 @@ class Context:
     ):
         """Sends no request yet.
 
-        Args:
-            spec: The recipe. None: only the cluster is checked.
-            root: The repository that is packaged; needed with a recipe.
-            address: URL of the cluster's dashboard. None: not known.
-            clusters: Calls clusters. None: the cluster cannot be reached from here, only from the service.
-            deep: Whether checks may take minutes, and look on the nodes too; otherwise about 20 seconds at most.
+        Without a recipe, which needs the repository that is packaged, only the cluster is checked; without an address,
+        none is known, and without `clusters`, it is reached from the service alone. Checks that are `deep` may take
+        minutes, and look on the nodes too, others about 20 seconds.
         """
         self.spec, self.root, self.address, self.clusters, self.deep = spec, root, address, clusters, deep
 

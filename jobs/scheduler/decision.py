@@ -24,15 +24,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Holding):
-    """A run that waits to start.
-
-    Attributes:
-        per_worker: Resources of one training worker.
-        num_workers: Training workers of the gang.
-        depends_on: Runs that must have succeeded before.
-        not_before_s: Earliest start of a retry. None: at any time.
-        min_workers: The fewest workers of an elastic run, for the message. None: their number is fixed.
-    """
+    """A run that waits to start, for others to succeed, or for the time of a retry; its gang as in `GangParts`."""
 
     per_worker: Resources
     num_workers: int

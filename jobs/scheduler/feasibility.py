@@ -67,11 +67,7 @@ class Capacity:
 
 
 def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str) -> str | None:
-    """Why a gang can never be admitted, even if nothing else ran: for a check at submission.
-
-    Returns:
-        One line with the amounts and the fix, or None if it fits, or the cluster's capacity is not known (None).
-    """
+    """Why a gang can never be admitted, even if nothing else ran, with the fix; None if it can, or that is unknown."""
     parts = GangParts(gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers)
     return infeasible_reason(parts, queue, queues, capacity, address)
 

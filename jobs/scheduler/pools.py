@@ -132,14 +132,10 @@ class Pool:
         always: Collection[str] = (),
         within: "Pool | None" = None,
     ):
-        """An empty pool.
+        """An empty pool, whose demands name no other resources than its `size`, and each some of those `always`.
 
-        Args:
-            name: As messages name it, e.g. `queue research`.
-            size: The most of each resource that may be held. Demands name no others.
-            allowed_by: Who says so, for the limits of a queue or a user; None for a cluster.
-            always: Resources of which every demand takes some.
-            within: A wider pool that whoever gets into this one has to get into, too.
+        The limits of a queue or a user say by whom they are allowed; whoever gets into a pool within a wider one has to
+        get into that, too.
         """
         self.name, self.size, self._allowed_by, self._within = name, size, allowed_by, within
         self._always = [resource for resource in always if resource in size]

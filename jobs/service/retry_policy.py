@@ -18,16 +18,13 @@ MAX_ATTEMPTS_WITHOUT_PROGRESS = 100
 
 @dataclass(frozen=True)
 class Rule:
-    """How attempts that end with one cause are retried.
+    """How attempts that end with one cause are retried: what happened, and what a user can do.
 
     Attributes:
-        what: What happened, as text.
         retried: Whether another attempt may succeed.
         counts: Whether a retry is one of the run's `max_retries`; if not, the run waits as PREEMPTED.
-        first_backoff_s: Pause before the first retry. Doubles with each further end in a row. Seconds.
-        max_backoff_s: The longest pause. Seconds.
+        first_backoff_s: Pause before the first retry. Doubles with each further end in a row.
         max_in_a_row: Retries in a row for this cause. None: no limit of its own.
-        advice: What a user can do.
     """
 
     what: str
@@ -75,18 +72,14 @@ class RetryDecision:
 
 
 def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision:
-    """Decides whether the newest attempt is retried.
-
-    Args:
-        attempts: All that have ended since the user last submitted or resumed the run, the newest last.
-        max_retries: How many retries the run may cost, lost nodes not counted.
-    """
+    """Decides whether the newest is retried of those that have ended since a user last submitted or resumed the run."""
     last = attempts[-1]
     assert last.cause is not None
     if last.cause == Cause.SUCCEEDED:
         return RetryDecision(False, RunState.SUCCEEDED, 0.0, "succeeded")
     rule = RULES[last.cause]
-    what = _what_happened(last, rule)
+    code = f" with exit code {last.exit_code}" if last.exit_code is not None else ""
+    what = f"{rule.what}{code}" + (f": {last.message}" if last.message else "")
     repeats = sum(1 for _ in takewhile(lambda earlier: _same_failure(earlier, last), _since_last_progress(attempts)))
     counted = sum(_counts(attempt) for attempt in attempts)
     no_retry = _why_no_retry(attempts, rule, repeats, counted, max_retries)
@@ -128,8 +121,3 @@ def _same_failure(one: Attempt, other: Attempt) -> bool:
 
 def _counts(attempt: Attempt) -> bool:
     return attempt.cause in RULES and RULES[attempt.cause].counts
-
-
-def _what_happened(attempt: Attempt, rule: Rule) -> str:
-    code = f" with exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
-    return f"{rule.what}{code}" + (f": {attempt.message}" if attempt.message else "")

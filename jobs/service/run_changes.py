@@ -27,8 +27,6 @@ class RunChange:
     Attributes:
         run: The run as it was read; the change is dropped where it has changed since.
         event: The event's cause, for programs. None: no event.
-        text: The event's text, for people.
-        fields: Other fields of the run.
         attempt: The newest attempt after the change. None: it does not change.
     """
 

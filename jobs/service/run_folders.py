@@ -99,11 +99,7 @@ class RunFolders:
         return self._or_default(run, lambda: self.read(run, number), 0)
 
     def write_driver_log(self, run: Run, attempt: int, piece: int, text: bytes) -> None:
-        """Writes a piece of the driver's output into the run folder.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
+        """Writes a piece of the driver's output into the run folder; raises as `read`."""
         timeout_s = self._timeout_s + len(text) / SLOWEST_BYTES_PER_S
         self.read(run, lambda folder: folder.storage.write_bytes(driver_log_key(attempt, piece), text), timeout_s)
 

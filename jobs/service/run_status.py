@@ -45,7 +45,10 @@ def status_of(
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(progress.at_s))
         reason += f" · as of {at} UTC; since then the service cannot read {run.run_folder}"
     elif stale_s > STALE_S and job.status != PENDING and not pending:
-        reason += f" · {_staleness(progress, stale_s, run.run_folder)}"
+        silent = (
+            f"it has written nothing to {run.run_folder} yet, or the service cannot read that folder: read its logs"
+        )
+        reason += f" · {silent if progress is None else f'no update for {format_duration(stale_s)}'}"
     if run.stop_requested_s is not None:
         trains = progress is not None and progress.step
         saved = "it saves a last checkpoint" if trains else "it has trained no step yet"
@@ -59,18 +62,14 @@ def _state_of(
     if job.status == PENDING:
         return RunState.SETTING_UP, "Ray sets up the runtime environment"
     if pending:
-        return RunState.WAITING_FOR_RESOURCES, f"waits for {_bundles(pending)}, which are not free on the cluster"
+        listed = (", ".join(f"{value:g} {name}" for name, value in sorted(bundle.items())) for bundle in pending)
+        bundles = " and ".join(f"{count} × ({bundle})" for bundle, count in Counter(listed).items())
+        return RunState.WAITING_FOR_RESOURCES, f"waits for {bundles}, which are not free on the cluster"
     if progress is not None and progress.phase == ENDED:
         return before, f"ends · {describe(progress)}"
     if progress is None or progress.phase not in PHASES:
         return RunState.SETTING_UP, "the entrypoint has started"
     return PHASES[progress.phase], describe(progress)
-
-
-def _staleness(progress: Progress | None, stale_s: float, run_folder: str) -> str:
-    if progress is not None:
-        return f"no update for {format_duration(stale_s)}"
-    return f"it has written nothing to {run_folder} yet, or the service cannot read that folder: read its logs"
 
 
 def describe(progress: Progress) -> str:
@@ -91,8 +90,3 @@ def describe(progress: Progress) -> str:
     if progress.detail:
         parts.append(progress.detail)
     return " · ".join(parts) or progress.phase.lower().replace("_", " ")
-
-
-def _bundles(pending: Sequence[Mapping[str, float]]) -> str:
-    counted = Counter(", ".join(f"{value:g} {name}" for name, value in sorted(bundle.items())) for bundle in pending)
-    return " and ".join(f"{count} × ({bundle})" for bundle, count in counted.items())

@@ -83,10 +83,9 @@ class RunConfig(TrainConfig):
 
     @property
     def gang(self) -> Gang:
-        """What the run holds at once: the workers, and the CPUs that Ray Data needs next to them.
+        """What the run holds at once: the workers, elastic ones at most, and the CPUs that Ray Data needs next to them.
 
-        The driver and Ray Train's controller take none. An elastic run asks Ray for its most
-        workers, and is charged them.
+        The driver and Ray Train's controller take none.
         """
         return Gang(
             num_workers=self.scaling.max_workers,

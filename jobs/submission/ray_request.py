@@ -27,9 +27,6 @@ class SubmitRequest:
     Attributes:
         submission_id: Derived from run and attempt, so that a repeated request starts it once.
         runtime_env: Code, packages and variables; secrets only as references.
-        metadata: The run that the job belongs to.
-        gang: What the run holds while it runs.
-        run_folder: Where everything that it makes goes.
         resume: What it starts from, as text.
     """
 

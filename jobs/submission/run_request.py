@@ -39,12 +39,7 @@ class _AsRunConfig:
 
 
 class RunRequest(Record):
-    """A run that is requested.
-
-    Attributes:
-        config: The one config of the run: `run.name` given, every default may be left out.
-        package: SHA-256 of the uploaded zip.
-    """
+    """A run that is requested: its one config, with `run.name`, every default left out or not, and its package."""
 
     config: Annotated[dict[str, Any], _AsRunConfig()]
     package: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -94,7 +89,13 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
         queued_s=now_s,
         updated_s=now_s,
     )
-    _check_size(run)
+    request = build_request(run, MAX_ATTEMPT, package=f"gcs://_ray_pkg_{run.package}.zip", resume="")
+    size = len(json.dumps(request.runtime_env))
+    if size > MAX_RUNTIME_ENV_BYTES:
+        raise ConfigError(
+            f"submission: the config makes a runtime_env of {size} bytes, but the limit is {MAX_RUNTIME_ENV_BYTES}: "
+            "shorten the largest lists; requirements (job.runtime_env.pip or uv) without hashes are much shorter"
+        )
     return run
 
 
@@ -126,13 +127,3 @@ def _other_endpoints(config: RunConfig) -> list[str]:
         for name in ENDPOINT_VARIABLES
         if name in variables_of(config.job)
     ]
-
-
-def _check_size(run: Run) -> None:
-    request = build_request(run, MAX_ATTEMPT, package=f"gcs://_ray_pkg_{run.package}.zip", resume="")
-    size = len(json.dumps(request.runtime_env))
-    if size > MAX_RUNTIME_ENV_BYTES:
-        raise ConfigError(
-            f"submission: the config makes a runtime_env of {size} bytes, but the limit is {MAX_RUNTIME_ENV_BYTES}: "
-            "shorten the largest lists; requirements (job.runtime_env.pip or uv) without hashes are much shorter"
-        )

@@ -62,12 +62,8 @@ class AccessLogMiddleware:
             if status == 0:
                 await failure(scope, receive, send_with_headers)
             # Otherwise part of a response was sent; uvicorn closes the connection, and the client sees that.
-        _log_request(scope, status, time.monotonic() - start_s)
-
-
-def _log_request(scope: Scope, status: int, took_s: float) -> None:
-    # As received, percent-encoded: no line breaks, no query string.
-    path = scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "backslashreplace")[:MAX_PATH_LENGTH]
-    level = logging.DEBUG if path in DEBUG_PATHS and status < 400 else logging.INFO
-    user = scope["state"].get("user", "-")
-    log.log(level, "%s %s %d %.0f ms %s", scope["method"], path, status, took_s * 1000, user)
+        # As received, percent-encoded: no line breaks, no query string.
+        path = scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "backslashreplace")[:MAX_PATH_LENGTH]
+        level = logging.DEBUG if path in DEBUG_PATHS and status < 400 else logging.INFO
+        took_ms, user = (time.monotonic() - start_s) * 1000, scope["state"].get("user", "-")
+        log.log(level, "%s %s %d %.0f ms %s", scope["method"], path, status, took_ms, user)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from fastapi import APIRouter, FastAPI, Security
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from fastapi.telemetry import TelemetryConfig
 
@@ -52,7 +51,8 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        # The function's name: stable, and readable in generated clients.
+        generate_unique_id_function=lambda route: route.name,
         telemetry=NO_TELEMETRY,
     )
     app.state.backend = backend
@@ -79,8 +79,3 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
         app.add_middleware(LoopbackMiddleware, user=anonymous_user)
     app.add_middleware(AccessLogMiddleware)
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    """The function's name: stable, and readable in generated clients."""
-    return route.name

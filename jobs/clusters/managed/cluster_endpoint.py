@@ -17,7 +17,7 @@ from jobs.clusters.managed.cluster_record import (
     find_record,
     record_at,
     was_taken_down,
-)  # fmt: skip
+)
 from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ClusterGoneError
 
@@ -77,11 +77,7 @@ def connect(address: str) -> ClusterEndpoint:
 
 
 def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:
-    """The headers that carry a cluster's token.
-
-    Raises:
-        ClusterError: its file cannot be read.
-    """
+    """The headers that carry a cluster's token; ClusterError where its file cannot be read."""
     try:
         return {"Authorization": f"Bearer {record.token_path.read_text(encoding='utf-8').strip()}"}
     except OSError as error:

@@ -118,11 +118,7 @@ class LocalRecord(ClusterRecord):
         return machine is not None and not (sees_processes_of(machine) or was_restarted(machine))
 
     def check_machine(self) -> None:
-        """Refuses one of another machine.
-
-        Raises:
-            ClusterError: names that machine.
-        """
+        """Refuses one of another machine by a ClusterError."""
         if self.is_elsewhere:
             raise ClusterError(
                 f"{cluster_address(self.name)} was started on {host_of(self.machine or '')}, whose processes are not "
@@ -168,11 +164,7 @@ def token_path(name: str) -> Path:
 
 
 def check_name(name: str) -> str:
-    """Refuses what is no file's name.
-
-    Raises:
-        ConfigError: names it.
-    """
+    """Refuses, by ConfigError, what is no file's name."""
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot name a cluster: use letters, digits, ., _ and -, at most 62")
     return name
@@ -194,11 +186,7 @@ def find_record(name: str) -> Record | None:
 
 
 def read_record(name: str) -> Record:
-    """The cluster of this name.
-
-    Raises:
-        NotFoundError: none is remembered.
-    """
+    """The cluster of this name; NotFoundError where none is remembered."""
     record = find_record(name)
     if record is None:
         known = ", ".join(item.name for item in all_records()) or "none"
@@ -209,11 +197,7 @@ def read_record(name: str) -> Record:
 
 
 def the_only_record() -> Record:
-    """The cluster that is meant where none is named.
-
-    Raises:
-        NotFoundError: there is none, or more than one.
-    """
+    """The cluster that is meant where none is named; NotFoundError where there is none, or more than one."""
     found = all_records()
     if len(found) == 1:
         return found[0]

@@ -145,7 +145,12 @@ def up(
         ConflictError: a Ray of this machine has the name, or another command is at work on it.
     """
     name = name_of(content)
-    check_key(content)
+    key = (content.get("auth") or {}).get("ssh_private_key")
+    if key is not None and not in_home(str(key)).is_file():
+        raise ConfigError(
+            f"auth.ssh_private_key (ray_up.private_key of a spec): there is no file {key}; name the key that logs in "
+            "to the hosts, or leave it out for those that ssh finds by itself"
+        )
     with at_work_on(name):
         before = find_record(name)
         if isinstance(before, LocalRecord):
@@ -167,20 +172,6 @@ def up(
         record = record.model_copy(update={"state": "up"})
         record.write()
         return record
-
-
-def check_key(content: Mapping[str, Any]) -> None:
-    """Refuses a file of `ray up` whose SSH key is not on this machine.
-
-    Raises:
-        ConfigError: names the file.
-    """
-    key = (content.get("auth") or {}).get("ssh_private_key")
-    if key is not None and not in_home(str(key)).is_file():
-        raise ConfigError(
-            f"auth.ssh_private_key (ray_up.private_key of a spec): there is no file {key}; name the key that logs in "
-            "to the hosts, or leave it out for those that ssh finds by itself"
-        )
 
 
 def check_login(content: Mapping[str, Any]) -> None:

@@ -31,11 +31,7 @@ def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | N
 
 
 def name_of(content: Mapping[str, Any]) -> str:
-    """The name of the cluster in a file of `ray up`.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """The name of the cluster in a file of `ray up`; ConfigError where it has none."""
     name = content.get("cluster_name")
     if not isinstance(name, str) or not isinstance(content.get("provider"), Mapping):
         raise ConfigError("the file has no cluster_name and provider: it is neither a file of `ray up` nor a spec")
