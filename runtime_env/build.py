@@ -1,11 +1,15 @@
-"""RuntimeEnvPart → the runtime_env that Ray gets. Pure; secrets are in it only as references."""
+"""RuntimeEnvPart → the runtime_env that Ray gets, and what pip and uv are told, whoever starts them.
+
+Pure; secrets are in it only as references.
+"""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.installing import fewer_retries, install_options, requirement_lines
+from runtime_env.requirements import ALL_WHEELS
+from trainers.errors import ConfigError
 
 SECRETS = "RAYSCRIBE_SECRETS"
 DOLLAR = "RAYSCRIBE_DOLLAR"
@@ -56,7 +60,11 @@ def build_runtime_env(
 
 def _variables(part: RuntimeEnvPart, stop_grace_s: int) -> dict[str, str]:
     variables = {"PYTHONUNBUFFERED": "1", "RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
-    variables |= fewer_retries(part) | part.env_vars
+    if part.tool is not None and part.install == "runtime_env":
+        # Ray starts each three times, and the service another attempt. Timeouts stay: 15 s of pip, 30 s of uv, in which
+        # an index that fetches the file from elsewhere first has to begin its answer. Ray installs uv itself with pip.
+        variables |= {"PIP_RETRIES": "1"} | ({"UV_HTTP_RETRIES": "1"} if part.tool == "uv" else {})
+    variables |= part.env_vars
     # Read by Ray's JobSupervisor, which sends the signal to the entrypoint and all its children, and kills them after
     # the time. The time must be a whole number.
     variables |= {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": str(stop_grace_s)}
@@ -64,3 +72,33 @@ def _variables(part: RuntimeEnvPart, stop_grace_s: int) -> dict[str, str]:
         references = {name: ref.model_dump(exclude_none=True) for name, ref in sorted(part.secrets.items())}
         variables[SECRETS] = json.dumps(references, sort_keys=True)
     return variables
+
+
+def requirement_lines(part: RuntimeEnvPart) -> list[str]:
+    """The lines of the requirements file, options for the indexes first.
+
+    Raises:
+        ConfigError: the part still names a file, which only `freeze` reads.
+    """
+    assert part.tool is not None
+    if not isinstance(part.packages, list):
+        raise ConfigError(
+            f"job.runtime_env.{part.tool}: {part.packages} was not read when the run was submitted: submit it again"
+        )
+    lines = [f"--index-url {part.index_url}"] if part.index_url else []
+    lines += [f"--extra-index-url {url}" for url in part.extra_index_urls]
+    if part.tool == "pip" and part.index_references:
+        # To build from source, pip starts another pip with the index URLs, credentials included, in its command line.
+        lines.append(ALL_WHEELS)
+    return [*lines, *part.packages]
+
+
+def install_options(part: RuntimeEnvPart) -> list[str]:
+    """Options of `pip install` or `uv pip install`, in place of Ray's own, which switch the cache off."""
+    if part.tool == "uv":
+        return [] if part.cache else ["--no-cache"]
+    options = ["--disable-pip-version-check", "--no-input"]
+    if part.index_references:
+        # pip says the user's name, though not the password, of each index that it looks into.
+        options.append("--quiet")
+    return options if part.cache else [*options, "--no-cache-dir"]

@@ -64,7 +64,7 @@ def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[s
 def with_needed_packages(part: RuntimeEnvPart, needs: Sequence[Need], pins: Mapping[str, str]) -> RuntimeEnvPart:
     """Adds the packages that are not named yet; a job that brings none has those of the nodes.
 
-    Where pip installs wheels only (see `installing`), what has no wheels is left out, unless the config needs it. What
+    Where pip installs wheels only (see `build`), what has no wheels is left out, unless the config needs it. What
     no pin names, by its canonical name, is added without a version.
 
     Raises:

@@ -10,8 +10,8 @@ import shlex
 from importlib.resources import files
 from pathlib import Path
 
+from runtime_env.build import install_options, requirement_lines
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.installing import install_options, requirement_lines
 
 SCRIPT = "install_and_run.sh"
 # What the script exits with when it could not install; no entrypoint of ours ends so.

@@ -42,8 +42,11 @@ def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes] | None = No
             path is taken or leads out of the package.
     """
     extra = extra or {}
-    _check_entry(tree)
     names = [file.path for file in tree.files]
+    if ENTRY not in names:
+        reasons = [item.reason for item in tree.left_out if item.path in (ENTRY, "./")]
+        reason = f" (left out by {reasons[0]})" if reasons else ""
+        raise ConfigError(f"{tree.root / ENTRY} is not in the package{reason}: the job starts with it; include it")
     _check_names([*names, *extra], "the package")
     members = tree.members(extra)
     if len(members) > MAX_FILES:
@@ -68,11 +71,7 @@ def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes] | None = No
 
 
 def verify(path: Path, sha256: str) -> None:
-    """Checks that a zip is the package of this hash, and could be unpacked safely.
-
-    Raises:
-        ConfigError: says what is wrong with it.
-    """
+    """Refuses, by ConfigError, a zip that is not the package of this hash, or could not be unpacked safely."""
     name = f"package {sha256}"  # not its path: the message may reach another machine
     try:
         size = path.stat().st_size
@@ -116,13 +115,6 @@ def import_package(upload: Path, target: Path) -> None:
         verify(path, target.stem)
         _check_contents(path, target.stem)
         path.replace(target)
-
-
-def _check_entry(tree: Tree) -> None:
-    if not any(file.path == ENTRY for file in tree.files):
-        reasons = [item.reason for item in tree.left_out if item.path in (ENTRY, "./")]
-        reason = f" (left out by {reasons[0]})" if reasons else ""
-        raise ConfigError(f"{tree.root / ENTRY} is not in the package{reason}: the job starts with it; include it")
 
 
 def _check_names(names: list[str], where: str) -> None:

@@ -51,11 +51,7 @@ def check_line(line: str, tool: str) -> None:
 
 
 def check_references(text: str) -> None:
-    """Refuses a `$` that is no `${NAME}`, and names that are pip's own settings.
-
-    Raises:
-        ValueError: names the reference.
-    """
+    """Refuses, by ValueError, a `$` that is no `${NAME}`, and names that are pip's own settings."""
     if "$" in REFERENCE.sub("", text):
         raise ValueError(f"{text}: pip and uv replace only ${{NAME}} with capitals, digits and _ in the name")
     for name in references_in(text):
