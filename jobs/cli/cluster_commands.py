@@ -17,6 +17,16 @@ from jobs.addresses import cluster_address
 from jobs.cli import cluster_files
 from jobs.cli.connect import JsonOption, ServiceOption, open_session
 from jobs.cli.output import as_json
+from jobs.clusters.managed.cluster_endpoint import connect
+from jobs.clusters.managed.cluster_lock import at_work_on
+from jobs.clusters.managed.cluster_record import (
+    ClusterRecord,
+    Record,
+    all_records,
+    read_record,
+    the_only_record,
+)
+from jobs.clusters.managed.ray_launcher import ray_environment
 from jobs.errors import ClusterError, ConflictError, JobLostError
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter
@@ -25,7 +35,6 @@ from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.errors import ConfigError, RayscribeError
 
 if TYPE_CHECKING:
-    from jobs.clusters.managed.cluster_record import ClusterRecord, Record
     from jobs.clusters.managed.managed_cluster import ManagedCluster
 
 cluster = typer.Typer(help="Start, watch and end clusters.", no_args_is_help=True, rich_markup_mode=None)
@@ -130,7 +139,6 @@ def _warn_of_rules(file: Path) -> None:
 
 def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_stop: int | None) -> None:
     from jobs.clusters.managed import local_cluster  # noqa: PLC0415
-    from jobs.clusters.managed.cluster_lock import at_work_on  # noqa: PLC0415
 
     with at_work_on(name):
         record, started = local_cluster.up(
@@ -154,8 +162,6 @@ def down(
 
     Example: rayscribe cluster down speech
     """
-    from jobs.clusters.managed.cluster_lock import at_work_on  # noqa: PLC0415
-
     name = _cluster(name).record.name
     with at_work_on(name):
         ending = _cluster(name)
@@ -202,7 +208,6 @@ def _before_down(ending: "ManagedCluster", *, force: bool, with_logs: bool) -> N
     Raises:
         ConflictError: jobs run, or the cluster was up, may still be, and does not say whether any do.
     """
-    from jobs.clusters.managed.cluster_endpoint import connect  # noqa: PLC0415
     from jobs.clusters.managed.node_logs import archive_logs  # noqa: PLC0415
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
 
@@ -238,8 +243,6 @@ def status(name: NameArgument = None, json_output: JsonOption = False) -> None:
 
     Example: rayscribe cluster status
     """
-    from jobs.clusters.managed.cluster_record import all_records, read_record  # noqa: PLC0415
-
     found = [_managed(record).status() for record in ([read_record(name)] if name is not None else all_records())]
     if json_output:
         as_json([asdict(item) for item in found])
@@ -295,8 +298,6 @@ def ssh(
 
     Example: rayscribe cluster ssh speech -- nvidia-smi
     """
-    from jobs.clusters.managed.ray_launcher import ray_environment  # noqa: PLC0415
-
     found = _cluster(name)
     line = shlex.join(command) if command else None
     arguments = found.attach_command(line, terminal=sys.stdin.isatty() and sys.stdout.isatty())
@@ -324,8 +325,6 @@ def forget_host(
 
 
 def _cluster(name: str | None) -> "ManagedCluster":
-    from jobs.clusters.managed.cluster_record import read_record, the_only_record  # noqa: PLC0415
-
     found = _managed(read_record(name) if name is not None else the_only_record())
     found.check_machine()
     return found

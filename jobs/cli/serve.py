@@ -11,6 +11,7 @@ import typer
 from jobs.addresses import cluster_address
 from jobs.cli.connect import JsonOption
 from jobs.cli.output import as_json, clock
+from jobs.clusters.managed.cluster_record import read_record
 from jobs.paths import default_database
 from trainers.config.submitted import read_growth
 from trainers.errors import ConfigError
@@ -63,7 +64,6 @@ def serve(
     """
     from jobs.api.server.process import ServeSettings, served_addresses  # noqa: PLC0415
     from jobs.api.server.process import serve as run_service  # noqa: PLC0415
-    from jobs.clusters.managed.cluster_record import read_record  # noqa: PLC0415
 
     addresses = served_addresses([*(address or []), *(cluster_address(read_record(name).name) for name in cluster)])
     run_service(
