@@ -72,24 +72,16 @@ def validate(
         raise ConfigError(f"{file}: cannot be read ({error.strerror}): give a cluster file") from error
     report = checked(content, read_installed())
     if json_output:
-        as_json(_report_fields(file, report))
+        broken = [
+            {"rule": rule, "line": found.place.line, "path": found.place.path, "value": found.value, "fix": found.fix}
+            for rule, found in report.broken
+        ]
+        head = {"file": str(file), "kind": report.kind, "valid": not report.broken}
+        as_json({**head, "checked": report.checked, "broken": broken})
     else:
         _print_report(file, report)
     if report.broken:
         raise typer.Exit(ConfigError.exit_code)
-
-
-def _report_fields(file: Path, report: "Report") -> dict[str, object]:
-    return {
-        "file": str(file),
-        "kind": report.kind,
-        "valid": not report.broken,
-        "checked": report.checked,
-        "broken": [
-            {"rule": rule, "line": found.place.line, "path": found.place.path, "value": found.value, "fix": found.fix}
-            for rule, found in report.broken
-        ],
-    }
 
 
 def _print_report(file: Path, report: "Report") -> None:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
-from pydantic import BaseModel
 
 from jobs.model import Attempt, AttemptState, Event, Run
 from trainers.config.durations import format_duration
@@ -35,7 +34,7 @@ def printable(text: str) -> str:
 
 def as_json(content: Any) -> None:
     """Prints one JSON document; models by their fields, times as seconds since 1970."""
-    typer.echo(to_json(content, "the output", indent=2, default=_plain))
+    typer.echo(to_json(content, "the output", indent=2, default=lambda item: item.model_dump(mode="json")))
 
 
 def runs_table(runs: Sequence[Run]) -> None:
@@ -120,9 +119,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def _short(text: str) -> str:
     line = text.replace("\n", " ")
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
-
-
-def _plain(item: Any) -> Any:
-    if isinstance(item, BaseModel):
-        return item.model_dump(mode="json")
-    raise TypeError(f"{type(item).__name__} has no JSON form")

@@ -164,7 +164,7 @@ def preflight(
         )
         findings = _findings(found, collect_bundle(found, Path.cwd()).root, found.job.address, deep=True)
     if json_output:
-        as_json([finding.model_dump(mode="json") for finding in findings])
+        as_json(findings)
     else:
         for finding in findings:
             typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}")

@@ -20,11 +20,7 @@ def key_changed(message: str) -> bool:
 
 
 def check_host_key(record: RayUpRecord) -> None:
-    """Refuses a head that shows another key than the remembered one: it may be another machine, and gets no token.
-
-    Raises:
-        ClusterError: names the command that accepts it.
-    """
+    """Refuses, by ClusterError, a head that shows another key: it may be another machine, and gets no token."""
     assert record.ssh is not None
     _, message = run_over_ssh(record.ssh, record.known_hosts_path, "true", timeout_s=LOGIN_TIMEOUT_S)
     if key_changed(message):
