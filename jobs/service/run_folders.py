@@ -3,7 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
@@ -45,6 +46,15 @@ def _location_of(run: Run) -> str:
     return f"{StorageOptions.of(run.config['run'])} {run.run_folder.rpartition('/')[0]}"
 
 
+@contextmanager
+def _readable(run: Run) -> Iterator[None]:
+    try:
+        yield
+    except UNREADABLE as error:
+        log.debug("%s: its run folder cannot be read: %s", run.id, error)
+        raise StorageError(f"{run.run_folder} cannot be read: {error}") from None
+
+
 class RunFolders:
     """Reads run folders; one whose storage hangs is not read for a while, so that others need not wait for it."""
 
@@ -67,13 +77,11 @@ class RunFolders:
         Raises:
             StorageError: the folder cannot be read.
         """
-        try:
+        with _readable(run):
             raw: dict[str, Any] | None = self.read(run, lambda folder: read_status(folder, attempt))
             # Training of a later version may say more.
             known = {name: finite(value) for name, value in (raw or {}).items() if name in Progress.model_fields}
             return Progress.model_validate(known) if raw else None
-        except UNREADABLE as error:
-            raise self._unreadable(run, error) from None
 
     def last_checkpoint(self, run: Run) -> tuple[str, int] | None:
         """Name and step of the newest complete checkpoint; None where there is none.
@@ -81,14 +89,14 @@ class RunFolders:
         Raises:
             StorageError: the folder cannot be read.
         """
-        try:
+        with _readable(run):
             return self._newest(run)
-        except UNREADABLE as error:
-            raise self._unreadable(run, error) from None
 
     def checkpoints(self, run: Run) -> list[str]:
         """Names of all complete checkpoints, by step; none where the folder cannot be read."""
-        return self._or_default(run, lambda: [item.name for item in self._checkpoints(run)], [])
+        with suppress(StorageError), _readable(run):
+            return [item.name for item in self._checkpoints(run)]
+        return []
 
     def last_attempt(self, run: Run) -> int:
         """Number of the newest attempt in the folder, whoever started it; 0 for none, or where it cannot be read."""
@@ -96,7 +104,9 @@ class RunFolders:
         def number(folder: RunFolder) -> int:
             return Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read().attempt
 
-        return self._or_default(run, lambda: self.read(run, number), 0)
+        with suppress(StorageError), _readable(run):
+            return self.read(run, number)
+        return 0
 
     def write_driver_log(self, run: Run, attempt: int, piece: int, text: bytes) -> None:
         """Writes a piece of the driver's output into the run folder; raises as `read`."""
@@ -123,17 +133,6 @@ class RunFolders:
         except UNREADABLE as error:
             return f"the service cannot read {run.run_folder}, so what it left is not known: {error}"
         return f"checkpoint {found[0]} is in {run.run_folder}" if found is not None else "no checkpoint was made"
-
-    def _or_default(self, run: Run, call: Callable[[], Result], otherwise: Result) -> Result:
-        try:
-            return call()
-        except UNREADABLE as error:
-            self._unreadable(run, error)
-            return otherwise
-
-    def _unreadable(self, run: Run, error: Exception) -> StorageError:
-        log.debug("%s: its run folder cannot be read: %s", run.id, error)
-        return StorageError(f"{run.run_folder} cannot be read: {error}")
 
     def _newest(self, run: Run) -> tuple[str, int] | None:
         found = self._checkpoints(run)
