@@ -28,6 +28,9 @@ class Lease:
     """One candidate's view of the lease.
 
     Two of one name are told apart by their epochs, so a restarted service does not take itself for the one before.
+
+    Attributes:
+        epoch: Grows each time that another process takes over. None: not held, as far as is known here.
     """
 
     def __init__(
@@ -46,19 +49,14 @@ class Lease:
         """
         self._is_dead = is_dead
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock
-        self._epoch: int | None = None
+        self.epoch: int | None = None
         self._seen: LeaseRow | None = None
         self._seen_s = self._renewed_s = self._tried_s = 0.0
 
     @property
-    def epoch(self) -> int | None:
-        """Grows each time that another process takes over. None: not held, as far as is known here."""
-        return self._epoch
-
-    @property
     def held(self) -> bool:
         """Whether it is held and was renewed recently, so that no other process can have taken it yet."""
-        return self._epoch is not None and self._clock() - self._renewed_s < self._ttl_s
+        return self.epoch is not None and self._clock() - self._renewed_s < self._ttl_s
 
     def try_hold(self) -> bool:
         """Renews the lease, or takes it if it is free or its holder no longer renews it.
@@ -69,10 +67,10 @@ class Lease:
             ServiceError: the database does not respond; whether the lease is held is then not known.
         """
         now_s = self._tried_s = self._clock()
-        if self._epoch is not None and self._renew(self._epoch):
+        if self.epoch is not None and self._renew(self.epoch):
             self._renewed_s = now_s
             return True
-        self._epoch = None
+        self.epoch = None
         with self._database.reading() as connection:
             row = _row(connection)
         if row != self._seen:
@@ -103,15 +101,15 @@ class Lease:
 
     def keep(self, longest_s: float) -> None:
         """Renews the lease if it is held; see `kept`. Safe during `try_hold`: it changes nothing of another epoch."""
-        epoch, now_s = self._epoch, self._clock()
+        epoch, now_s = self.epoch, self._clock()
         if epoch is not None and now_s - self._tried_s < longest_s and self._renew(epoch):
             self._renewed_s = now_s
 
     def release(self) -> None:
         """Releases the lease for the next candidate; does nothing if it is not held."""
-        if self._epoch is None:
+        if self.epoch is None:
             return
-        epoch, self._epoch = self._epoch, None
+        epoch, self.epoch = self.epoch, None
         table = tables.lease
         with self._database.writing() as connection:
             connection.execute(
@@ -121,8 +119,8 @@ class Lease:
     def check(self, connection: Connection) -> None:
         """Raises LeaseLostError, within a writing transaction, where the lease is not held any more."""
         holder, epoch, _ = _row(connection)
-        if self._epoch is None or (holder, epoch) != (self.holder, self._epoch):
-            self._epoch = None
+        if self.epoch is None or (holder, epoch) != (self.holder, self.epoch):
+            self.epoch = None
             now = f"{holder} holds it" if holder is not None else "it is free"
             raise LeaseLostError(f"{self.holder} does not hold the lease of the ledger: {now}")
 
@@ -139,7 +137,7 @@ class Lease:
         with self._database.writing() as connection:
             taken = connection.execute(update(tables.lease).where(*unchanged).values(new)).rowcount == 1
         if taken:
-            self._epoch = row.epoch + 1
+            self.epoch = row.epoch + 1
         return taken
 
 
