@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from jobs.lifecycle import RunState
 
 DEFAULT_QUEUE = "default"
-
-
 # Exit code of a stopped entrypoint, 128 + SIGTERM: Ray reports none for a job that it stopped.
 STOPPED_EXIT_CODE = 143
+# The longest pause before a retry. Seconds.
+MAX_BACKOFF_S = 600.0
 
 
 class AttemptState(StrEnum):
@@ -66,10 +66,6 @@ class Gang(Record):
     def total(self) -> dict[str, float]:
         each, extra = self.resources_per_worker, self.extra
         return {name: self.num_workers * each.get(name, 0.0) + extra.get(name, 0.0) for name in sorted({*each, *extra})}
-
-
-# The longest pause before a retry. Seconds.
-MAX_BACKOFF_S = 600.0
 
 
 class Progress(Record):

@@ -40,14 +40,11 @@ _AUTHORIZATION = re.compile(
 
 # From where a scheme can begin, once: a search from each of its signs would be quadratic.
 _AUTHORITY = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z0-9+.-]+)://([^/\s?#'\"]*)")
-_QUERY = re.compile(
-    r"[?&](?:access_)?(?:token|api_?key|secret|password|sig|signature|x-amz-signature)=(?!\$\{)[^&\s]", re.IGNORECASE
-)
+_PARAMETER = r"[?&](?:access_)?(?:token|api_?key|secret|password|sig|signature|x-amz-signature)="
+_QUERY = re.compile(rf"{_PARAMETER}(?!\$\{{)[^&\s]", re.IGNORECASE)
 
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_QUERY_VALUE = re.compile(
-    r"([?&](?:access_)?(?:token|api_?key|secret|password|sig|signature|x-amz-signature)=)[^&\s]+", re.IGNORECASE
-)
+_QUERY_VALUE = re.compile(rf"({_PARAMETER})[^&\s]+", re.IGNORECASE)
 
 _SECRET_FILES = (
     ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "id_rsa", "id_dsa", "id_ecdsa",

@@ -63,12 +63,9 @@ def check_references(text: str) -> None:
 
 
 def check_for_pip_with_references(lines: Sequence[str]) -> None:
-    """Refuses what pip would build from source while it knows credentials.
+    """Refuses, by ValueError, what pip would build from source while it knows credentials.
 
     pip starts a pip for the build's own requirements, with the index URLs, credentials included, in its command line.
-
-    Raises:
-        ValueError: names the line.
     """
     for line in lines:
         direct = _URL.search(line)

@@ -109,11 +109,7 @@ def find_root(start: Path) -> Path:
 
 
 def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
-    """Lists what is packaged and what is left out.
-
-    Raises:
-        ConfigError: an ignore file cannot be read, or a pattern is none.
-    """
+    """Lists what is packaged and what is left out; raises as `root_rules` and `rules_in`."""
     root = root.resolve()
     walk = _Walk(root, [], [])
     walk.enter(root, root_rules(root, excludes), (root,))

@@ -203,11 +203,7 @@ def _name_runs(ending: "ManagedCluster", service: str | None) -> None:
 
 
 def _before_down(ending: "ManagedCluster", *, force: bool, with_logs: bool) -> None:
-    """Refuses while jobs run or may, and archives the logs.
-
-    Raises:
-        ConflictError: jobs run, or the cluster was up, may still be, and does not say whether any do.
-    """
+    """Refuses, by ConflictError, while jobs run or may, and archives the logs."""
     from jobs.clusters.managed.node_logs import archive_logs  # noqa: PLC0415
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
 

@@ -34,10 +34,6 @@ class JobInfo:
     ray_job_id: str = ""
     uid: str = ""
 
-    @classmethod
-    def unknown(cls) -> "JobInfo":
-        return cls(known=False)
-
     @property
     def ended(self) -> bool:
         """Whether the job has ended, or the cluster no longer knows it."""

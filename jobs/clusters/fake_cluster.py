@@ -22,26 +22,18 @@ class FakeJob:
 
 @dataclass
 class FakeCluster:
-    """A Cluster; see its contract in tests/jobs/clusters.
-
-    Attributes:
-        ends: Ends of jobs by submission id; ("SUCCEEDED", 0, "", "") for those not named.
-        lasts: Reads until a job ends, by submission id; 1 for those not named.
-        submits: Every call of submit, including repeated ones.
-        breaks: Submission ids whose submit raises an unexpected error.
-        setup_logs: What installing packages prints, by submission id. Such a job stays PENDING.
-    """
+    """A Cluster; see its contract in tests/jobs/clusters. Jobs are told apart by their submission ids."""
 
     cpus: float = 8.0
-    ends: dict[str, tuple[str, int | None, str, str]] = field(default_factory=dict)
-    lasts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, tuple[str, int | None, str, str]] = field(default_factory=dict)  # others succeed
+    lasts: dict[str, int] = field(default_factory=dict)  # reads until a job ends; 1 for others
     jobs: dict[str, FakeJob] = field(default_factory=dict)
-    submits: list[str] = field(default_factory=list)
+    submits: list[str] = field(default_factory=list)  # every call, including repeated ones
     down: bool = False
-    breaks: set[str] = field(default_factory=set)
+    breaks: set[str] = field(default_factory=set)  # whose submit raises an unexpected error
     takes_no_jobs: bool = False
     gone: bool = False
-    setup_logs: dict[str, str] = field(default_factory=dict)
+    setup_logs: dict[str, str] = field(default_factory=dict)  # what installing prints; such a job stays PENDING
 
     def submit(self, request: SubmitRequest) -> bool:
         self._respond()
@@ -61,7 +53,7 @@ class FakeCluster:
     def job_info(self, submission_id: str) -> JobInfo:
         self._respond()
         job = self.jobs.get(submission_id)
-        return self._read(job) if job is not None else JobInfo.unknown()
+        return self._read(job) if job is not None else JobInfo(known=False)
 
     def job_infos(self) -> dict[str, JobInfo]:
         self._respond()

@@ -42,7 +42,6 @@ def watch(
     end: Callable[[], None],
     *,
     limit_s: float,
-    poll_s: float = POLL_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -68,7 +67,7 @@ def watch(
                 return
             except Exception as error:  # as above
                 print(f"{type(error).__name__}: {error}; it is tried again", flush=True)
-        sleep(poll_s)
+        sleep(POLL_S)
 
 
 def working_jobs(address: str, folder: Path | None) -> int:

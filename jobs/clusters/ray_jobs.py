@@ -100,7 +100,7 @@ class RayJobs:
             details: JobDetails = self._call(lambda: self._client.get_job_info(submission_id))
         except ClusterError as error:
             if NOT_FOUND in str(error):
-                return JobInfo.unknown()
+                return JobInfo(known=False)
             raise
         return _job_info_of(details)
 

@@ -40,10 +40,8 @@ def growth_of(address: str) -> dict[str, float]:
     """The most that a cluster of a cloud can have of each logical resource: summed over the nodes that its file allows.
 
     The nodes that are there do not tell, since pools may be empty, and Ray has no call for it. Own hosts are all there.
-    Types of nodes whose resources the file does not give are left out.
-
-    Returns:
-        Empty where the cluster was not started from this machine, or does not grow.
+    Types of nodes whose resources the file does not give are left out. Empty where the cluster was not started from
+    this machine, or does not grow.
     """
     name = cluster_name(address)
     record = find_record(name) if name is not None else None
@@ -89,7 +87,7 @@ class Clusters:
         if address not in self._job_infos:
             self._job_infos[address] = self._call(address, lambda cluster: cluster.job_infos(), whole_cluster=True)
         found = self._job_infos[address].get(submission_id)
-        return found if found is not None and found.uid == uid else JobInfo.unknown()
+        return found if found is not None and found.uid == uid else JobInfo(known=False)
 
     def capacity(self, address: str) -> Capacity:
         return self._call(address, lambda cluster: cluster.capacity(self._growth(address)), whole_cluster=True)

@@ -13,11 +13,7 @@ class CallTimeoutError(Exception):
 
 
 def call_with_timeout(call: Callable[[], Result], timeout_s: float) -> Result:
-    """Calls in a daemon thread, which is abandoned if it hangs.
-
-    Raises:
-        CallTimeoutError: the call has not returned in time.
-    """
+    """Calls in a daemon thread, which is abandoned if it hangs: CallTimeoutError."""
     results: Queue[Result | BaseException] = Queue()
 
     def run() -> None:

@@ -44,7 +44,6 @@ _HINTS = {
     "make tables in it",
 }
 
-
 FORMS = "sqlite:////absolute/path/ledger.db or postgresql://user:password@host:5432/database"
 POSTGRES_DRIVER = "postgresql+psycopg"
 _POSTGRES_NAMES = {"postgres", "postgresql", POSTGRES_DRIVER}

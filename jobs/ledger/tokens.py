@@ -64,11 +64,7 @@ class Tokens:
             return [TokenInfo(name=name, created_s=created_s) for name, created_s in connection.execute(statement)]
 
     def revoke(self, name: str) -> None:
-        """Deletes a user's token.
-
-        Raises:
-            NotFoundError: no token has this name.
-        """
+        """Deletes a user's token; NotFoundError where there is none."""
         table = tables.tokens
         with self._database.writing() as connection:
             if connection.execute(delete(table).where(table.c.name == name)).rowcount == 0:

@@ -51,11 +51,7 @@ class UserRequests:
         return run
 
     def run_of_key(self, run: Run, idempotency_key: str) -> Run | None:
-        """The run that this user's key has added already. None: the key is new.
-
-        Raises:
-            ConflictError: the key was used for something else.
-        """
+        """The run that this user's key has added already. None: the key is new. Raises as `add_run`."""
         with self._database.reading() as connection:
             return _run_of_key(connection, run, idempotency_key)
 

@@ -69,7 +69,8 @@ class Context:
     @property
     def cluster_accepts_us(self) -> bool:
         """Whether the cluster responds to this user."""
-        return isinstance(self.with_token, DashboardResponse) and not self.with_token.refused
+        # A token is missing (401), or is a wrong one (403).
+        return isinstance(self.with_token, DashboardResponse) and self.with_token.status not in (401, 403)
 
     def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
         assert self.address is not None

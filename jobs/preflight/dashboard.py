@@ -23,11 +23,6 @@ class DashboardResponse:
     status: int
     data: Mapping[str, Any]
 
-    @property
-    def refused(self) -> bool:
-        """Whether a token is missing (401), or is a wrong one (403)."""
-        return self.status in (401, 403)
-
 
 def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] | None = None) -> DashboardResponse:
     """Requests the versions that a cluster runs; without headers, with the token that Ray would send from here.

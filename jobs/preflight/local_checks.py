@@ -59,7 +59,7 @@ def check_storage_path(context: Context) -> Iterator[Finding]:
         yield ok(f"run.storage_path: {path}; fine on one node")
     elif nodes is None:
         yield warning(f"run.storage_path: {path}: with {workers} workers on several nodes it would be lost; {fix}")
-    elif _is_within(path, (*OF_ONE_NODE, default_storage_path())):
+    elif any(Path(path).is_relative_to(folder) for folder in (*OF_ONE_NODE, default_storage_path())):
         yield problem(
             f"run.storage_path: {path}, on a cluster of {nodes} nodes or more: each would write to a disk of its own, "
             f"and no checkpoint would be found again; {fix}"
@@ -82,10 +82,6 @@ def node_count(capacity: Capacity | None) -> int | None:
 
 def _is_relative(path: str) -> bool:
     return not is_absolute(path) and not path.startswith(("~", "$")) and "://" not in path
-
-
-def _is_within(path: str, folders: tuple[str, ...]) -> bool:
-    return any(Path(path) == Path(folder) or Path(folder) in Path(path).parents for folder in folders)
 
 
 CHECKS = (

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 def run_preflight(
     spec: JobSpec | None, *, root: Path | None, clusters: "Clusters | None", address: str | None, deep: bool
 ) -> list[Finding]:
-    """Looks for errors before a job runs; see Context for the arguments.
-
-    Returns:
-        What was found, in the order of the checks. Nothing is raised for what a check finds, or for one that fails.
-    """
+    """Looks for errors before a job runs; see Context. A check that finds one, or that fails itself, raises nothing."""
     context = Context(spec, root, address, clusters, deep=deep)
     if spec is None:
         return list(run_cluster_checks(cluster_checks.WITHOUT_RECIPE, context))

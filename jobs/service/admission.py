@@ -1,13 +1,12 @@
 """Which runs start now: calls the scheduling policy with the state of the ledger and the clusters."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
 from jobs.ledger import Ledger
 from jobs.model import Attempt, Run
 from jobs.scheduler.decision import Decision
-from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import decide
 from jobs.service.run_changes import RunChange, admitted
@@ -22,20 +21,14 @@ def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s:
     """What the policy decides about the waiting runs now; nothing is changed."""
     waiting = ledger.scheduler.waiting()
     holding = ledger.scheduler.holding()
-    capacity, unreachable = capacities(clusters, {item.address for item in waiting})
-    wanted = {name for item in waiting for name in item.depends_on}
-    return decide(waiting, holding, capacity, queues, ledger.scheduler.states(wanted), now_s, unreachable)
-
-
-def capacities(clusters: Clusters, addresses: Collection[str]) -> tuple[dict[str, Capacity], dict[str, str]]:
-    """The capacity of each cluster that responds, and why each other one does not."""
     known, unreachable = {}, {}
-    for address in sorted(addresses):
+    for address in sorted({item.address for item in waiting}):
         try:
             known[address] = clusters.capacity(address)
         except ClusterError as error:
             unreachable[address] = str(error)  # its runs wait, with this as their reason
-    return known, unreachable
+    wanted = {name for item in waiting for name in item.depends_on}
+    return decide(waiting, holding, known, queues, ledger.scheduler.states(wanted), now_s, unreachable)
 
 
 def known_checkpoint(run: Run, attempts: Sequence[Attempt]) -> str | None:

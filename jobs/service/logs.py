@@ -7,7 +7,7 @@ reader that reconnects continues without gap or repeat.
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +61,9 @@ def read_logs(
     attempt_ended = attempt.state == AttemptState.ENDED
     lines: list[LogLine] = []
     complete, read_bytes = True, 0
-    for stream in _sources(folders, run, attempt, source, driver_log):
+    driver = Source(DRIVER, DRIVER, partial(_driver, folders, run, attempt, driver_log))
+    workers = _workers(folders, run, attempt) if source != DRIVER else []
+    for stream in (item for item in (driver, *workers) if source in (None, item.name)):
         if read_bytes >= MAX_PAGE_BYTES or len(lines) >= MAX_LINES:
             complete = False  # the next page has the others
             break
@@ -80,14 +82,6 @@ def read_logs(
         offsets[stream.key] = start + len(new)
         read_bytes += len(new)
     return LogPage(attempt=attempt.number, lines=lines, cursor=_cursor_of(offsets), ended=attempt_ended and complete)
-
-
-def _sources(
-    folders: RunFolders, run: Run, attempt: Attempt, wanted: str | None, driver_log: ReadPart
-) -> Sequence[Source]:
-    driver = Source(DRIVER, DRIVER, partial(_driver, folders, run, attempt, driver_log))
-    workers = _workers(folders, run, attempt) if wanted != DRIVER else []
-    return [source for source in (driver, *workers) if wanted in (None, source.name)]
 
 
 def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: ReadPart, start: int, size: int) -> bytes:

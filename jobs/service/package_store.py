@@ -16,11 +16,7 @@ class PackageStore:
         self.folder = folder
 
     def path(self, sha256: str) -> Path:
-        """Where a package is, or would be.
-
-        Raises:
-            ConfigError: the text is not a SHA-256, so that no other file can be named.
-        """
+        """Where a package is, or would be; ConfigError for what is no SHA-256, so that no other file can be named."""
         if len(sha256) != 64 or not HEX.issuperset(sha256):
             raise ConfigError(f"package {sha256[:80]!r} is not a SHA-256: 64 hexadecimal digits")
         return self.folder / f"{sha256}.zip"

@@ -128,11 +128,7 @@ class Service:
     def logs(
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
     ) -> LogPage:
-        """The log lines of an attempt since the cursor.
-
-        Raises:
-            ConflictError: the run has no attempt yet.
-        """
+        """The log lines of an attempt since the cursor; ConflictError where there is no attempt yet."""
         run = self._ledger.run(run_id)
         number = attempt if attempt is not None else run.attempt
         if number == 0:
@@ -164,11 +160,7 @@ class Service:
         return address
 
     def _check_storage(self, run: Run) -> None:
-        """Refuses a folder or server that the administrator has not listed, since the service uses it as its own user.
-
-        Raises:
-            ConfigError: names the field and who can list it.
-        """
+        """Refuses a folder or server that the administrator has not listed: the service uses it as its own user."""
         if self._user == self._owner:
             return
         endpoint = StorageOptions.of(run.config["run"]).s3_endpoint_url

@@ -57,11 +57,7 @@ class RunRequest(Record):
 
 
 def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
-    """Builds the run of a run request.
-
-    Raises:
-        ConfigError: one message with every problem.
-    """
+    """Builds the run of a run request; one ConfigError with every problem."""
     config, problems = validated(RunConfig, run_request.config)
     secrets = islice(find_literal_secrets(run_request.config), MAX_PROBLEMS)
     refuse([*secrets, *problems], "submission")

@@ -63,13 +63,6 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _handle_http_exception)
 
 
-def _methods_of(request: Request) -> list[str]:
-    """The methods that the API has for the path of a request."""
-    paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
-    matching = [methods for path, methods in paths.items() if compile_path(path)[0].match(request.url.path)]
-    return sorted({method.upper() for methods in matching for method in methods})
-
-
 def _describe_error(error: Mapping[str, Any]) -> str:
     """Describes an error of a request, using only field names of this API."""
     location, *path = [str(step) for step in error["loc"]] or ["body"]
@@ -101,7 +94,10 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
     elif error.status_code == 405:
         converted = ConfigError("this path does not support this method; /openapi.json lists those that it does")
         # The framework names the methods of one function only.
-        return error_response(converted, 405, {"Allow": ", ".join(_methods_of(request))})
+        paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
+        matching = [methods for path, methods in paths.items() if compile_path(path)[0].match(request.url.path)]
+        methods = sorted({method.upper() for methods in matching for method in methods})
+        return error_response(converted, 405, {"Allow": ", ".join(methods)})
     elif error.status_code < 500:
         converted = ConfigError(str(error.detail))
     else:

@@ -48,11 +48,7 @@ IDLE_S = 0.5
 
 
 def served_addresses(named: Sequence[str]) -> list[str]:
-    """The clusters of a service: those that are named, or this machine's default.
-
-    Raises:
-        ConfigError: one is no address of a cluster.
-    """
+    """The clusters of a service: those that are named, each checked, or this machine's default."""
     addresses = [address.rstrip("/") for address in named or (default_address() or DEFAULT_ADDRESS,)]
     for address in addresses:
         if not is_cluster_address(address):
@@ -110,7 +106,13 @@ def serve(settings: ServeSettings) -> None:
         service = Service(ledger, CachingClusters(grows_to), packages, queues, user=user, addresses=addresses)
         backend = Backend(service, ledger, queues, packages.folder, lambda: lease.held)
         server, stop = _server(backend, anonymous_user=user if settings.no_auth else None), threading.Event()
-        _listen_to_signals(server, stop)
+
+        def end(number: int, _frame: object) -> None:
+            stop.set()
+            server.handle_exit(number, None)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
         if not settings.no_auth:
             _print(create_first_token(ledger, home() / "token", user, time.time(), _own_hosts(settings.host)))
         lease.try_hold()
@@ -155,15 +157,6 @@ def _running_controller(controller: Controller, stop: threading.Event, poll_s: f
         thread.join(ROUND_TIMEOUT_S)
         if thread.is_alive():
             log.warning("the controller is in a long round; another service takes over when the lease has expired")
-
-
-def _listen_to_signals(server: _Server, stop: threading.Event) -> None:
-    def end(number: int, frame: object) -> None:
-        stop.set()
-        server.handle_exit(number, None)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
 
 
 @contextmanager

@@ -33,21 +33,14 @@ def at_work_on(name: str) -> Iterator[None]:
             raise ConflictError(
                 f"another `rayscribe cluster up` or `down` is at work on {name}: wait until it ends, or stop it"
             ) from None
-        with _signals_raise():
+        in_main = threading.current_thread() is threading.main_thread()
+        caught = (signal.SIGTERM, signal.SIGHUP) if in_main else ()
+        former = {number: signal.signal(number, _raise) for number in caught}
+        try:
             yield
-
-
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = {number: signal.signal(number, _raise) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

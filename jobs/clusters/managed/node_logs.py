@@ -27,8 +27,7 @@ def archive_logs(
 ) -> int:
     """Copies every log of every node that lives, as `folder`/<address of the node>/<file>, for at most `timeout_s`.
 
-    Returns:
-        How many files were copied; `say` is told what was not, and why.
+    Returns how many files were copied; `say` is told what was not, and why.
 
     Raises:
         ClusterError: the dashboard does not respond, so that none was copied.

@@ -48,10 +48,9 @@ def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
 
 
 def run_over_ssh(target: SshTarget, known_hosts: Path, command: str, *, timeout_s: float) -> tuple[int, str]:
-    """Runs a command in the shell of a host, for at most `timeout_s`.
+    """Runs a command in the shell of a host, for at most `timeout_s`; gives exit code and standard error.
 
-    Returns:
-        The exit code, 255 where ssh itself failed, and what was output on standard error; -1 where it took too long.
+    The code is 255 where ssh itself failed, and -1 where it took too long.
     """
     line = [*ssh_command(target, known_hosts), command]
     try:
@@ -81,11 +80,7 @@ class Tunnel:
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> None:
-        """Opens the connection, unless it stands.
-
-        Raises:
-            ClusterError: the head does not accept it; has ssh's own message.
-        """
+        """Opens the connection, unless it stands; ClusterError, with ssh's own message, where the head refuses it."""
         with self._lock:
             if not self.alive:
                 self.close()

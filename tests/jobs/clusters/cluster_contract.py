@@ -60,7 +60,7 @@ class ClusterContract:
 
     def test_a_job_that_nobody_submitted_is_not_known(self, subject: Subject) -> None:
         name = new_name()
-        assert subject.cluster.job_info(name) == JobInfo.unknown()
+        assert subject.cluster.job_info(name) == JobInfo(known=False)
         assert name not in subject.cluster.job_infos()
         with pytest.raises(JobLostError):
             subject.cluster.log(name, 0, 1000)

@@ -215,8 +215,8 @@ def test_other_ends_keep_their_cause_while_a_stop_is_asked_for() -> None:
 
 
 def test_a_job_that_the_cluster_does_not_know_is_lost_unless_it_was_to_stop() -> None:
-    assert cause_of(JobInfo.unknown(), stop_requested=False) == Cause.CLUSTER_LOST
-    assert cause_of(JobInfo.unknown(), stop_requested=True) == Cause.STOPPED
+    assert cause_of(JobInfo(known=False), stop_requested=False) == Cause.CLUSTER_LOST
+    assert cause_of(JobInfo(known=False), stop_requested=True) == Cause.STOPPED
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_job_that_the_cluster_does_not_know_is_lost_unless_it_was_to_stop() ->
             "Unexpected error occurred: 1 worker(s) were killed due to the node running low on memory. Memory on the "
             "node (IP: 192.0.2.2, ID: 8d35bfcf) was 1.83GB used / 23.54GB limit (0.077884)",
         ),
-        (JobInfo.unknown(), ""),
+        (JobInfo(known=False), ""),
     ],
 )
 def test_the_line_that_says_most_is_picked(job: JobInfo, line: str) -> None:

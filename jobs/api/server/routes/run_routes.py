@@ -254,11 +254,7 @@ def json_response(page: Page | LogPage) -> Response:
 
 
 def _reject_unstorable(value: Any, depth: int = 0) -> None:
-    """Rejects values that JSON allows but that file names, databases or responses cannot hold.
-
-    Raises:
-        ConfigError: half of a surrogate pair or a NUL in a text, NaN or an infinity, or too many levels.
-    """
+    """Rejects, by ConfigError, values that JSON allows but that file names, databases or responses cannot hold."""
     if depth > MAX_DEPTH:
         raise ConfigError(f"the submission has more than {MAX_DEPTH} levels; a config has four")
     match value:
