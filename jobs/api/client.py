@@ -138,10 +138,8 @@ def find_token(url: str) -> str | None:
     """The token of this user: RAYSCRIBE_TOKEN, the file that RAYSCRIBE_TOKEN_FILE names, or `token` in `home()`.
 
     It is sent to no other host than its service's, where that is known: that of RAYSCRIBE_SERVICE, or for the token
-    that a service has left in `home()`, the machine where that runs.
-
-    Returns:
-        None if there is none; a service that runs with `--no-auth` needs none.
+    that a service has left in `home()`, the machine where that runs. None if there is none; a service that runs with
+    `--no-auth` needs none.
 
     Raises:
         ConfigError: the file cannot be read, or holds something else; or the token is another service's.

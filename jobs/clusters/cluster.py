@@ -44,12 +44,9 @@ class Cluster(Protocol):
     """One cluster. Every method raises ClusterError where it does not respond."""
 
     def submit(self, request: SubmitRequest) -> bool:
-        """Uploads the package and starts the entrypoint, unless the cluster has this very submission already.
+        """Uploads the package and starts the entrypoint; False where the cluster has this very submission already.
 
         Idempotent: the submission id is derived from run and attempt, and a cluster accepts each id once.
-
-        Returns:
-            Whether this call started it.
 
         Raises:
             RefusedError: the cluster rejects the request.

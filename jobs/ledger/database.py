@@ -52,11 +52,7 @@ _MASK = "***"
 
 
 def parse(text: str) -> URL:
-    """Reads the URL of a SQLite file or of a PostgreSQL database.
-
-    Raises:
-        ConfigError: it is neither, or the file's path is relative.
-    """
+    """Reads the URL of a SQLite file, by its absolute path, or of a PostgreSQL database; ConfigError for others."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):

@@ -1,12 +1,11 @@
 """The package store: the working directory of each run, as a zip that was made when it was submitted."""
 
+import re
 from pathlib import Path
 
 from jobs.errors import NotFoundError
 from runtime_env.package import import_package, verify
 from trainers.errors import ConfigError
-
-HEX = frozenset("0123456789abcdef")
 
 
 class PackageStore:
@@ -17,7 +16,7 @@ class PackageStore:
 
     def path(self, sha256: str) -> Path:
         """Where a package is, or would be; ConfigError for what is no SHA-256, so that no other file can be named."""
-        if len(sha256) != 64 or not HEX.issuperset(sha256):
+        if re.fullmatch(r"[0-9a-f]{64}", sha256) is None:
             raise ConfigError(f"package {sha256[:80]!r} is not a SHA-256: 64 hexadecimal digits")
         return self.folder / f"{sha256}.zip"
 

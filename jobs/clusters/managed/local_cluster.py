@@ -68,13 +68,10 @@ class LocalCluster(ManagedCluster):
 def up(
     name: str, *, num_cpus: int | None, dashboard_port: int | None, idle_stop_minutes: int | None, now_s: float
 ) -> tuple[LocalRecord, bool]:
-    """Starts a Ray that goes on when this process has ended; one that runs is left as it is.
+    """Starts a Ray that goes on when this process has ended, unless it runs; says whether this call did.
 
     Without `num_cpus` it has as many logical CPUs as there are, LEAST_CPUS at least; without `dashboard_port` Ray's
     default where that is free, else any.
-
-    Returns:
-        The cluster, and whether this call started it.
 
     Raises:
         ClusterError: another machine that shares this home folder has started one of this name.
