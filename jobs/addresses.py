@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 # A cluster that `rayscribe cluster up` started. How it is reached, a forwarded port among it, may change while a run
 # waits for it; its name stays.
 CLUSTER_SCHEME = "cluster://"
-_ODD = re.compile(r"[@\s]")
 
 
 def is_loopback(host: str) -> bool:
@@ -57,7 +56,8 @@ def is_http_url(text: str) -> bool:
     """Whether a text is a URL of HTTP that names a host, and holds no credentials."""
     try:
         parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not _ODD.search(text)
+        names_host = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return names_host and not re.search(r"[@\s]", text)
     except ValueError:
         return False
 

@@ -37,7 +37,7 @@ class Connection:
         read_timeout_s: float = READ_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Opens no connection yet, ConfigError where the URL is not valid; calls are retried for `retry_timeout_s`."""
+        """Opens no connection yet; calls are retried for `retry_timeout_s` if the service has responded before."""
         if not is_http_url(url):
             raise ConfigError(
                 f"the service's URL is {without_password(url)!r}: write it as http://host:8470 (--service, "

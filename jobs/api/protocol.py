@@ -73,7 +73,7 @@ _PUBLIC = ("jobs.errors", "trainers.errors")
 
 
 class ErrorDetail(Record):
-    """What went wrong: for a program the error's name, and the exit code of `rayscribe`, and a message for a person."""
+    """What went wrong: the error's name, for a program, a message for a person, and the exit code of `rayscribe`."""
 
     type: str
     message: str

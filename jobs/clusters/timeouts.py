@@ -13,7 +13,7 @@ class CallTimeoutError(Exception):
 
 
 def call_with_timeout(call: Callable[[], Result], timeout_s: float) -> Result:
-    """Calls in a daemon thread, which is abandoned if it hangs: CallTimeoutError."""
+    """Calls in a daemon thread; CallTimeoutError where it has not returned in time, and is abandoned."""
     results: Queue[Result | BaseException] = Queue()
 
     def run() -> None:

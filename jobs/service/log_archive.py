@@ -69,7 +69,7 @@ class DriverLogArchive:
         self._run_if_due(run, attempt, self._progress.setdefault(attempt.submission_id, _Progress()))
 
     def archive_last(self, run: Run, attempt: Attempt) -> bool:
-        """Archives the log of a driver that has ended, and again later if that fails.
+        """Archives the log of a driver that has ended; retried later if it fails.
 
         False while it goes on, for at most END_WAIT_S: who follows the log would not see its end.
         """

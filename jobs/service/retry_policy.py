@@ -72,7 +72,7 @@ class RetryDecision:
 
 
 def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision:
-    """Decides whether the newest is retried of those that have ended since a user last submitted or resumed the run."""
+    """Decides whether the newest attempt is retried; given are all since a user last submitted or resumed the run."""
     last = attempts[-1]
     assert last.cause is not None
     if last.cause == Cause.SUCCEEDED:

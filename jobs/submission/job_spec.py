@@ -83,7 +83,7 @@ class RunConfig(TrainConfig):
 
     @property
     def gang(self) -> Gang:
-        """What the run holds at once: the workers, elastic ones at most, and the CPUs that Ray Data needs next to them.
+        """What the run holds at once: the workers, of an elastic run the most, and the CPUs that Ray Data needs.
 
         The driver and Ray Train's controller take none.
         """

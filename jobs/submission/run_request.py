@@ -39,7 +39,7 @@ class _AsRunConfig:
 
 
 class RunRequest(Record):
-    """A run that is requested: its one config, with `run.name`, every default left out or not, and its package."""
+    """A run that is requested: its one config (with `run.name`; defaults may be left out) and its package's SHA-256."""
 
     config: Annotated[dict[str, Any], _AsRunConfig()]
     package: str = Field(pattern=r"^[0-9a-f]{64}$")
