@@ -12,16 +12,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, select, update
 
 from jobs.errors import LeaseLostError, ServiceError
 from jobs.ledger import tables
 from jobs.ledger.database import Database
 from jobs.machine import sees_processes_of, this_machine
 
-# The lease as it was read: taking over counts up the epoch, renewing the beat; without a holder it is free.
-LeaseRow = Row[tuple[str | None, int, int]]
+
+class LeaseRow(NamedTuple):
+    """The lease as it was read. Taking over counts up the epoch, renewing the beat; without a holder it is free."""
+
+    holder: str | None
+    epoch: int
+    beat: int
 
 
 class Lease:
@@ -158,7 +164,7 @@ def process_has_ended(holder: str) -> bool:
 def _row(connection: Connection) -> LeaseRow:
     c = tables.lease.c
     statement = select(c.holder, c.epoch, c.beat).where(c.name == tables.CONTROLLER)
-    return connection.execute(statement).one()
+    return LeaseRow(*connection.execute(statement).one())
 
 
 def _start_of(process_id: int) -> str:
