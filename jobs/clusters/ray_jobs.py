@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -74,16 +73,9 @@ class RayJobs:
             time.sleep(POLL_S)
 
     def submit(self, request: SubmitRequest) -> bool:
-        start = partial(
-            self._client.submit_job,
-            entrypoint=request.entrypoint,
-            submission_id=request.submission_id,
-            runtime_env=dict(request.runtime_env),
-            metadata=dict(request.metadata),
-        )
         while True:
             try:
-                self._call(start, timeout_s=SUBMIT_TIMEOUT_S)
+                self._call(lambda: self._start(request), timeout_s=SUBMIT_TIMEOUT_S)
                 self._no_agent_since_s = None
                 return True
             except ClusterError as error:
@@ -161,6 +153,14 @@ class RayJobs:
     def stop(self, submission_id: str) -> None:
         """A pending job stops when its entrypoint starts."""
         self._call(lambda: self._client.stop_job(submission_id))
+
+    def _start(self, request: SubmitRequest) -> None:
+        self._client.submit_job(
+            entrypoint=request.entrypoint,
+            submission_id=request.submission_id,
+            runtime_env=dict(request.runtime_env),
+            metadata=dict(request.metadata),
+        )
 
     def _check_starting(self, error: ClusterError) -> None:
         """Raises the error of a cluster without agents, once it has had the time to start them."""
