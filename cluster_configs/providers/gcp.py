@@ -100,7 +100,8 @@ class Gcp:
 
     def is_here(self) -> bool:
         """Whether it says so in its responses."""
-        return ask(f"{self.url}/computeMetadata/v1/", HEADERS).headers.get("metadata-flavor") == "Google"
+        flavor: str | None = ask(f"{self.url}/computeMetadata/v1/", HEADERS).headers.get("metadata-flavor")
+        return flavor == "Google"
 
     def notice(self, now_s: float) -> Notice | None:
         """The preemption of a spot machine, 30 s before, or a maintenance that ends the machine."""

@@ -45,7 +45,7 @@ MOST_SHARDS_PER_BLOCK = 8
 FROM_DECLARED_S = 1.0
 
 # What a data set with a column Audio(decode=False) looks like in Arrow; datasets reads its features from here.
-FEATURES = {
+FEATURES: dict[str, dict[str, Any]] = {
     "id": {"dtype": "string", "_type": "Value"},
     "audio": {"sampling_rate": SAMPLING_RATE_HZ, "decode": False, "_type": "Audio"},
     "text": {"dtype": "string", "_type": "Value"},

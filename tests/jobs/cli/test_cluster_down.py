@@ -110,7 +110,7 @@ def test_no_run_is_started_on_a_cluster_that_is_about_to_end(tmp_path: Path, mon
     LocalRecord(name="old", created_s=1.0, state="up", folder=tmp_path / "gone").write()
     fits = Gang(num_workers=1, resources_per_worker={"CPU": 1.0}, extra={})
     submit("cluster://old", gang=fits)
-    monkeypatch.setattr(standalone, "Clusters", lambda: Clusters(grows_to, connect=lambda _: FakeCluster()))
+    monkeypatch.setattr(standalone, "Clusters", lambda: Clusters(connect=lambda _: FakeCluster()))
     assert main(["cluster", "down", "old"]) == 0
     ledger = Ledger.open(default_database())
     assert ledger.run("run-0").attempt == 0
