@@ -49,7 +49,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def token_hosts_file(token: Path) -> Path:
-    """Beside a token: names of the host whose service has made it, one a line."""
+    """File next to a token, with the host names of the service that issued it, one a line."""
     return token.with_name(f"{token.name}.hosts")
 
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.requirements import SOURCE_ONLY, canonical, included_file, logical_lines, named_package
-from trainers.config.optional_packages import Need
+from trainers.config.optional_packages import OptionalPackage
 from trainers.errors import ConfigError
 
 MAX_BYTES = 4 * 1024**2
@@ -61,7 +61,9 @@ def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[s
     return lines
 
 
-def with_needed_packages(part: RuntimeEnvPart, needs: Sequence[Need], pins: Mapping[str, str]) -> RuntimeEnvPart:
+def with_needed_packages(
+    part: RuntimeEnvPart, needs: Sequence[OptionalPackage], pins: Mapping[str, str]
+) -> RuntimeEnvPart:
     """Adds the packages that are not named yet; a job that brings none has those of the nodes.
 
     Where pip installs wheels only (see `build`), what has no wheels is left out, unless the config needs it. What

@@ -18,8 +18,8 @@ RayscribeError                 anything that we raise on purpose; its text names
 ├── LostNodeError              the node of a training worker died, or was taken away
 │   └── RegroupError           the workers left for a new worker group, and the last checkpoint is stored
 ├── MemoryExhaustedError       a worker asked for more memory than its node or its GPU has
-└── StoppedError               somebody asked to stop, and the last checkpoint is stored
-Interruption                   somebody asked to stop, and there is nothing to wait for
+└── StoppedError               a stop was requested, and the last checkpoint is stored
+Interruption                   a stop was requested, and there is nothing to wait for
 
 Each takes one string, so that it survives pickling between Ray processes unchanged.
 """
@@ -30,7 +30,7 @@ class RayscribeError(Exception):
 
     Attributes:
         exit_code: What a command that ends with this error gives back to the shell.
-        final: Whether the same again would end the same, so that workers are not started anew.
+        final: Whether a retry would fail in the same way, so that workers are not restarted.
     """
 
     exit_code = 1
@@ -98,7 +98,7 @@ class DivergedError(RayscribeError):
 
 
 class ProgramError(RayscribeError):
-    """A worker failed with an error, such as a TypeError, that the same again would meet again."""
+    """A worker failed with an error, such as a TypeError, that a retry would raise again."""
 
     final = True
 

@@ -14,7 +14,7 @@ from trainers.config.flags import script_line
 from trainers.config.loader import build_config, read_yaml, with_run_name
 from trainers.config.locations import make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.reading import EVERYTHING, TO_PREPARE, Reading
+from trainers.config.reading import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, read_record, read_submitted
@@ -170,7 +170,7 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     return read_submitted(os.environ, Path.cwd()), read_record(Path.cwd())
 
 
-def _config_by_hand(arguments: TaskArguments, reading: Reading) -> tuple[TrainConfig, list[str]]:
+def _config_by_hand(arguments: TaskArguments, reading: ConfigScope) -> tuple[TrainConfig, list[str]]:
     """File, then BUCKET_URI, then flags, then --set."""
     overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
     overrides += [parse_override(text) for text in arguments.sets]
@@ -187,7 +187,7 @@ def _config_by_hand(arguments: TaskArguments, reading: Reading) -> tuple[TrainCo
     return config, [f"{'.'.join(path)}={value}" for path, value in overrides]
 
 
-def _reading_of(given: TaskArguments) -> Reading:
+def _reading_of(given: TaskArguments) -> ConfigScope:
     """What the verb reads of its config.
 
     Raises:
@@ -198,12 +198,12 @@ def _reading_of(given: TaskArguments) -> Reading:
             raise ConfigError("--model is missing: name a run folder, a folder with a model, or a Hub id")
         if given.split not in ("train", "validation", "test"):
             raise ConfigError(f"--split {given.split}: one of train, validation, test")
-        return Reading.to_score(given.split)
+        return ConfigScope.for_scoring(given.split)
     if given.verb == "check":
         from trainers.inspection.check_command import reading_of_groups  # noqa: PLC0415
 
         return reading_of_groups(given.only)
-    return TO_PREPARE if given.verb == "prepare" else EVERYTHING
+    return PREPARE_SCOPE if given.verb == "prepare" else TRAIN_SCOPE
 
 
 def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) -> int:

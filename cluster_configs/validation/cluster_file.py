@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from cluster_configs.validation.shell_commands import RayStart, command_lines, ray_starts_in
-from cluster_configs.validation.yaml_nodes import Node, Place
+from cluster_configs.validation.yaml_nodes import Node, SourceLocation
 
 
 class FileKind(StrEnum):
@@ -30,7 +30,7 @@ EVERY_KIND = frozenset(FileKind)
 class Value:
     """A text of the file."""
 
-    place: Place
+    place: SourceLocation
     text: str
 
 
@@ -53,15 +53,15 @@ class Script(Value):
     environment: Mapping[str, str] = field(default_factory=dict)
     whole_file: bool = False
 
-    def at(self, line: int) -> Place:
+    def at(self, line: int) -> SourceLocation:
         """The place of one of its lines, counted from 0."""
-        return Place(self.place.path, line + 1) if self.whole_file else self.place
+        return SourceLocation(self.place.path, line + 1) if self.whole_file else self.place
 
-    def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[Place, re.Match[str]]]:
+    def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[SourceLocation, re.Match[str]]]:
         for match in pattern.finditer(command_lines(self.text)):
             yield self.at(self.text.count("\n", 0, match.start())), match
 
-    def ray_starts(self) -> Iterator[tuple[Place, RayStart]]:
+    def ray_starts(self) -> Iterator[tuple[SourceLocation, RayStart]]:
         for start in ray_starts_in(self.text, self.environment):
             yield self.at(start.line), start
 
@@ -110,11 +110,11 @@ class ClusterFile:
         """The Kubernetes documents whose `kind` is one of these."""
         return (document for document in self.documents if document.get("kind").text in kinds)
 
-    def ray_starts(self) -> Iterator[tuple[Place, RayStart]]:
+    def ray_starts(self) -> Iterator[tuple[SourceLocation, RayStart]]:
         for script in self.scripts:
             yield from script.ray_starts()
 
-    def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[Place, re.Match[str]]]:
+    def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[SourceLocation, re.Match[str]]]:
         for script in self.scripts:
             yield from script.find(pattern)
 
@@ -142,7 +142,7 @@ class Violation:
         value: What stands there, or "" where something is missing or must not be shown.
     """
 
-    place: Place
+    place: SourceLocation
     value: str
     fix: str
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from cluster_configs.providers.known_providers import provider_of
 from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable, Violation
 from cluster_configs.validation.kubernetes_file import read_kubernetes
-from cluster_configs.validation.yaml_nodes import Node, Place, parse_yaml
+from cluster_configs.validation.yaml_nodes import Node, SourceLocation, parse_yaml
 from trainers.config.strict_loading import YamlError
 
 # An option of a batch scheduler; whose come first says which it is.
@@ -18,7 +18,7 @@ READABLE, YAML, KNOWN_KIND = "readable", "yaml", "known-kind"
 # Rules that a file must keep before any other can be checked.
 READING = {
     READABLE: "the file is text, not empty, and at most 256 KiB",
-    YAML: "YAML is well formed, no key stands twice, and aliases stay small",
+    YAML: "YAML is well formed, no key is duplicated, and aliases stay small",
     KNOWN_KIND: "the file is of a kind that can be checked",
 }
 _KINDS = (
@@ -66,12 +66,12 @@ def read_cluster_file(content: bytes) -> ClusterFile:
     kind = None if option is None else FileKind.SLURM if option[1] == "SBATCH" else FileKind.GRID_ENGINE
     # Without #! it may be YAML with such a comment.
     if kind is not None and (text.startswith("#!") or not _is_yaml(text)):
-        return ClusterFile(kind, text, scripts=(Script(Place(), text, whole_file=True),))
+        return ClusterFile(kind, text, scripts=(Script(SourceLocation(), text, whole_file=True),))
     try:
         documents = parse_yaml(text)
     except YamlError as error:
         fix = "fix the syntax: indent with spaces, quote what holds ': ' or ' #', and name each key once"
-        raise UnreadableError(YAML, Violation(Place(line=error.line), error.reason, fix)) from error
+        raise UnreadableError(YAML, Violation(SourceLocation(line=error.line), error.reason, fix)) from error
     return _of_documents(text, documents)
 
 
@@ -99,7 +99,7 @@ def _text_of(content: bytes) -> str:
 
 
 def _unreadable(value: str, fix: str) -> UnreadableError:
-    return UnreadableError(READABLE, Violation(Place(), value, fix))
+    return UnreadableError(READABLE, Violation(SourceLocation(), value, fix))
 
 
 def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
@@ -114,7 +114,7 @@ def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
     if len(documents) == 1 and "pools" in keys:
         return ClusterFile(FileKind.SPEC, text, documents=tuple(documents))
     found = f"keys {', '.join(keys[:6])}" if keys else text.strip().splitlines()[0][:60]
-    raise UnreadableError(KNOWN_KIND, Violation(Place(), found, f"this is no cluster file: {_KINDS}"))
+    raise UnreadableError(KNOWN_KIND, Violation(SourceLocation(), found, f"this is no cluster file: {_KINDS}"))
 
 
 def read_ray_up(text: str, document: Node) -> ClusterFile:

@@ -17,7 +17,7 @@ from cluster_configs.validation.rules import (
     storage_rules,
     version_rules,
 )
-from cluster_configs.validation.yaml_nodes import Place
+from cluster_configs.validation.yaml_nodes import SourceLocation
 from trainers.config.validation import validated
 from trainers.errors import ConfigError
 
@@ -93,6 +93,6 @@ def validate(content: bytes, installed: Installed) -> Report:
             report = validate(text.encode(), installed)
             checked += [name for name in report.checked if name not in checked]
             for name, violation in report.broken:
-                place = Place(f"rendered for {target}: {violation.place}")
+                place = SourceLocation(f"rendered for {target}: {violation.place}")
                 broken.append((name, replace(violation, place=place)))
     return Report(file.kind, tuple(checked), tuple(broken))

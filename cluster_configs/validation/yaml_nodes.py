@@ -10,7 +10,7 @@ from trainers.config.strict_loading import StrictLoader, YamlError, yaml_errors
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """Where something stands in a file.
 
     Attributes:
@@ -38,7 +38,7 @@ class Node:
     """
 
     value: Any = None
-    place: Place = Place()
+    place: SourceLocation = SourceLocation()
     children: Mapping[Any, "Node"] = field(default_factory=dict)
     present: bool = True
 
@@ -47,7 +47,7 @@ class Node:
         node = self
         for key in keys:
             found = node.children.get(key)
-            node = found or Node(place=Place(joined(node.place.path, key), node.place.line), present=False)
+            node = found or Node(place=SourceLocation(joined(node.place.path, key), node.place.line), present=False)
         return node
 
     def items(self) -> Iterator[tuple[str, "Node"]]:
@@ -104,7 +104,7 @@ def parse_yaml(text: str) -> list[Node]:
     return [node for node in documents if node.value is not None]
 
 
-def unquoted_texts(text: str) -> Iterator[tuple[Place, str]]:
+def unquoted_texts(text: str) -> Iterator[tuple[SourceLocation, str]]:
     """Strings that stand without quotes, of a text that `parse_yaml` reads, keys among them."""
     for document in yaml.compose_all(text, yaml.SafeLoader):
         waiting: list[tuple[str, yaml.Node]] = [("", document)] if document is not None else []
@@ -121,11 +121,11 @@ def unquoted_texts(text: str) -> Iterator[tuple[Place, str]]:
             elif isinstance(node, yaml.SequenceNode):
                 waiting += [(joined(path, index), item) for index, item in enumerate(node.value)]
             elif isinstance(node, yaml.ScalarNode) and node.style is None and node.tag == "tag:yaml.org,2002:str":
-                yield Place(path, node.start_mark.line + 1), node.value
+                yield SourceLocation(path, node.start_mark.line + 1), node.value
 
 
 def _node(loader: StrictLoader, node: yaml.Node, path: str) -> Node:
-    place = Place(path, node.start_mark.line + 1)
+    place = SourceLocation(path, node.start_mark.line + 1)
     children: dict[Any, Node]
     if isinstance(node, yaml.MappingNode):
         entries = _entries(loader, node)

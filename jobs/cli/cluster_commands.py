@@ -18,7 +18,7 @@ from jobs.cli import cluster_files
 from jobs.cli.connect import JsonOption, ServiceOption, open_session
 from jobs.cli.output import as_json
 from jobs.clusters.managed.cluster_endpoint import connect
-from jobs.clusters.managed.cluster_lock import at_work_on
+from jobs.clusters.managed.cluster_lock import lock_cluster
 from jobs.clusters.managed.cluster_record import (
     ClusterRecord,
     Record,
@@ -79,7 +79,7 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
         int, typer.Option(metavar="SECONDS", min=1, help="Longest wait for `ray up`, and then for its nodes.")
     ] = 1200,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Start Ray anew on a head on which it runs; its jobs are lost.")
+        bool, typer.Option("--restart", help="Restart Ray if it is already running; its jobs are lost.")
     ] = False,
 ) -> None:
     """Start a cluster, and remember how it is reached.
@@ -140,7 +140,7 @@ def _warn_of_rules(file: Path) -> None:
 def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_stop: int | None) -> None:
     from jobs.clusters.managed import local_cluster  # noqa: PLC0415
 
-    with at_work_on(name):
+    with lock_cluster(name):
         record, started = local_cluster.up(
             name, num_cpus=num_cpus, dashboard_port=dashboard_port, idle_stop_minutes=idle_stop, now_s=time.time()
         )
@@ -163,7 +163,7 @@ def down(
     Example: rayscribe cluster down speech
     """
     name = _cluster(name).record.name
-    with at_work_on(name):
+    with lock_cluster(name):
         ending = _cluster(name)
         _name_runs(ending, service)
         _before_down(ending, force=force, with_logs=not no_logs)
@@ -216,7 +216,7 @@ def _before_down(ending: "ManagedCluster", *, force: bool, with_logs: bool) -> N
                 f"it is not known whether jobs run on {record.name}: {error}\nrepeat the command when it responds, "
                 "or end it with the jobs that it may have: --force"
             ) from error
-        say(f"{error}\nit is ended without its jobs being known{' and its logs archived' if with_logs else ''}")
+        say(f"{error}\nstopping it without a check for running jobs{' and without its logs' if with_logs else ''}")
         return
     if working and not force:
         raise ConflictError(
@@ -306,7 +306,7 @@ def forget_host(
     name: NameArgument = None,
     yes: Annotated[bool, typer.Option("--yes", help="Accept the key without a question.")] = False,
 ) -> None:
-    """Accept another SSH host key of a cluster's head, which was installed anew. Shows both fingerprints.
+    """Accept another SSH host key of a cluster's head, which was reinstalled. Shows both fingerprints.
 
     Example: rayscribe cluster forget-host speech
     """

@@ -36,7 +36,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; docs/jobs.
 
 
 @dataclass(frozen=True)
-class Session:
+class CommandSession:
     """The operations, and how a command refreshes runs and waits for them.
 
     Attributes:
@@ -56,13 +56,13 @@ class Session:
 
 
 @contextmanager
-def open_session(service: str | None) -> Iterator[Session]:
+def open_session(service: str | None) -> Iterator[CommandSession]:
     """Opens a session for the duration of the block."""
     if service:
         from jobs.api.client import Client  # noqa: PLC0415
 
         with Client(service, sleep=_RetryNotice(service).sleep) as client:
-            yield Session(client, home() / "outbox", lambda: None, lambda: None, _poll_service, standalone=False)
+            yield CommandSession(client, home() / "outbox", lambda: None, lambda: None, _poll_service, standalone=False)
         return
     # Imported here: Ray takes a second to import, and a service's client does not need it.
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
@@ -75,7 +75,7 @@ def open_session(service: str | None) -> Iterator[Session]:
                 typer.echo("a cluster or a storage does not respond; showing the last known state", err=True)
 
         observe = partial(refresh, submit=False)
-        yield Session(local.service, local.packages.folder, refresh, observe, local.run_until, standalone=True)
+        yield CommandSession(local.service, local.packages.folder, refresh, observe, local.run_until, standalone=True)
 
 
 class _RetryNotice:

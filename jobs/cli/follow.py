@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from jobs.cli.connect import Session
+from jobs.cli.connect import CommandSession
 from jobs.cli.output import echo
 from jobs.errors import ClusterError
 from jobs.lifecycle import RunState
@@ -23,7 +23,7 @@ class Follower:
 
     def __init__(
         self,
-        session: Session,
+        session: CommandSession,
         run_id: str,
         *,
         source: str | None,
@@ -126,7 +126,7 @@ class StatusPrinter:
             self._printed = (run.state, detail)
 
 
-def wait_for_end(session: Session, run_id: str) -> Run:
+def wait_for_end(session: CommandSession, run_id: str) -> Run:
     """Waits until a run has ended, and prints its changes of state meanwhile."""
     status = StatusPrinter()
 

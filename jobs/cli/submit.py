@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from jobs.addresses import cluster_address, is_loopback_url
-from jobs.cli.connect import JsonOption, ServiceOption, Session, open_session
+from jobs.cli.connect import CommandSession, JsonOption, ServiceOption, open_session
 from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line, print_text
 from jobs.cli.output import as_json, echo
 from jobs.cli.train import Overrides, Spec
@@ -231,7 +231,7 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
         typer.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000), nl=False)
 
 
-def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None:
+def _report(session: CommandSession, run: Run, follow: bool, json_output: bool) -> None:
     """Prints the submitted run; follows it, or waits for its first attempt without a service."""
     if not json_output:
         echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
@@ -258,7 +258,7 @@ def _report(session: Session, run: Run, follow: bool, json_output: bool) -> None
         raise typer.Exit(exit_code_of(run))
 
 
-def _first_attempt(session: Session, run_id: str) -> Run:
+def _first_attempt(session: CommandSession, run_id: str) -> Run:
     status, hint_s = StatusPrinter(), time.monotonic() + HINT_S
 
     def submitted() -> bool:
@@ -284,7 +284,7 @@ def _check_checkpoint(run: Run, checkpoint: str) -> None:
         raise NotFoundError(f"run {run.id} has no checkpoint {checkpoint}: it has {', '.join(names)}")
 
 
-def _run_exists(session: Session, name: str) -> bool:
+def _run_exists(session: CommandSession, name: str) -> bool:
     try:
         session.operations.run(name)
     except NotFoundError:

@@ -227,7 +227,7 @@ def _token_error(address: str, error: Exception) -> str:
     missing = "Authentication required" in str(error) or _has_status(error, (401,))
     what = "requires a token, and none was sent (401)" if missing else "refuses the token (403)"
     if cluster_name(address) is not None:
-        return f"{what}: it was started anew by others; repeat `rayscribe cluster up`, or end it with `cluster down`"
+        return f"{what}: it was restarted by someone else; repeat `rayscribe cluster up`, or end it with `cluster down`"
     return (
         f"{what}: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the cluster's token, here and "
         "for the service"

@@ -3,7 +3,16 @@
 from jobs.ledger.lease import Lease
 from jobs.ledger.ledger import Ledger
 from jobs.ledger.tokens import TokenInfo
-from jobs.ledger.usage import WAIT_BOUNDS_S, AttemptTotals, Waits
-from jobs.ledger.writer import Changed, Writer
+from jobs.ledger.usage import WAIT_BOUNDS_S, AttemptTotals, WaitTimeHistogram
+from jobs.ledger.writer import RunChangedError, Writer
 
-__all__ = ["WAIT_BOUNDS_S", "AttemptTotals", "Changed", "Lease", "Ledger", "TokenInfo", "Waits", "Writer"]
+__all__ = [
+    "WAIT_BOUNDS_S",
+    "AttemptTotals",
+    "Lease",
+    "Ledger",
+    "RunChangedError",
+    "TokenInfo",
+    "WaitTimeHistogram",
+    "Writer",
+]

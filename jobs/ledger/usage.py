@@ -23,7 +23,7 @@ _MICRO = 1_000_000
 
 
 @dataclass
-class Waits:
+class WaitTimeHistogram:
     """How many runs of a queue were ever admitted, after how long in all, and how many within each WAIT_BOUNDS_S."""
 
     number: int = 0
@@ -38,7 +38,7 @@ class AttemptTotals:
     gpu_hours: Mapping[tuple[str, str], float]
     cpu_hours: Mapping[tuple[str, str], float]
     ended: Mapping[tuple[str, str], int]
-    waits: Mapping[str, Waits]
+    waits: Mapping[str, WaitTimeHistogram]
 
 
 class UsageSums:
@@ -70,7 +70,7 @@ class UsageSums:
         gpu: dict[tuple[str, str], int] = defaultdict(int)
         cpu: dict[tuple[str, str], int] = defaultdict(int)
         ended: dict[tuple[str, str], int] = defaultdict(int)
-        waits: dict[str, Waits] = defaultdict(Waits)
+        waits: dict[str, WaitTimeHistogram] = defaultdict(WaitTimeHistogram)
         with self._database.reading() as connection:
             rows = connection.execute(_select_totals(now_s)).all()
         for queue, user, cause, number, gpu_us, cpu_us, admitted, waited_us, *within in rows:

@@ -12,7 +12,7 @@ from jobs.model import Attempt, Gang, Run
 _ATTEMPT_FIELDS = frozenset(Attempt.model_fields) - {"run_id", "number", "submission_id"}
 
 
-class Changed(ConflictError):
+class RunChangedError(ConflictError):
     """The run has changed since it was read; read it again and decide anew."""
 
 
@@ -39,7 +39,7 @@ class Writer:
         attempt. Of the other fields of Run, `ended_s` is `at_s` where nothing else is given for a run that ends.
 
         Raises:
-            Changed: somebody else has changed it meanwhile.
+            RunChangedError: somebody else has changed it meanwhile.
         """
         after = run.state if state is None else state
         assert may_follow(run.state, after), f"{run.id}: {run.state} is never followed by {after}"
@@ -56,7 +56,7 @@ class Writer:
         )
         if written.rowcount == 0:
             current = records.find_run(self._connection, run.id)
-            raise Changed(f"run {run.id} has changed meanwhile: it is {current.state} now ({current.reason})")
+            raise RunChangedError(f"run {run.id} has changed meanwhile: it is {current.state} now ({current.reason})")
         if run.tags and after != run.state:
             tags = tables.run_tags
             self._connection.execute(update(tags).where(tags.c.run_id == run.id).values(state=after))

@@ -70,7 +70,7 @@ class WaitTotals:
     longest_s: float = 0.0
 
 
-class Waits(Mapping[str, Wait]):
+class WaitReasons(Mapping[str, Wait]):
     """Run → why it waits; computed when it is read, since thousands wait and few are asked about."""
 
     def __init__(self, runs: Sequence[Waiting], reason_of: Callable[[int], Reason]):
@@ -112,5 +112,5 @@ class Decision:
     """The decision about the waiting runs, each in one of the three: those that start, in this order, and why not."""
 
     start: tuple[str, ...]
-    waits: Waits
+    waits: WaitReasons
     refuse: dict[str, str]

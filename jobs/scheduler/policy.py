@@ -36,11 +36,11 @@ from operator import attrgetter, itemgetter
 
 from jobs.lifecycle import RunState
 from jobs.model import MAX_BACKOFF_S
-from jobs.scheduler.decision import Decision, Holding, Reason, WaitCause, Waiting, Waits
+from jobs.scheduler.decision import Decision, Holding, Reason, WaitCause, Waiting, WaitReasons
 from jobs.scheduler.feasibility import EPSILON, Capacity
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.pools import Blocker
-from jobs.scheduler.run_demands import Place, RunDemands
+from jobs.scheduler.run_demands import RunDemands, SchedulingGroup
 
 # Why a run waits: a line, what does not get into a pool, or the run itself, whose reason is found out when it is read.
 _Found = Reason | Blocker | Waiting
@@ -83,7 +83,7 @@ def decide(
         else:
             blocked.append(run)
             reasons.append(reason)
-    return Decision(tuple(start), Waits(blocked, _wording(reasons, pools)), refuse)
+    return Decision(tuple(start), WaitReasons(blocked, _wording(reasons, pools)), refuse)
 
 
 def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[Waiting]:
@@ -129,7 +129,7 @@ def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> st
     return None
 
 
-def _start_or_reserve(run: Waiting, place: Place) -> Reason | Blocker | None:
+def _start_or_reserve(run: Waiting, place: SchedulingGroup) -> Reason | Blocker | None:
     """Starts the run, or reserves resources for it in its pools; returns what blocks it, None if it starts."""
     demands = place.demands_or_reason(run)
     if isinstance(demands, Reason):
@@ -153,7 +153,7 @@ def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Re
     def reason_at(place: int) -> Reason:
         reason = reasons[place]
         if isinstance(reason, Waiting):
-            # What blocks a run that cannot start, see `Place.blocked`.
+            # What blocks a run that cannot start, see `SchedulingGroup.blocked`.
             demands = pools.place(reason).demands_or_reason(reason)
             if isinstance(demands, Reason):
                 return demands

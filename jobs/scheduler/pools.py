@@ -75,7 +75,7 @@ class Blocker(NamedTuple):
         return Reason(WaitCause.RESERVED, text)
 
 
-class Ahead:
+class HigherRankedDemands:
     """What is ahead of a run in a pool: what is held, and what waiting runs demand.
 
     The sums are kept, and the amounts are sorted: what does not fit next to a demand is found without a look at all
@@ -143,7 +143,7 @@ class Pool:
         self._spare = dict.fromkeys(size, math.inf)
         self._reserved_for: dict[str, Reservation] = {}
         # Most pools reserve nothing: there, what is held is only listed.
-        self._ahead: Ahead | None = None
+        self._ahead: HigherRankedDemands | None = None
         self._added: list[Demand] = []
         self._refused: dict[Demand, Blocker] = {}
         self._waiting = 0
@@ -196,9 +196,9 @@ class Pool:
         if self._waiting > MAX_WAITING:
             self._close()
             return
-        for (name, value), room in zip(demand.items, self._rooms(demand), strict=True):
-            if room < spare[name]:
-                spare[name] = room
+        for (name, value), left in zip(demand.items, self._remaining_capacity(demand), strict=True):
+            if left < spare[name]:
+                spare[name] = left
                 self._reserved_for[name] = Reservation(run_id, name, value)
         self._added.append(demand)
         self._update_closed()
@@ -220,10 +220,10 @@ class Pool:
             f"{number(name, value)} of {amount(name, self.size[name])}" for name, value in values.items()
         )
 
-    def _rooms(self, demand: Demand) -> list[float]:
+    def _remaining_capacity(self, demand: Demand) -> list[float]:
         """What of each resource is left by this demand and all those ahead that fit next to it."""
         if self._ahead is None:
-            self._ahead = Ahead()
+            self._ahead = HigherRankedDemands()
         self._ahead.add(self._added)
         self._added.clear()
         size, taken = self.size, self._ahead.coexisting(demand, self.size)

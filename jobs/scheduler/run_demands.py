@@ -12,7 +12,7 @@ from jobs.scheduler.pools import Demand, Pool
 PoolDemands = tuple[tuple[Pool, Demand], ...]
 
 
-class Place:
+class SchedulingGroup:
     """Where runs of one user, queue and cluster stand: their pools, and their demands on each.
 
     Attributes:
@@ -75,7 +75,7 @@ class RunDemands:
         }
         self._own: dict[tuple[str, str], Pool] = {}
         self._own_sizes = {name: _sizes(part.per_user) for name, part in queues.queues.items()}
-        self._places: dict[tuple[str, str, str], Place] = {}
+        self._places: dict[tuple[str, str, str], SchedulingGroup] = {}
         self._known: dict[object, Demand] = {}
 
     @property
@@ -83,12 +83,14 @@ class RunDemands:
         """Whether it is known that no run can start any more, and that none changes anything for later ones."""
         return self._only is not None and self._only.exhausted
 
-    def place(self, run: Waiting) -> Place:
+    def place(self, run: Waiting) -> SchedulingGroup:
         key = (run.queue, run.user, run.address)
         place = self._places.get(key)
         if place is None:
             pools = (self._own_pool(run), self._shared.get(run.queue), self._clusters.get(run.address))
-            place = self._places[key] = Place([pool for pool in pools if pool is not None], self._demands_or_reason)
+            place = self._places[key] = SchedulingGroup(
+                [pool for pool in pools if pool is not None], self._demands_or_reason
+            )
         return place
 
     def _demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:

@@ -29,7 +29,7 @@ from jobs.errors import (
     RefusedError,
     ServiceError,
 )
-from jobs.ledger import Changed, Lease, Ledger
+from jobs.ledger import Lease, Ledger, RunChangedError
 from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Progress, Run
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service import run_changes
@@ -132,7 +132,7 @@ class Controller:
             act()
         except (LeaseLostError, ServiceError):
             raise
-        except Changed:
+        except RunChangedError:
             return  # a user changed it meanwhile; the next round sees that
         except ClusterError as error:
             self._cluster_unreachable(run_id, error)
@@ -277,7 +277,7 @@ class Controller:
         """
         run = self._ledger.run(run_id)
         if isinstance(error, ClusterGoneError) and run.state.holding and run.stop_requested_s is None:
-            with suppress(Changed):
+            with suppress(RunChangedError):
                 self._close(run, self._ledger.attempt(run.id, run.attempt), Cause.CLUSTER_LOST, None, str(error))
             return
         if run.stop_requested_s is None or not run.state.holding:
@@ -299,13 +299,13 @@ class Controller:
     def _give_up(self, run: Run, message: str) -> None:
         """Ends a run whose stop was requested, without its cluster."""
         attempt = self._ledger.attempt(run.id, run.attempt)
-        with suppress(Changed):
+        with suppress(RunChangedError):
             self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, message, note=f"; {message}")
 
     def _blocked(self, run_id: str, reason: str, *, event: str) -> None:
         change = run_changes.blocked(self._ledger.run(run_id), reason=reason, event=event, now_s=self._clock())
         if change is not None:
-            with suppress(Changed):
+            with suppress(RunChangedError):
                 self._write(change)
 
     def _write(self, change: RunChange) -> Run:

@@ -62,7 +62,7 @@ ERROR_TYPES = (
     ("JOB_SUPERVISOR_ACTOR_DIED", "low on memory", Cause.OUT_OF_MEMORY),
     ("JOB_SUPERVISOR_ACTOR_DIED", "", Cause.DRIVER_KILLED),
     ("JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", "", Cause.NODE_LOST),
-    # A head that was started anew finds the job's record, and no supervisor.
+    # A head that was restarted finds the job's record, and no supervisor.
     ("JOB_SUPERVISOR_ACTOR_START_FAILURE", "failed to get job supervisor", Cause.NODE_LOST),
     ("JOB_SUPERVISOR_ACTOR_START_FAILURE", "", Cause.ENVIRONMENT),
     ("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", "", Cause.ENVIRONMENT),

@@ -30,7 +30,7 @@ _SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
 
 
 @dataclass(frozen=True)
-class Source:
+class LogStream:
     """One append-only stream; the key tells those of one name apart, such as those of two worker groups."""
 
     name: str
@@ -61,7 +61,7 @@ def read_logs(
     attempt_ended = attempt.state == AttemptState.ENDED
     lines: list[LogLine] = []
     complete, read_bytes = True, 0
-    driver = Source(DRIVER, DRIVER, partial(_driver, folders, run, attempt, driver_log))
+    driver = LogStream(DRIVER, DRIVER, partial(_driver, folders, run, attempt, driver_log))
     workers = _workers(folders, run, attempt) if source != DRIVER else []
     for stream in (item for item in (driver, *workers) if source in (None, item.name)):
         if read_bytes >= MAX_PAGE_BYTES or len(lines) >= MAX_LINES:
@@ -122,14 +122,14 @@ def _archived(folders: RunFolders, run: Run, attempt: Attempt, start: int, size:
     return found
 
 
-def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[Source]:
+def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[LogStream]:
     try:
         found = folders.read(run, lambda folder: worker_logs(folder, attempt.number))
     except RayscribeError:
         if attempt.state == AttemptState.ENDED:
             raise
         return []  # the next page finds them
-    return [Source(f"rank-{rank}", key, partial(_bytes, folders, run, key)) for rank, _, key in sorted(found)]
+    return [LogStream(f"rank-{rank}", key, partial(_bytes, folders, run, key)) for rank, _, key in sorted(found)]
 
 
 def _bytes(folders: RunFolders, run: Run, key: str, start: int, size: int) -> bytes:

@@ -44,7 +44,7 @@ def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
     """Writes a change: all of it, or nothing.
 
     Raises:
-        Changed: the run has changed since it was read.
+        RunChangedError: the run has changed since it was read.
         LeaseLostError: another controller has taken over.
     """
     attempt = change.attempt

@@ -25,7 +25,7 @@ REFRESH_TIMEOUT_S = 10.0
 CAPACITY_TIMEOUT_S = 5.0
 
 
-class Local:
+class StandaloneService:
     """A service and a controller in this process."""
 
     def __init__(self, service: Service, controller: Controller, packages: PackageStore):
@@ -56,7 +56,7 @@ class Local:
 
 
 @contextmanager
-def open_local() -> Iterator[Local]:
+def open_local() -> Iterator[StandaloneService]:
     """Opens the ledger of this user on this machine, for the duration of the block."""
     ledger = Ledger.open(default_database())
     packages = PackageStore(home() / "packages")
@@ -65,7 +65,7 @@ def open_local() -> Iterator[Local]:
     shown = CachingClusters(wait_s=CAPACITY_TIMEOUT_S)
     service = Service(ledger, shown, packages, queues, user=current_user(), addresses=None)
     try:
-        yield Local(service, Controller(ledger, Clusters(), packages, queues, lease=lease), packages)
+        yield StandaloneService(service, Controller(ledger, Clusters(), packages, queues, lease=lease), packages)
     finally:
         lease.release()
         ledger.close()

@@ -11,7 +11,7 @@ from runtime_env.install_script import is_install_script, script_files
 from runtime_env.package import Package, pack
 from runtime_env.requirements import read_pins
 from runtime_env.tree import Tree, find_root, list_tree
-from trainers.config.optional_packages import needs_of
+from trainers.config.optional_packages import packages_for
 from trainers.config.storage_location import in_home
 from trainers.config.submitted import OVERRIDES_RECORD, write_record
 
@@ -38,7 +38,7 @@ def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
     root = find_root(in_home(requested.working_dir) if requested.working_dir else start)
     constraints = root / CONSTRAINTS
     pins = read_pins(constraints.read_text(encoding="utf-8")) if constraints.is_file() else {}
-    part = with_needed_packages(freeze(requested, root), needs_of(spec.config), pins)
+    part = with_needed_packages(freeze(requested, root), packages_for(spec.config), pins)
     scripts = script_files(part)
     # The run's install script replaces the repository's; the record of an earlier package that was unpacked here is
     # left out, too.

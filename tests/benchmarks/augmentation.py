@@ -28,7 +28,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.data.augmentation.spec_augment import mask_features
 from trainers.data.features import LogMel
-from trainers.data.preparation import prepare, run_here
+from trainers.data.preparation import prepare, run_in_process
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds
 from trainers.data.sources.known_sources import open_sources
@@ -96,7 +96,7 @@ def prepared_in(folder: Path, manifest: Path) -> PreparedSet:
         data,
         cache_url=str(folder / "prepared"),
         storage_options=StorageOptions(),
-        runner=run_here,
+        runner=run_in_process,
         log=lambda line: None,
     )
 

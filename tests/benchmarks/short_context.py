@@ -1,6 +1,6 @@
 """What keeps a Whisper at its full context while it is fine-tuned short: python -m tests.benchmarks.short_context.
 
-    FSDD=/path/to/fsdd OMP_NUM_THREADS=1 python -m tests.benchmarks.short_context [--whole-s 4] [--folder F] [--smoke]
+    FSDD=/path/to/fsdd OMP_NUM_THREADS=1 python -m tests.benchmarks.short_context [--full-s 4] [--folder F] [--smoke]
 
 Trains a small Whisper on three speakers of the Free Spoken Digit Dataset with every clip padded to its full context,
 then fine-tunes it at a short one: on the fourth speaker, and on the three once more, each without and with each
@@ -31,7 +31,7 @@ from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.run_folder.layout import RunFolder
 from trainers.training.loop import Loop
-from trainers.training.worker import work
+from trainers.training.worker import run_training_worker
 from trainers.training.worker_context import TrainTask
 
 SPLITS = ("train", "valid", "test")
@@ -78,7 +78,7 @@ class TimedEngine(LocalEngine):
 
     def train(self, task: TrainTask, folder: RunFolder) -> None:
         """See `LocalEngine`."""
-        work(task, LocalSession.of_this_process(), self._watch)
+        run_training_worker(task, LocalSession.of_this_process(), self._watch)
 
     def _watch(self, loop: Loop) -> None:
         loop.trainer.add_callback(self.times)
@@ -122,10 +122,10 @@ def whole_model(folder: Path, given: argparse.Namespace) -> TrainConfig:
     changes = {
         "model.init": "scratch",
         **sizes,
-        "model.max_context_s": given.whole_s,
+        "model.max_context_s": given.full_s,
         SHARE: 1.0,
-        "training.max_steps": given.whole_steps,
-        "training.save_steps": given.whole_steps,
+        "training.max_steps": given.full_steps,
+        "training.save_steps": given.full_steps,
         "training.per_device_train_batch_size": 32,
         "training.learning_rate": 2e-3,
         **(SMOKE if given.smoke else {}),
@@ -188,20 +188,20 @@ def tune(folder: Path, given: argparse.Namespace, whose: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.short_context", description=__doc__)
-    parser.add_argument("--whole-s", type=int, default=4, help="the full context, seconds; 30 takes ten times as long")
-    parser.add_argument("--whole-steps", type=int, default=800)
+    parser.add_argument("--full-s", type=int, default=4, help="the full context, seconds; 30 takes ten times as long")
+    parser.add_argument("--full-steps", type=int, default=800)
     parser.add_argument("--folder", type=Path, help="keeps what is made; what has finished there is not trained again")
     parser.add_argument("--steps", type=int, default=300, help="of each fine-tune")
     parser.add_argument("--smoke", action="store_true", help="next to nothing; the figures mean nothing")
     given = parser.parse_args(arguments)
     if given.smoke:
-        given.whole_s, given.whole_steps, given.steps = 4, 2, 2
+        given.full_s, given.full_steps, given.steps = 4, 2, 2
     with tempfile.TemporaryDirectory(prefix="rayscribe-bench-") as temporary:
         folder = (given.folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         write_manifests(Path(os.environ["FSDD"]).absolute(), folder)
         whole_model(folder, given)
-        columns = [f"{whose}, {length} s" for whose in ("new", "old") for length in (SHORT_S, given.whole_s)]
+        columns = [f"{whose}, {length} s" for whose in ("new", "old") for length in (SHORT_S, given.full_s)]
         print(f"| tuned on | what keeps it | {' | '.join(columns)} | clips/s | |\n|---|---|{'---:|' * 6}", flush=True)
         before = short_model(folder, given, "before", "new", {})
         rates = rates_of(before, folder, str(folder / "runs" / "whole"))

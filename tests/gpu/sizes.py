@@ -12,7 +12,7 @@ from tests.trainers.synthetic import config, write_corpus
 from trainers.config.parts.data_part import DataPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
-from trainers.data.preparation import prepare, run_here
+from trainers.data.preparation import prepare, run_in_process
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources.known_sources import open_sources
 from trainers.models.families import family_of
@@ -102,7 +102,7 @@ def new_speech(folder: Path, clips: int, longest_s: float = FULL_CONTEXT_S) -> S
     (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
     cache = str(folder / "prepared")
     prepared = prepare(
-        source, data, cache_url=cache, storage_options=StorageOptions(), runner=run_here, log=lambda line: None
+        source, data, cache_url=cache, storage_options=StorageOptions(), runner=run_in_process, log=lambda line: None
     )
     return Speech(prepared, durations_s, texts)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.gpu.device import GIB, ON_GPU, memory_bytes
 from tests.gpu.sizes import REHEARSAL, SIZES, new_speech, recognizer_of, training_config
 from tests.gpu.steps import WARM_UP, our_steps
-from trainers.models.adaptation.base_weights import Base
+from trainers.models.adaptation.base_weights import BaseWeightsReference
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.adaptation.trained_weights import count
 
@@ -35,7 +35,7 @@ def test_large_v3_trains_within_the_documented_memory(method: str, tmp_path: Pat
     made, speech = training_config(changes), new_speech(tmp_path / "speech", 2 * BATCH)
     recognizer = recognizer_of(size, speech, made)
     if method == "lora":
-        base = Base.own(recognizer.model)
+        base = BaseWeightsReference.of_run(recognizer.model)
         recognizer = replace(recognizer, adapter=Adapter.added(recognizer.model, made.adapt, 1, base))
     trained, weights = count(recognizer.model)
     assert (trained < weights / 20) == (method == "lora")

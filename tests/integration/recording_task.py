@@ -15,7 +15,7 @@ from trainers.data.prepared_set import ClipReader
 from trainers.main import main as task
 from trainers.training.loop import Loop
 from trainers.training.on_ray import ray_workers
-from trainers.training.worker import work
+from trainers.training.worker import run_training_worker
 
 # From this step on, each takes so long until the run is told to hurry that none comes to its end before.
 SLOW_FROM, STEP_S, HURRY = 10, 2.0, "hurry"
@@ -75,7 +75,7 @@ def record(folder: Path, loop: Loop) -> None:
 
 def recording_loop(loop_config: dict[str, Any], folder: Path) -> str | None:
     """What every training worker runs."""
-    return ray_workers._run(partial(work, watch=partial(record, folder)), loop_config)
+    return ray_workers._run(partial(run_training_worker, watch=partial(record, folder)), loop_config)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -109,7 +109,7 @@ def test_a_run_chooses_weights_on_validation_and_says_how_each_score_was_made(
     assert "| test, the best path |" in card and "lm lm.arpa (SHA-256" in card and "takes the best path" in card
     assert "rescoring_model gpt," in card and str(searching.run.storage_path) not in card
     assert fit(searching, LocalEngine()).totals == result.totals, "a finished run shows its score again"
-    with pytest.raises(ResumeError, match=r"decode was another when it was scored; .* rayscribe evaluate"):
+    with pytest.raises(ResumeError, match=r"was scored with other decode settings; .* rayscribe evaluate"):
         fit(changed(searching, "decode", lm_weight=[1.0]), LocalEngine())
     model = f"{searching.run.storage_path}/searched"
     again = evaluate(searching, LocalEngine(), model=model, split="test")

@@ -103,10 +103,12 @@ def test_a_drained_node_shrinks_an_elastic_group_and_another_grows_it_at_no_step
     shrunk, grown = run.resizes()
     assert (shrunk, grown) == (Resize(shrunk.step, 3, 2, 1), Resize(grown.step, 2, 3, 1))
     said = run.log.read_text()
-    assert "is about to be taken away: the workers store a checkpoint and start anew" in said
+    assert "is being drained: saving a checkpoint and restarting the workers" in said
     assert "the workers restart from the last checkpoint (not counted): the node of rank" in said
     assert f"from step {shrunk.step} on there are 2 workers, before 3" in said
-    assert "there is room for 3 workers instead of 2: the workers store a checkpoint and start anew" in said
+    assert (
+        "resources for 3 workers are available; running with 2: saving a checkpoint and restarting the workers" in said
+    )
     for step in (shrunk.step, grown.step):
         assert f"resuming from checkpoint-{step}-" in said
     assert recording_task.trained_twice(run.lines) == []

@@ -22,7 +22,7 @@ from trainers.errors import FencedError
 from trainers.main import main
 from trainers.pipeline.evaluate import find_model
 from trainers.run_folder.checkpoints import list_checkpoints
-from trainers.run_folder.journal import Journal, State, accepted_metrics, without_repeats
+from trainers.run_folder.journal import Journal, State, accepted_metrics, deduplicate
 from trainers.run_folder.layout import CHECKPOINTS, METRICS, RESULT, RunFolder
 from trainers.storage import open_storage
 
@@ -229,7 +229,7 @@ def check_same(state_read: dict[str, Any], calm: dict[str, Any]) -> None:
     assert state_read["model"]["model.safetensors"] == calm["model"]["model.safetensors"]
     assert state_read["shown model"]["model/model.safetensors"] == calm["model"]["model.safetensors"]
     assert state_read["shown"]["evaluation/test.json"] == calm["shown"]["evaluation/test.json"]
-    assert state_read["shown"][METRICS] == without_repeats(state_read["metrics"])
+    assert state_read["shown"][METRICS] == deduplicate(state_read["metrics"])
 
 
 def test_a_driver_on_ray_and_its_workers_wake_when_the_next_attempt_has_finished(

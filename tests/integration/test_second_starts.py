@@ -153,7 +153,7 @@ def test_how_often_is_scored_saved_and_logged_changes_at_once(
     fit(wanted, LocalEngine())
     said = capsys.readouterr().out
     for name in changes:
-        assert f"changed since the attempt before: {name}: " in said
+        assert f"changed since the previous attempt: {name}: " in said
     steps = {item.step for item in Journal(RunFolder.of(wanted)).read().checkpoints}
     assert steps == {4, 6, 8}
     lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_bytes().splitlines()]
@@ -378,7 +378,7 @@ class TestEveryFreeField:
         changes = {name: _another_value(name, base) for name in names[part::parts]}
         fit(config(base | changes), LocalEngine())
         output = capsys.readouterr().out
-        assert all(f"changed since the attempt before: {name}: " in output for name in changes)
+        assert all(f"changed since the previous attempt: {name}: " in output for name in changes)
         assert "resuming from checkpoint-4-" in output
         if outcome is Outcome.EXACT:
             assert weights_after(config(base | changes)) == undisturbed

@@ -11,7 +11,7 @@ from tests.integration.ray_cluster import ray_cluster
 from tests.trainers.synthetic import config
 from trainers.distributed.local_ray import free_ports
 from trainers.distributed.ray_connection import free_resources, node_resources, request_resource_reports
-from trainers.pipeline.on_ray.resize_policy import FIRST_REPORT_S, NEXT_REPORT_S, StaleNodes
+from trainers.pipeline.on_ray.resize_policy import FIRST_RESOURCE_REPORT_S, RESOURCE_REPORT_INTERVAL_S, StaleNodes
 
 # Ray's control store calls an address at which nobody listens less and less often.
 GONE_S = 6.0
@@ -48,9 +48,11 @@ def test_a_host_that_came_back_at_its_address_has_room_for_a_group_that_waits() 
             time.sleep(GONE_S)
             cluster.add_node(num_cpus=1, node_manager_port=port)
             stale = StaleNodes(config({"scaling.num_workers": 2}).scaling)
-            end = time.monotonic() + FIRST_REPORT_S + 2 * NEXT_REPORT_S
+            end = time.monotonic() + FIRST_RESOURCE_REPORT_S + 2 * RESOURCE_REPORT_INTERVAL_S
             while not group.wait(timeout_seconds=1.0):
                 assert time.monotonic() < end, f"no room: {free_resources()} is free of {node_resources()}"
-                request_resource_reports(stale.at(time.monotonic(), node_resources(), free_resources(), waits=True))
+                request_resource_reports(
+                    stale.nodes_to_query(time.monotonic(), node_resources(), free_resources(), waits=True)
+                )
         finally:
             ray.shutdown()

@@ -5,7 +5,7 @@ import pytest
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.freeze import with_needed_packages
 from tests.trainers.synthetic import config
-from trainers.config.optional_packages import needs_of
+from trainers.config.optional_packages import packages_for
 from trainers.errors import ConfigError
 
 PINS = {"deepspeed": "0.19.8", "ninja": "1.13.2", "flashlight-text": "0.0.7", "wandb": "0.31.0"}
@@ -16,7 +16,7 @@ PRIVATE = {"index_url": "https://${INDEX_USER}:${INDEX_PASSWORD}@pypi.example.or
 def packages(environment: dict[str, Any], changes: dict[str, Any]) -> list[str] | str | None:
     """What a job installs for a config with these changes."""
     part = RuntimeEnvPart.model_validate(environment)
-    return with_needed_packages(part, needs_of(config(changes)), PINS).packages
+    return with_needed_packages(part, packages_for(config(changes)), PINS).packages
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_the_config_needs_is_installed_in_the_pinned_version(
 def test_a_beam_search_needs_its_library() -> None:
     part = RuntimeEnvPart.model_validate({"pip": ["jiwer"]})
     searching = config({"model": {"family": "ctc", "init": "scratch"}, "decode": {"method": "beam"}})
-    assert "flashlight-text==0.0.7" in (with_needed_packages(part, needs_of(searching), PINS).packages or [])
+    assert "flashlight-text==0.0.7" in (with_needed_packages(part, packages_for(searching), PINS).packages or [])
 
 
 def test_what_is_named_already_stays_as_it_is() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
-from trainers.data.preparation import prepare, run_here
+from trainers.data.preparation import prepare, run_in_process
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources.known_sources import open_sources
 
@@ -20,6 +20,6 @@ def prepared_train(
         data,
         cache_url=cache_url,
         storage_options=storage_options,
-        runner=run_here,
+        runner=run_in_process,
         log=lambda line: None,
     )

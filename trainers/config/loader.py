@@ -11,7 +11,7 @@ import yaml
 
 from trainers.config.locations import expand_home, expand_variables
 from trainers.config.overrides import copy_levels
-from trainers.config.reading import EVERYTHING, Reading
+from trainers.config.reading import TRAIN_SCOPE, ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import in_home
 from trainers.config.strict_loading import YamlError, load_json, load_yaml_file
@@ -74,7 +74,7 @@ def build_config(
     *,
     origin: str,
     environment: Mapping[str, str] | None = None,
-    reading: Reading = EVERYTHING,
+    reading: ConfigScope = TRAIN_SCOPE,
 ) -> TrainConfig:
     """Validates the content of a recipe, overrides applied; `origin` says in messages where it came from.
 

@@ -9,23 +9,23 @@ from trainers.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Need:
+class OptionalPackage:
     """What a value of a config needs installed.
 
     Attributes:
         value: The value, with its field.
         modules: Modules, any of which serves it.
         requirements: What pip installs for it.
-        instead: What to do without.
+        alternative: What to do without.
     """
 
     value: str
     modules: tuple[str, ...]
     requirements: tuple[str, ...]
-    instead: str
+    alternative: str
 
     @property
-    def is_met(self) -> bool:
+    def is_installed(self) -> bool:
         return any(_is_there(module) for module in self.modules)
 
     @property
@@ -33,18 +33,24 @@ class Need:
         wanted = " ".join(self.requirements)
         return (
             f"{self.value} needs the package {self.requirements[0]}, which is not installed: pip install {wanted} "
-            f"(on a cluster: job.runtime_env.pip), or {self.instead}"
+            f"(on a cluster: job.runtime_env.pip), or {self.alternative}"
         )
 
 
-DEEPSPEED = Need("strategy.name deepspeed", ("deepspeed",), ("deepspeed", "ninja"), "set strategy: {name: ddp}")
-BEAM_SEARCH = Need("decode.method beam", ("flashlight",), ("flashlight-text",), "set decode: {method: greedy}")
+DEEPSPEED = OptionalPackage(
+    "strategy.name deepspeed", ("deepspeed",), ("deepspeed", "ninja"), "set strategy: {name: ddp}"
+)
+BEAM_SEARCH = OptionalPackage(
+    "decode.method beam", ("flashlight",), ("flashlight-text",), "set decode: {method: greedy}"
+)
 
 
 _NAMED_AS_THEY_ARE = ("clearml", "codecarbon", "dagshub", "dvclive", "mlflow", "neptune", "swanlab", "trackio", "wandb")
 # By transformers' names, whose own conditions these are (integrations/integration_utils.py); `kubeflow` needs none.
-TRACKERS: Mapping[str, Need] = {
-    name: Need(f"training.report_to {name}", modules, (requirement,), f"leave {name} out of training.report_to")
+TRACKERS: Mapping[str, OptionalPackage] = {
+    name: OptionalPackage(
+        f"training.report_to {name}", modules, (requirement,), f"leave {name} out of training.report_to"
+    )
     for name, modules, requirement in (
         *((name, (name,), name) for name in _NAMED_AS_THEY_ARE),
         ("azure_ml", ("azureml.core.run",), "azureml-sdk"),
@@ -55,21 +61,21 @@ TRACKERS: Mapping[str, Need] = {
 }
 
 
-def training_needs(config: TrainConfig) -> list[Need]:
+def packages_for_training(config: TrainConfig) -> list[OptionalPackage]:
     """What training with the config needs, by its strategy and its trackers. Pure."""
     strategy = [DEEPSPEED] if config.strategy.name == "deepspeed" else []
     return [*strategy, *(TRACKERS[name] for name in config.training.report_to if name in TRACKERS)]
 
 
-def needs_of(config: TrainConfig) -> list[Need]:
+def packages_for(config: TrainConfig) -> list[OptionalPackage]:
     """What the config needs beyond the dependencies. Pure."""
-    needs = [*training_needs(config), *([BEAM_SEARCH] if config.decode.is_on else [])]
+    needs = [*packages_for_training(config), *([BEAM_SEARCH] if config.decode.is_on else [])]
     return [need for need in needs if need is not TRACKERS["tensorboard"]]
 
 
 def refuse_missing_packages(config: TrainConfig) -> None:
     """Refuses, with a ConfigError, to train where a package is missing."""
-    missing = [need.problem for need in training_needs(config) if not need.is_met]
+    missing = [need.problem for need in packages_for_training(config) if not need.is_installed]
     if missing:
         raise ConfigError("\n".join(missing))
 

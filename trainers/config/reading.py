@@ -12,7 +12,7 @@ PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, (
 
 
 @dataclass(frozen=True)
-class Reading:
+class ConfigScope:
     """What is read of a config.
 
     Attributes:
@@ -25,15 +25,15 @@ class Reading:
     trains: bool = True
     is_new: bool = True
 
-    def opens(self, part: str, field: str) -> bool:
+    def requires_path(self, part: str, field: str) -> bool:
         """Whether the path of a field is opened; those of the model are where it is trained."""
         return (part, field) in self.paths or (part == "model" and self.trains)
 
     @classmethod
-    def to_score(cls, split: str) -> "Reading":
+    def for_scoring(cls, split: str) -> "ConfigScope":
         return cls((*STORAGE_FIELDS, *DECODE_FIELDS, ("data", split)), trains=False)
 
 
-EVERYTHING = Reading()
-SUBMITTED = Reading(is_new=False)
-TO_PREPARE = Reading((*STORAGE_FIELDS, *DATA_FIELDS), trains=False)
+TRAIN_SCOPE = ConfigScope()
+SUBMITTED_SCOPE = ConfigScope(is_new=False)
+PREPARE_SCOPE = ConfigScope((*STORAGE_FIELDS, *DATA_FIELDS), trains=False)

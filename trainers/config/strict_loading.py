@@ -86,7 +86,7 @@ class StrictLoader(yaml.SafeLoader):
         assert node is not None
         if isinstance(event, yaml.AliasEvent):
             if node not in self._extents:
-                raise YamlError(f"the alias *{event.anchor} is part of what it stands for", line)
+                raise YamlError(f"the alias *{event.anchor} is recursive", line)
         else:
             extents = [self._extents[part] for part in _parts(node)]
             values, levels = (list(column) for column in zip(*extents, strict=True)) if extents else ([], [])
@@ -108,7 +108,7 @@ class StrictLoader(yaml.SafeLoader):
             line = key.start_mark.line + 1
             if key.value in lines:
                 where = f"in line {line}" if line == lines[key.value] else f"in lines {lines[key.value]} and {line}"
-                raise YamlError(f"the key {key.value} stands twice in one mapping, {where}: keep one of them", line)
+                raise YamlError(f"duplicate key {key.value} in one mapping, {where}: keep one of them", line)
             lines[key.value] = line
         return mapping
 
@@ -139,7 +139,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {repeated!r} stands twice in one object: keep one of them")
+        raise ValueError(f"duplicate key {repeated!r} in one object: keep one of them")
     return content
 
 

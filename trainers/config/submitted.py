@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from trainers.config.locations import expand_variables, make_paths_absolute, unresolved_paths
-from trainers.config.reading import SUBMITTED
+from trainers.config.reading import SUBMITTED_SCOPE
 from trainers.config.schema import TrainConfig
 from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.config.validation import refuse, validated
@@ -58,7 +58,7 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> TrainCo
         ) from None
     known = {name: environment[name] for name in brought if name in environment}
     expanded, missing = expand_variables(content, known)
-    config, problems = validated(TrainConfig, expanded, SUBMITTED)
+    config, problems = validated(TrainConfig, expanded, SUBMITTED_SCOPE)
     if config is not None and not missing:
         problems = unresolved_paths(config, ())
     refuse([*missing, *problems], CONFIG_VARIABLE)

@@ -11,7 +11,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.part import UNSUPPORTED_URL, URL
 from trainers.config.parts.run_part import NAME
 from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
-from trainers.config.reading import EVERYTHING, Reading
+from trainers.config.reading import TRAIN_SCOPE, ConfigScope
 from trainers.config.storage_location import without_password
 from trainers.errors import ConfigError
 
@@ -30,7 +30,7 @@ PATTERN_MESSAGES = {
 
 
 def validated(
-    model: type[Model], content: Mapping[str, Any], reading: Reading = EVERYTHING
+    model: type[Model], content: Mapping[str, Any], reading: ConfigScope = TRAIN_SCOPE
 ) -> tuple[Model | None, list[str]]:
     """The part that a model reads from content; or None, and a line for each problem."""
     try:

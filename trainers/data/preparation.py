@@ -193,7 +193,7 @@ def _part_of(row: Row, recording: np.ndarray, rate_hz: int) -> np.ndarray:
 Runner = Callable[[list[pa.Table], ShardTask], Iterator[pa.Table]]
 
 
-def run_here(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+def run_in_process(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
     """Runs the task over all blocks in this process."""
     yield from map(task, blocks)
 

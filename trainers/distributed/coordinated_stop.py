@@ -79,7 +79,8 @@ class LastStep(TrainerCallback):
     def _check_polling(self, step: int) -> None:
         if self._failure is not None:
             raise LostWorkerError(
-                f"after step {step}: the ranks' shared store is gone, and a rank with it; the last checkpoint is kept"
+                f"after step {step}: lost the connection to the ranks' shared store, so a rank has probably died; "
+                "the last checkpoint is kept"
             ) from self._failure
 
     def _poll(self) -> None:

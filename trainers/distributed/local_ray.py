@@ -213,7 +213,7 @@ def _reason(folder: Path, ports: Mapping[str, int]) -> str:
     with contextlib.suppress(OSError):
         lines = (folder / "start.log").read_text(errors="replace").splitlines()
         return f"{folder}/start.log ends with:\n" + "\n".join(lines[-LOG_LINES:])
-    return f"it said nothing in {START_TIMEOUT_S:.0f} s"
+    return f"it printed nothing within {START_TIMEOUT_S:.0f} s"
 
 
 def stop_ray(folder: Path) -> None:

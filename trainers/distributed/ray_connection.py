@@ -38,14 +38,14 @@ POLL_S = 0.2
 PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
 COORDINATOR_TIMEOUT_S = 10.0
-ANSWER_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 # Seconds between two probes of whether nodes respond, and responses in a row after which they are taken for alive.
 NODE_PROBE_S, NODE_PROBES = 1.0, 3
 # The cluster may learn later than Ray Train that a worker's node went with it, after five checks with 3 s between them
 # (Ray's health_check_failure_threshold and _period_ms); where a worker fell silent, each check takes 10 s more.
 LOST_NODE_TIMEOUT_S, SILENT_NODE_TIMEOUT_S = 20.0, 60.0
 # Of `start_timeout_s`; the elastic one is a little longer than Ray Train takes to plan anew. Ray's default is 60.
-FIXED_START_S, ELASTIC_START_S = "600", "25"
+FIXED_START_TIMEOUT_S, ELASTIC_START_TIMEOUT_S = "600", "25"
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 # Where a job has a part of the machine: logical CPUs of a Ray that is started here.
 CPUS = "RAYSCRIBE_CPUS"
@@ -133,7 +133,7 @@ def start_timeout_s(config: TrainConfig) -> str:
     A fixed number waits as often as there may be failures, and a node that an autoscaler adds takes minutes to come. An
     elastic one waits for nodes that it has planned with, which may be gone, and plans anew as often as it takes.
     """
-    return ELASTIC_START_S if config.scaling.is_elastic else FIXED_START_S
+    return ELASTIC_START_TIMEOUT_S if config.scaling.is_elastic else FIXED_START_TIMEOUT_S
 
 
 def _own_ray(config: TrainConfig) -> contextlib.AbstractContextManager[LocalRay]:
@@ -188,7 +188,7 @@ def _check_answers(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         try:
-            socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+            socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
         except OSError as error:
             raise ConnectionError(f"no server listens at {host}:{port} ({error})") from error
 

@@ -36,7 +36,7 @@ class RaySession(Session):
     nodes: tuple[str, ...] = ()
     _requests: list[EndRequest] = field(default_factory=list)
     _gauges: dict[Gauge, metrics.Gauge] = field(default_factory=dict)
-    _shown: dict[tuple[Gauge, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
+    _published: dict[tuple[Gauge, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
 
     @classmethod
     def of_this_worker(cls, coordinator: Any, run: str, attempt: int) -> "RaySession":
@@ -57,14 +57,14 @@ class RaySession(Session):
     def print_line(self, line: str) -> None:
         self.coordinator.add_line.remote(line)
 
-    def show(self, gauge: Gauge, value: float, **labels: str) -> None:
+    def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
         """Gives the number to Ray, whose agent on this node exports it; this thread sends nothing."""
-        self._shown[gauge, frozenset(labels.items())] = value
+        self._published[gauge, frozenset(labels.items())] = value
         self._set(gauge, value, labels)
 
-    def show_again(self) -> None:
-        for gauge, labels in list(self._shown):
-            self._set(gauge, self._shown[gauge, labels], dict(labels))
+    def republish_gauges(self) -> None:
+        for gauge, labels in list(self._published):
+            self._set(gauge, self._published[gauge, labels], dict(labels))
 
     def _set(self, gauge: Gauge, value: float, labels: dict[str, str]) -> None:
         if gauge not in self._gauges:
@@ -92,7 +92,7 @@ class RaySession(Session):
         return {PurePosixPath(item.checkpoint.path).name for item in kept}
 
     def begin(self) -> None:
-        self.show_progress()
+        self.record_progress()
         threading.Thread(target=self._keep_shown, name="gauges", daemon=True).start()
         if self.is_main_process:
             self.coordinator.begin.remote(self.nodes, uuid.uuid4().hex)
@@ -120,4 +120,4 @@ class RaySession(Session):
         """Keeps what was shown last as long as this process lives, above all when the last progress was."""
         while True:
             time.sleep(REPEAT_S)
-            self.show_again()
+            self.republish_gauges()

@@ -51,19 +51,19 @@ class Session(ABC):
             self.print_line(line)
 
     @abstractmethod
-    def show(self, gauge: Gauge, value: float, **labels: str) -> None:
+    def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
         """Shows a number of this rank, in the gauge's unit, to who watches the cluster.
 
         It costs microseconds, and waits for nothing. `labels` are those besides run, attempt and rank.
         """
 
-    def show_from_main(self, gauge: Gauge, value: float, **labels: str) -> None:
+    def set_gauge_from_main(self, gauge: Gauge, value: float, **labels: str) -> None:
         if self.is_main_process:
-            self.show(gauge, value, **labels)
+            self.set_gauge(gauge, value, **labels)
 
-    def show_progress(self) -> None:
+    def record_progress(self) -> None:
         """Shows that this rank is not stuck."""
-        self.show(LAST_PROGRESS, time.time())
+        self.set_gauge(LAST_PROGRESS, time.time())
 
     @abstractmethod
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
@@ -186,7 +186,7 @@ class LocalSession(Session):
     def print_line(self, line: str) -> None:
         print(line, flush=True)
 
-    def show(self, gauge: Gauge, value: float, **labels: str) -> None:
+    def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
         """Nobody watches."""
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, DECODE_FIELDS, PATH_FIELDS, STORAGE_FIELDS, Reading
+from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, DECODE_FIELDS, PATH_FIELDS, STORAGE_FIELDS, ConfigScope
 from trainers.errors import ConfigError
 from trainers.findings import Check, Level, run_check
 from trainers.inspection.subject import Subject
@@ -61,9 +61,9 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def reading_of_groups(text: str | None) -> Reading:
+def reading_of_groups(text: str | None) -> ConfigScope:
     """What the groups that `--only` names read of a config; errors as of `parse_groups`."""
-    return Reading(tuple(field for group in parse_groups(text) for field in _READS[group]))
+    return ConfigScope(tuple(field for group in parse_groups(text) for field in _READS[group]))
 
 
 def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str], None]) -> bool:

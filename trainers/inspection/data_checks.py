@@ -209,7 +209,7 @@ def _longest(split: Split, recordings: Recordings, limit_s: float) -> str:
 
 
 def _shared_recordings(subject: Subject) -> Iterator[Finding]:
-    splits = [split for split in subject.splits if split.source.names_files]
+    splits = [split for split in subject.splits if split.source.has_file_per_recording]
     spans = {split.name: _spans(split.table) for split in splits}
     for position, first in enumerate(splits):
         for second in splits[position + 1 :]:

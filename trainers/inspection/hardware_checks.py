@@ -101,7 +101,7 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
     if part.name != "deepspeed":
         yield ok(f"strategy.name: {part.name}")
         return
-    if not DEEPSPEED.is_met:
+    if not DEEPSPEED.is_installed:
         yield subject.unreachable(DEEPSPEED.problem)
         return
     missing = [tool for tool in DEEPSPEED_TOOLS if shutil.which(tool) is None]
@@ -119,7 +119,7 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
 def check_trackers(subject: Subject) -> Iterator[Finding]:
     """Looks for the packages of the trackers, by name."""
     names = subject.config.training.report_to
-    missing = [need for name in names if (need := TRACKERS.get(name)) is not None and not need.is_met]
+    missing = [need for name in names if (need := TRACKERS.get(name)) is not None and not need.is_installed]
     for need in missing:
         yield subject.unreachable(need.problem)
     if not missing:

@@ -21,7 +21,7 @@ from trainers.models.labels import language_tokens, languages_in
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
 
-class Opened(NamedTuple):
+class InspectedModel(NamedTuple):
     """What could be opened of a model: its family, its part of the config, its processor."""
 
     family: Family[Any]
@@ -29,7 +29,7 @@ class Opened(NamedTuple):
     processor: Any
 
 
-ModelCheck = Callable[[Subject, Opened], Iterator[Finding]]
+ModelCheck = Callable[[Subject, InspectedModel], Iterator[Finding]]
 
 
 def needs_model(family: str | None = None) -> Callable[[ModelCheck], Callable[[Subject], Iterator[Finding]]]:
@@ -52,7 +52,7 @@ def needs_model(family: str | None = None) -> Callable[[ModelCheck], Callable[[S
 
 
 @lru_cache(maxsize=1)
-def open_model(subject: Subject) -> Opened | Finding:
+def open_model(subject: Subject) -> InspectedModel | Finding:
     """Opens what the checks need, once; a finding where that is not possible."""
     part = subject.config.model
     try:
@@ -62,10 +62,10 @@ def open_model(subject: Subject) -> Opened | Finding:
         if part.token_language is not None:
             family.language_code(part.token_language)
         if not family.learns_processor(part):
-            return Opened(family, part, family.open_processor(part, None))
+            return InspectedModel(family, part, family.open_processor(part, None))
         train = subject.split("train")
         if train is not None:
-            return Opened(family, part, family.new_processor(train.texts, part))
+            return InspectedModel(family, part, family.new_processor(train.texts, part))
     except StorageError as error:
         return subject.unreachable(str(error))
     except ConfigError as error:
@@ -109,7 +109,7 @@ def _unless_begun(subject: Subject, text: str) -> Finding:
 
 
 @needs_model()
-def check_labels(subject: Subject, opened: Opened) -> Iterator[Finding]:
+def check_labels(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
     """Compares lengths of transcripts with what the model holds and with what scoring generates."""
     if not subject.splits:
         yield skipped("no manifest could be opened")
@@ -158,7 +158,7 @@ def _too_short(subject: Subject, split: Split, limits: Limits) -> Finding | None
 
 
 @needs_model()
-def check_decoding(subject: Subject, opened: Opened) -> Iterator[Finding]:
+def check_decoding(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
     """Checks what `decode.method` needs."""
     config = subject.config
     decoder = opened.family.decoders.get(config.decode.method)
@@ -169,7 +169,7 @@ def check_decoding(subject: Subject, opened: Opened) -> Iterator[Finding]:
 
 
 @needs_model()
-def check_languages(subject: Subject, opened: Opened) -> Iterator[Finding]:
+def check_languages(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
     """Compares the languages of clips with those that the model has a token for."""
     named_here = [split for split in subject.splits if languages_in(split.table).drop_null()]
     if subject.config.data.use_language_column is False or not named_here:
@@ -184,7 +184,7 @@ def check_languages(subject: Subject, opened: Opened) -> Iterator[Finding]:
             yield ok(f"{split.name}: the model knows the languages of all clips")
 
 
-def _check_frames(subject: Subject, opened: Opened, split: Split, limits: Limits) -> Finding:
+def _check_frames(subject: Subject, opened: InspectedModel, split: Split, limits: Limits) -> Finding:
     """Compares the labels of clips whose durations are known with the outputs that the model gives for them."""
     durations_s = subject.recordings(split).durations_s
     fastest = subject.config.augment.fastest if split.name == "train" else 1.0
@@ -228,7 +228,7 @@ def check_arguments(subject: Subject) -> Iterator[Finding]:
 
 
 @needs_model()
-def check_adaptation(subject: Subject, opened: Opened) -> Iterator[Finding]:
+def check_adaptation(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
     """Selects what is trained in a network of the model's sizes, without its weights."""
     part = subject.config.adapt
     if part.method == "full":
@@ -241,7 +241,7 @@ def check_adaptation(subject: Subject, opened: Opened) -> Iterator[Finding]:
 
 
 def _longer(
-    opened: Opened, ids: Sequence[str], texts: Sequence[str], allowed: int, around: int
+    opened: InspectedModel, ids: Sequence[str], texts: Sequence[str], allowed: int, around: int
 ) -> tuple[list[str], list[int]]:
     # A token is a byte or more, so that short texts need not be encoded to know it.
     rows = [row for row, text in enumerate(texts) if len(text.encode()) > allowed - around]
@@ -264,7 +264,7 @@ def _trained(subject: Subject, split: Split) -> tuple[list[str], list[str]]:
 
 def _of_family(family: Family[Any], check: Check[OpenModel]) -> Check[Subject]:
     @needs_model(family.name)
-    def run(subject: Subject, opened: Opened) -> Iterator[Finding]:
+    def run(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
         yield from check.run(OpenModel(opened.part, opened.processor))
 
     return Check(check.name, check.description, run)

@@ -50,7 +50,7 @@ def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, dea
     declared_s = source.table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
     known = Recordings(declared_s)
     try:
-        if source.names_files:
+        if source.has_file_per_recording:
             _read_headers(source, known, storage_options, deadline)
         else:
             _read_sample(source, known, deadline)

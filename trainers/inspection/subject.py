@@ -127,8 +127,8 @@ class Subject:
             source = source_of(data, self.config.run.storage_options)
         except ConfigError as error:
             return [], [self.unreachable(str(error))]
-        if source.only_in_jobs:
-            return [], [skipped(source.only_in_jobs)]
+        if source.listing_requires_job:
+            return [], [skipped(source.listing_requires_job)]
         opened = [self._split(source, name) for name in source.splits]
         splits = [each for each in opened if isinstance(each, Split)]
         findings = [warning(text) for split in splits for text in split.source.warnings]

@@ -27,7 +27,7 @@ def export_model(
     """Writes model/ of a worker group's outputs, from the best checkpoint's files here and totals of test."""
     target, family = folder.storage.sub(MODEL), family_of_folder(local)
     stored = {str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()}
-    for name in sorted((stored | family.write_for_all_readers(local)) - NOT_EXPORTED):
+    for name in sorted((stored | family.write_legacy_processor_files(local)) - NOT_EXPORTED):
         target.upload_file(local / name, name)
     target.write_bytes("README.md", model_card(config, family, checkpoint, test).encode())
 

@@ -44,7 +44,7 @@ def resolve_model(config: TrainConfig) -> tuple[TrainConfig, Family[Any]]:
     return config.model_copy(update={"model": read.model.model_copy(update={"family": None})}), family
 
 
-def part_to_score(model: ModelPart, name_or_path: str, revision: str | None) -> ModelPart:
+def model_config_for_scoring(model: ModelPart, name_or_path: str, revision: str | None) -> ModelPart:
     """A model part for other weights, which are only scored: of its fields, those that their family has.
 
     Raises:

@@ -176,7 +176,7 @@ class Family(LabelCodec, Generic[Model]):
     def open_exported(self, folder: Path) -> Recognizer:
         """Opens a folder with model and processor, as written by an export or a checkpoint."""
 
-    def write_for_all_readers(self, folder: Path) -> set[str]:
+    def write_legacy_processor_files(self, folder: Path) -> set[str]:
         """Writes a processor as transformers before version 5, and converters made for it, read it; newer ones do, too.
 
         `folder` holds it, and the model; gives the names of the files.

@@ -19,7 +19,7 @@ class Limits:
         new_tokens: The most tokens that it generates. None: it gives each of its frames a label instead.
         frames: Its outputs of a clip, where it must have one for each token of a label. None: it need not.
         full_context: Whether clips are padded to the full context, unless buckets are asked for.
-        sees_padding: Whether padding moves its outputs, so that clips are scored without.
+        padding_affects_output: Whether padding moves its outputs, so that clips are scored without.
         has_bins: Whether its input has frequency bins; otherwise it is of samples.
         least_samples: Its shortest input; it fails at a shorter one.
     """
@@ -30,7 +30,7 @@ class Limits:
     new_tokens: int | None
     frames: FrameCount | None = None
     full_context: bool = True
-    sees_padding: bool = False
+    padding_affects_output: bool = False
     has_bins: bool = True
     least_samples: int = 1
 

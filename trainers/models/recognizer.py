@@ -114,8 +114,8 @@ class Recognition:
             Of a CTC model, mean over the clip's outputs: of ln p(symbol) along the best path; of a beam search, of
             ln p(labels | utterance), summed over the alignments that the beam has kept, without language models.
         nbest: Where it was asked for, hypotheses of a beam search, the best by its own score first.
-        best_path: Beside the hypothesis of a beam search of CTC outputs, that of their best path.
-        others: Beside that hypothesis, those by the other weights of `Beam`.
+        best_path: With the hypothesis of a beam search of CTC outputs, that of their best path.
+        alternative_hypotheses: Those under the other weights of `Beam`.
     """
 
     text: str
@@ -123,7 +123,7 @@ class Recognition:
     avg_logprob: float
     nbest: tuple[Alternative, ...] | None = None
     best_path: str | None = None
-    others: tuple[str, ...] = ()
+    alternative_hypotheses: tuple[str, ...] = ()
 
 
 class Target(NamedTuple):
@@ -236,11 +236,11 @@ class Recognizer(ABC):
         """What keeps the model near the weights that it has now, as the config asks; None: it asks for nothing."""
         return None
 
-    def fitted(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
+    def with_input_length(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         """Within it, the model takes inputs of exactly the length of these, see `Features.inputs`."""
         return nullcontext()
 
-    def counted(self, labels: torch.Tensor) -> torch.Tensor:
+    def counted_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """What the loss of a global batch is divided by: the number of all but -100 in what this gives of labels."""
         return labels
 

@@ -97,7 +97,7 @@ def begin(request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
             publish(request.folder, journal)
             return None
         sets = plan.data.prepare(
-            request.config, request.engine, lambda detail: status.show(Phase.PREPARING_DATA, detail=detail)
+            request.config, request.engine, lambda detail: status.update(Phase.PREPARING_DATA, detail=detail)
         )
         driver = commit(plan, journal)
         if driver is not None:
@@ -117,7 +117,7 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     refuse_without_journal(state, request.folder)
     refuse_without_checkpoint(state, request.folder, request.expected)
     _check_cluster(request)
-    status.show(Phase.PREPARING_DATA, detail="opening the data")
+    status.update(Phase.PREPARING_DATA, detail="opening the data")
     config, family = resolve_model(config)
     request, trains = replace(request, config=config), not has_ended(state, config)
     refuse_unsupported(config, family)
@@ -203,7 +203,7 @@ def commit(plan: AttemptPlan, journal: Journal) -> Driver | None:
     )
     if driver is not None:
         for change in plan.continuation.changes:
-            print_line(f"changed since the attempt before: {change}")
+            print_line(f"changed since the previous attempt: {change}")
     return driver
 
 
@@ -226,7 +226,7 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
         processor=f"{layout.ATTEMPTS}/{holder}/{layout.PROCESSOR}" if holder is not None else None,
         weights=continuation.began_from,
         lengths=continuation.lengths,
-        numbered=plan.request.number is not None,
+        managed_by_service=plan.request.number is not None,
     )
 
 

@@ -23,15 +23,15 @@ from trainers.pipeline.experiment import (
     BEGAN_FROM,
     RESOLVED,
     SHARDS,
-    as_far_as_known,
     describe,
+    fill_missing_content_hashes,
     resolve_fields,
     upgrade,
 )
 from trainers.run_folder.journal import State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, CONFIG, RESULT, RunFolder
 from trainers.run_folder.resume import FROM
-from trainers.run_folder.staging import left_staged
+from trainers.run_folder.staging import staged_checkpoints_of_run
 from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END, Length
 
 # Free to change, but sums are then made in another order or by other kernels: equal up to rounding only.
@@ -104,9 +104,9 @@ def decide(
     assert state.experiment is not None
     before = upgrade(state.experiment["experiment"], config)
     resolved = resolve_config(state, config)
-    wanted = as_far_as_known(describe(resolved, data_keys, began_from=before.get(BEGAN_FROM)), before)
+    wanted = fill_missing_content_hashes(describe(resolved, data_keys, began_from=before.get(BEGAN_FROM)), before)
     wanted |= _removed(before, resolved)
-    before = as_far_as_known(before, wanted)
+    before = fill_missing_content_hashes(before, wanted)
     # A version that did not write it went on with the checkpoint's optimizer, too: by now that is the run's own.
     before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
     if wanted != before:
@@ -154,8 +154,8 @@ def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapp
     if known is not None:
         before = {BEGAN_FROM: None, **upgrade(known["experiment"], config)}
         resolved = resolve_fields(config, cache_url_of(config), before)
-        wanted = as_far_as_known(describe(resolved, data_keys), before)
-        if wanted == as_far_as_known(before, wanted):
+        wanted = fill_missing_content_hashes(describe(resolved, data_keys), before)
+        if wanted == fill_missing_content_hashes(before, wanted):
             return Continuation(resolved, _experiment(known["id"], wanted, lengths))
     resolved = resolve_fields(config, cache_url_of(config), None)
     return Continuation(resolved, _experiment(uuid.uuid4().hex, describe(resolved, data_keys), lengths))
@@ -222,7 +222,8 @@ def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]
         return [*before, replace(asked, extend=known[len(before)].extend)]
     if part.extend is None:
         raise ResumeError(
-            f"{change}: the learning rate ({name}) depends on it, so say how it goes on: --set training.extend=rescale "
+            f"{change}: the learning rate ({name}) depends on it, so choose how the schedule "
+            "continues: --set training.extend=rescale "
             "(the schedule over the new length), restart (warm-up and decay once more over the added steps) or "
             f"constant (the added steps at the last rate); or keep {last.text}"
         )
@@ -304,7 +305,7 @@ def refuse_without_checkpoint(state: State, folder: RunFolder, expected: str | N
         return
     start_over = "give the run another name (run.name)"
     if expected is None and state.number == 0:
-        staged = next(left_staged(folder.url), None)
+        staged = next(staged_checkpoints_of_run(folder.url), None)
         if staged is None:
             return
         expected = staged.name
@@ -342,7 +343,7 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
         )
     if _decodes_otherwise(result, config):
         raise ResumeError(
-            f"{folder.url}: this run has finished, and decode was another when it was scored; score its model as it is "
+            f"{folder.url}: this run has finished, and was scored with other decode settings; score its model as it is "
             f"now with: rayscribe evaluate SPEC --model {folder.url}"
         )
     return True

@@ -37,7 +37,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import FROM
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop
-from trainers.training.worker import work
+from trainers.training.worker import run_training_worker
 from trainers.training.worker_context import TrainTask
 
 BATCH, STEPS = 2, 2
@@ -194,7 +194,7 @@ class _StagedEngine(LocalEngine):
 
     def train_here(self, task: TrainTask) -> None:
         with converting_errors():
-            work(task, LocalSession.of_this_process(), self._watch)
+            run_training_worker(task, LocalSession.of_this_process(), self._watch)
 
     def _watch(self, loop: Loop) -> None:
         if loop.first_step != self._resumed_from:
@@ -243,7 +243,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     if "dataloader_num_workers" in arguments:
         arguments["dataloader_num_workers"] = min(arguments["dataloader_num_workers"], 1)
     # Else all recordings to mix in would be read, to be remembered in a folder that is thrown away.
-    few = source_of(config.data, config.run.storage_options).shortened(CLIPS, folder)
+    few = source_of(config.data, config.run.storage_options).truncated(CLIPS, folder)
     data = {"cache_dir": None, "max_bad_fraction": 0.5, "fingerprint": "manifest"}
     changes: dict[str, Any] = {
         "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},

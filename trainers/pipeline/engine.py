@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from trainers.config.schema import TrainConfig
-from trainers.data.preparation import Runner, run_here
+from trainers.data.preparation import Runner, run_in_process
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.pipeline.root_cause import converting_errors
 from trainers.run_folder.layout import RunFolder
 from trainers.storage.full_disk import naming_full_disk
 from trainers.training.scoring_worker import ScoreTask, score_task
-from trainers.training.worker import work
+from trainers.training.worker import run_training_worker
 from trainers.training.worker_context import TrainTask
 
 Made = TypeVar("Made")
@@ -21,10 +21,10 @@ class Engine(Protocol):
     """Where preparing and training run: on Ray (`ray_engine`), or in this process."""
 
     @property
-    def runner(self) -> Runner:
+    def run_shard_tasks(self) -> Runner:
         """Runs the tasks that prepare data."""
 
-    def once(self, make: Callable[[], Made]) -> Made:
+    def run_on_main_process(self, make: Callable[[], Made]) -> Made:
         """What `make` returns, made by one process and known to all that call."""
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
@@ -40,12 +40,12 @@ class Engine(Protocol):
 class LocalEngine:
     """This process, or those that torchrun started: the same core without Ray."""
 
-    runner: Runner = staticmethod(run_here)
+    run_shard_tasks: Runner = staticmethod(run_in_process)
 
     def __init__(self, backend: str = "auto"):
         self._backend = backend
 
-    def once(self, make: Callable[[], Made]) -> Made:
+    def run_on_main_process(self, make: Callable[[], Made]) -> Made:
         made: Made = LocalSession.of_this_process(self._backend).broadcast(make, "preparing")
         return made
 
@@ -64,7 +64,7 @@ class LocalEngine:
 
     def train(self, task: TrainTask, folder: RunFolder) -> None:
         with converting_errors(), naming_full_disk():
-            work(task, LocalSession.of_this_process())
+            run_training_worker(task, LocalSession.of_this_process())
 
     def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
         with converting_errors(), naming_full_disk():

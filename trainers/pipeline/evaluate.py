@@ -89,7 +89,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
         validation = sets[VALIDATION] if tuned else None
         return ScoreTask(resolved, sets[split], split, address, url, nbest, validation)
 
-    task = engine.once(stage)
+    task = engine.run_on_main_process(stage)
     folder = RunFolder(open_storage(task.folder_url, config.run.storage_options))
     engine.evaluate(task, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")

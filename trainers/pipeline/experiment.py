@@ -116,7 +116,7 @@ def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, An
     normalized = known.pop("data.do_normalize_eval", True)
     known.setdefault("data.normalizer", "whisper_basic 1" if normalized else "none 1")
     known.pop("training.gradient_checkpointing", None)
-    # Has a field of its own since, which is not mathematics.
+    # Has a field of its own since, which is outside the experiment.
     for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
         known.pop(f"training.training_args.{name}", None)
     known.setdefault("data.too_long_eval", "refuse")
@@ -155,7 +155,7 @@ def _normalizer(config: TrainConfig, known: Mapping[str, Any] | None) -> str:
     return "basic" if began_with == "none" else began_with
 
 
-def as_far_as_known(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def fill_missing_content_hashes(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """A description with the contents of files that only another one knows: earlier versions did not look at them."""
     unknown = {name for name in other.keys() - one.keys() if name.endswith(content_name(""))}
     return {**one, **{name: other[name] for name in unknown}}

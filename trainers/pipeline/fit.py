@@ -32,12 +32,12 @@ def fit(
         RayscribeError: with the thing, the value and the fix; before training wherever it can be known.
     """
     # Rank 0's, since a name that is made from the time may differ between ranks.
-    config = engine.once(lambda: config)
+    config = engine.run_on_main_process(lambda: config)
     folder = RunFolder.of(config)
     with FinalStatus(config, folder, attempt) as final:
         with StatusWriter(folder, attempt) as status:
             request = AttemptRequest(config, engine, folder, overrides, attempt, expected)
-            task = engine.once(lambda: begin(request, status))
+            task = engine.run_on_main_process(lambda: begin(request, status))
         if task is not None:
             final.attempt = task.attempt
             engine.train(task, folder)

@@ -43,7 +43,7 @@ CONNECTION_TEXTS = (
 # Of pyarrow's filesystems, through which Ray Train and Ray Data write: S3's and Google's.
 STORAGE_TEXTS = ("AWS Error ", "google::cloud::Status(")
 # Ray Train has waited in vain for room for the workers: after a lost node, for that.
-NO_ROOM_CLASSES = {"WorkerGroupStartupTimeoutError"}
+START_TIMEOUT_CLASSES = {"WorkerGroupStartupTimeoutError"}
 IMPORT_CLASSES = {"ImportError", "ModuleNotFoundError"}
 # Errors that do not pass by themselves; their subclasses have names of their own, and may.
 PROGRAM_CLASSES = {
@@ -86,7 +86,7 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     if node is not None:
         return LostNodeError(f"{doing}: a node was lost: {last_line(node)}")
     worker = next((item for item in found if name(item) in WORKER_CLASSES), None)
-    follows = NO_ROOM_CLASSES if lost_nodes else set()
+    follows = START_TIMEOUT_CLASSES if lost_nodes else set()
     others = (item for item in root_errors(error) if not is_connection_error(item) and name(item) not in follows)
     other = next(others, None)
     if worker is None and other is not None:
@@ -119,9 +119,9 @@ def only_connection_errors(error: BaseException) -> bool:
     return all(is_connection_error(item) for item in root_errors(error))
 
 
-def is_wait_for_room(error: BaseException) -> bool:
+def is_start_timeout(error: BaseException) -> bool:
     """Whether there was no room for the workers in time."""
-    return any(name(item) in NO_ROOM_CLASSES for item in cause_chain(error))
+    return any(name(item) in START_TIMEOUT_CLASSES for item in cause_chain(error))
 
 
 def cause_chain(error: BaseException) -> Iterator[BaseException]:

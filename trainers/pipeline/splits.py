@@ -141,7 +141,7 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
     def counting(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         done, total = 0, sum(map(len, blocks))
         show(f"{source.split} 0 of {total} clips")
-        for part in engine.runner(blocks, task):
+        for part in engine.run_shard_tasks(blocks, task):
             done += len(part)
             show(f"{source.split} {done} of {total} clips")
             yield part

@@ -30,7 +30,7 @@ DRIVER_LOG = "driver"
 MAX_STATUS_BYTES = 256 << 10
 _WORKER_LOG = re.compile(r"rank-(\d+)-([^/]+)\.log")
 
-EVERY_S = 2.0
+WRITE_INTERVAL_S = 2.0
 # Written again unchanged after this long, so that a reader can tell a long step from a dead process.
 HEARTBEAT_S = 20.0
 # How long the last write may delay the end of a process.
@@ -105,7 +105,7 @@ class StatusWriter:
 
     def __enter__(self) -> Self:
         if self._attempt is not None:
-            self._thread = threading.Thread(target=self._write_on, name="status", daemon=True)
+            self._thread = threading.Thread(target=self._write_loop, name="status", daemon=True)
             self._thread.start()
         return self
 
@@ -117,7 +117,7 @@ class StatusWriter:
         if self._thread is not None:
             self._thread.join(JOIN_TIMEOUT_S)
 
-    def show(self, phase: Phase, **numbers: Any) -> None:
+    def update(self, phase: Phase, **numbers: Any) -> None:
         """Changes the status; a new phase is written at once.
 
         Numbers are of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
@@ -130,16 +130,16 @@ class StatusWriter:
             self._changed = True
             self._condition.notify()
 
-    def rest(self) -> None:
-        """Writes nothing more until `show` is called again; another process may write meanwhile."""
+    def pause(self) -> None:
+        """Writes nothing more until `update` is called again; another process may write meanwhile."""
         with self._condition:
             self._status = {}
             self._changed = self._urgent = False
 
-    def _write_on(self) -> None:
+    def _write_loop(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(self._is_due, timeout=EVERY_S)
+                self._condition.wait_for(self._is_due, timeout=WRITE_INTERVAL_S)
                 if self._closed and not self._changed:
                     return
                 if not self._is_due():
@@ -151,7 +151,7 @@ class StatusWriter:
     def _is_due(self) -> bool:
         age_s = time.monotonic() - self._written_s
         old = bool(self._status) and age_s >= HEARTBEAT_S
-        return self._closed or self._urgent or old or (self._changed and age_s >= EVERY_S)
+        return self._closed or self._urgent or old or (self._changed and age_s >= WRITE_INTERVAL_S)
 
     def _write(self, status: dict[str, Any]) -> None:
         assert self._attempt is not None
@@ -189,7 +189,7 @@ class FinalStatus:
         if isinstance(error, Interruption):
             detail = f"stopped; {error.left}"
         with StatusWriter(self._folder, self.attempt) as status:
-            status.show(Phase.ENDED, detail=detail, eta_s=None)
+            status.update(Phase.ENDED, detail=detail, eta_s=None)
 
     def _left(self) -> str:
         try:

@@ -47,7 +47,7 @@ REQUEST = (CONFIG, OVERRIDES, ENVIRONMENT, EXPERIMENT, QUARANTINE)
 _PARALLEL_READS = 16
 # Of one entry: a checkpoint of a thousand ranks has 150 KB.
 MAX_ENTRY_BYTES = 16 << 20
-_SUM = b', "sha256": "'
+_CHECKSUM = b', "sha256": "'
 # After a lost race, so that many who race for entry after entry do not keep each other from it.
 _LONGEST_PAUSE_S = 0.05
 
@@ -205,7 +205,7 @@ class Journal:
                 if entry is None:
                     return state
                 number = state.number + 1
-                content = _summed(to_json({"number": number, "at": now(), **entry}, _key(number)).encode())
+                content = _with_checksum(to_json({"number": number, "at": now(), **entry}, _key(number)).encode())
                 if self._storage.create_exclusive(_key(number), content):
                     self._state = fold(state, json.loads(content))
                     return self._state
@@ -236,9 +236,9 @@ class Journal:
         return _parsed(number, self._storage.read_small(_key(number), MAX_ENTRY_BYTES))
 
 
-def _summed(entry: bytes) -> bytes:
+def _with_checksum(entry: bytes) -> bytes:
     """An entry, a JSON object, with its own SHA-256 as the last key; those of earlier versions have none."""
-    return entry[:-1] + _SUM + hashlib.sha256(entry).hexdigest().encode() + b'"}'
+    return entry[:-1] + _CHECKSUM + hashlib.sha256(entry).hexdigest().encode() + b'"}'
 
 
 def _parsed(number: int, content: bytes) -> Any:
@@ -247,7 +247,7 @@ def _parsed(number: int, content: bytes) -> Any:
     except ValueError:
         entry = None
     known = entry if isinstance(entry, Mapping) else {}
-    expected = hashlib.sha256(content.rpartition(_SUM)[0] + b"}").hexdigest()
+    expected = hashlib.sha256(content.rpartition(_CHECKSUM)[0] + b"}").hexdigest()
     if entry is None or known.get("number", number) != number or known.get("sha256", expected) != expected:
         raise ResumeError(
             f"entry {number} of the run's journal is damaged, or another program has written it: put back "
@@ -380,7 +380,7 @@ def accepted_metrics(folder: RunFolder, state: State) -> bytes:
     )
 
 
-def without_repeats(metrics: bytes) -> bytes:
+def deduplicate(metrics: bytes) -> bytes:
     """Lines of metrics by step, each loss and each score once: as the last worker group that came to it wrote it.
 
     Args:

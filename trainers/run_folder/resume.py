@@ -23,7 +23,7 @@ from trainers.run_folder.checkpoints import (
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import StagedPart, Staging, left_ahead, list_parts, remove
+from trainers.run_folder.staging import StagedPart, Staging, list_parts, remove, staged_checkpoints_to_upload
 from trainers.storage import Storage, open_storage
 
 FROM = "from:"
@@ -31,7 +31,7 @@ FETCHING = "downloading a checkpoint"
 
 
 def take_over(
-    staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session, *, numbered: bool
+    staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session, *, managed_by_service: bool
 ) -> None:
     """Opens this worker group in the journal, and uploads the checkpoints that a killed group left staged.
 
@@ -43,14 +43,19 @@ def take_over(
 
     Raises:
         FencedError: a later attempt has begun; every rank raises it.
-        ResumeError: an earlier group is alive on this node, see `Staging.others`.
+        ResumeError: an earlier group is alive on this node, see `Staging.wait_for_earlier_groups`.
         StorageError: a checkpoint could not be uploaded; every rank raises it.
     """
-    others = staging.others(numbered=numbered, log=session.print_from_main) if session.local_rank == 0 else []
+    others = (
+        staging.wait_for_earlier_groups(managed_by_service=managed_by_service, log=session.print_from_main)
+        if session.local_rank == 0
+        else []
+    )
     # Also waits until all nodes are free of earlier groups.
     parts = session.gather(list_parts(others), "waiting for the end of earlier worker groups")
     left = session.broadcast(
-        lambda: left_ahead(writer.open(session.world_size).checkpoints, parts), "opening the worker group"
+        lambda: staged_checkpoints_to_upload(writer.open(session.world_size).checkpoints, parts),
+        "opening the worker group",
     )
     for found in left:
         _upload_left(found, writer, retention, session)
@@ -158,7 +163,9 @@ def _fetch_undamaged(
             quarantine(writer, checkpoint.name)
             damaged += 1
     if damaged:
-        raise ResumeError(f"{checkpoints.url()}: all {damaged} checkpoints are damaged; name another run to start anew")
+        raise ResumeError(
+            f"{checkpoints.url()}: all {damaged} checkpoints are damaged; set another run.name to start over"
+        )
     return None
 
 

@@ -70,31 +70,31 @@ class Staging:
         return cls(root, group, session.node, lock)
 
     def name_run(self, url: str) -> None:
-        """Writes into this group's folder which run folder its checkpoints belong to, see `left_staged`."""
+        """Writes into this group's folder to which run its checkpoints belong, see `staged_checkpoints_of_run`."""
         (self.folder / RUN).write_text(url)
 
     @property
     def folder(self) -> Path:
         return self.root / _folder_name(self.group, self.node)
 
-    def others(self, *, numbered: bool, log: Callable[[str], None]) -> list[Path]:
+    def wait_for_earlier_groups(self, *, managed_by_service: bool, log: Callable[[str], None]) -> list[Path]:
         """Folders of earlier worker groups that have ended; waits for those that are about to end.
 
-        Where a service counts the attempts (`numbered`), a group that is still alive is fenced, and left alone.
+        Where a service counts the attempts (`managed_by_service`), a group that is still alive is fenced and ignored.
 
         Raises:
-            ResumeError: one of these groups is alive and was not numbered, so that two would train the same run.
+            ResumeError: one of these groups is alive and no service counts attempts: two would train the same run.
         """
         own = _folder_name(self.group, "")
         folders = [path for path in sorted(self.root.iterdir()) if path.is_dir() and not path.name.startswith(own)]
-        end = time.monotonic() + (FENCED_GROUP_TIMEOUT_S if numbered else KILLED_GROUP_TIMEOUT_S)
+        end = time.monotonic() + (FENCED_GROUP_TIMEOUT_S if managed_by_service else KILLED_GROUP_TIMEOUT_S)
         ended = []
         for folder in folders:
             while not (free := _is_free(_lock_of(folder))) and time.monotonic() < end:
                 time.sleep(POLL_S)
             if free:
                 ended.append(folder)
-            elif numbered:
+            elif managed_by_service:
                 log(f"{folder}: an older worker group is still alive; what it has staged there is left alone")
             else:
                 raise ResumeError(
@@ -169,7 +169,7 @@ def list_staged(staging: Path) -> list[Checkpoint]:
     return found
 
 
-def left_staged(url: str) -> Iterator[Path]:
+def staged_checkpoints_of_run(url: str) -> Iterator[Path]:
     """Complete checkpoints of the run folder of this URL that killed worker groups left staged on this node."""
     for run in own_temporary_folder("staging").glob(f"*/*/{RUN}"):
         if run.read_text() == url:
@@ -182,7 +182,7 @@ def list_parts(folders: Iterable[Path]) -> list[StagedPart]:
     return [StagedPart(item.step, item.name, read_staged(path)[1], path, bool(item.metrics)) for item, path in staged]
 
 
-def left_ahead(
+def staged_checkpoints_to_upload(
     checkpoints: Iterable[Checkpoint], parts_of_ranks: Sequence[Sequence[StagedPart]]
 ) -> list[list[tuple[int, StagedPart]]]:
     """The staged checkpoints that are ahead of a run's, in the order of their steps: each part with a rank that has it.

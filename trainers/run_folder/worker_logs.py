@@ -40,7 +40,7 @@ MASK = b"***"
 
 
 @dataclass
-class Source:
+class TailedFile:
     """A file that a process prints to; what has been read of it and is not a complete line yet is the rest."""
 
     path: str
@@ -140,7 +140,7 @@ def finish_logs(folder: RunFolder) -> None:
 class _Copy:
     """A copy of a process's output, in a file next to a JSON file with the offsets; locked while the process lives."""
 
-    def __init__(self, base: Path, key: str, sources: list[Source], lock: TextIO):
+    def __init__(self, base: Path, key: str, sources: list[TailedFile], lock: TextIO):
         self._base, self._lock = base, lock
         self.key, self.sources = key, sources
         self.log = base.with_suffix(".log")
@@ -149,7 +149,7 @@ class _Copy:
         self._secrets = sorted((line.encode() for line in lines), key=len, reverse=True)
 
     @classmethod
-    def begin(cls, base: Path, key: str, sources: list[Source]) -> "_Copy":
+    def begin(cls, base: Path, key: str, sources: list[TailedFile]) -> "_Copy":
         lock = base.with_suffix(".lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         copy = cls(base, key, sources, lock)
@@ -166,7 +166,7 @@ class _Copy:
         except BlockingIOError:
             return None
         content: dict[str, Any] = json.loads(note.read_text())
-        copy = cls(note.with_suffix(""), content["key"], [Source(**item) for item in content["sources"]], lock)
+        copy = cls(note.with_suffix(""), content["key"], [TailedFile(**item) for item in content["sources"]], lock)
         if copy.log.stat().st_size > content["size"]:
             # Copied before the offsets were written, so it will be copied again.
             os.truncate(copy.log, content["size"])
@@ -206,14 +206,14 @@ def _finish(copy: _Copy, folder: RunFolder) -> None:
         copy.remove()
 
 
-def _sources_of_this_process() -> list[Source]:
+def _sources_of_this_process() -> list[TailedFile]:
     """The files behind stdout and stderr, from their ends; none where they are not files, as in a terminal."""
     sources = []
     for descriptor in (1, 2):
         status = os.fstat(descriptor)
         path = Path(f"/proc/self/fd/{descriptor}")
         if stat.S_ISREG(status.st_mode) and path.exists():
-            sources.append(Source(str(path.readlink()), status.st_size))
+            sources.append(TailedFile(str(path.readlink()), status.st_size))
     return sources
 
 

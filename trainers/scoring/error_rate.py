@@ -169,7 +169,7 @@ def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
     """Makes sure that each requested id was scored exactly once, and no other; the order is free.
 
     Raises:
-        ScoringError: an id is missing, doubled on either side, or foreign; it names the first few.
+        ScoringError: an id is missing, duplicated, or unknown; it names the first few.
     """
     if found := differences(asked, scored):
         raise ScoringError(

@@ -178,7 +178,7 @@ class Scorer:
             hypotheses: list[_Hypothesis] = []
             gave_up = False
             for positions, edge_s in batches:
-                self._session.show_progress()
+                self._session.record_progress()
                 gave_up = cut_short()
                 if gave_up:
                     break
@@ -258,7 +258,7 @@ class Scorer:
             self._prepared.summary.rows,
         )
         # Texts of the best paths, then by each of the other weights.
-        rows = [(item.best_path, *item.others) for item in found if item.best_path is not None]
+        rows = [(item.best_path, *item.alternative_hypotheses) for item in found if item.best_path is not None]
         alternatives = [
             score_texts(texts, references, normalizer, utterances=self._prepared.summary.rows)[0]
             for texts in zip(*rows, strict=True)
@@ -297,7 +297,7 @@ def show_rates(result: SplitScore, split: str, session: Session) -> None:
     """Shows a score to who watches the cluster."""
     for name, percent in result.score.rates.items():
         if percent is not None:
-            session.show_from_main(error_rate(name), percent / 100, split=split)
+            session.set_gauge_from_main(error_rate(name), percent / 100, split=split)
 
 
 def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) -> None:

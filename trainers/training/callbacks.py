@@ -81,7 +81,7 @@ class MetricsLog:
         self._unwritten += lines
         try:
             while self._unwritten:
-                # One that failed may be there; `without_repeats` leaves it once.
+                # One that failed may be there; `deduplicate` leaves it once.
                 self._writer.folder.storage.append_line(self._writer.group.metrics_key, self._unwritten[0])
                 del self._unwritten[0]
                 self._writer.check()
@@ -89,7 +89,9 @@ class MetricsLog:
             self._fenced = error
         except StorageError as error:
             if not self._told:
-                self._log(f"{METRICS} cannot be written now; training goes on, and its lines are tried again: {error}")
+                self._log(
+                    f"{METRICS} cannot be written now; training continues, and the lines are written later: {error}"
+                )
             self._told = True
 
 
@@ -123,7 +125,7 @@ class ProgressReport(TrainerCallback):
         self._clips += len(rows)
         self._audio_s += float(self._durations_s[rows].sum())
         left = state.max_steps - state.global_step
-        self._status.show(
+        self._status.update(
             Phase.TRAINING,
             step=state.global_step,
             max_steps=state.max_steps,
@@ -133,7 +135,7 @@ class ProgressReport(TrainerCallback):
             control.should_evaluate = True
 
     def scoring(self) -> None:
-        self._status.show(Phase.TRAINING, detail="scoring validation")
+        self._status.update(Phase.TRAINING, detail="scoring validation")
 
     def validated(self, step: int, max_steps: int, epoch: float, metrics: Mapping[str, float]) -> None:
         if not self._session.is_main_process:
@@ -143,7 +145,7 @@ class ProgressReport(TrainerCallback):
         full_context = "".join(f" · WER {wer:.2f}% at the full context" for wer in full.values())
         further = "".join(f" · {name} {metrics[f'eval_{name}']:.4g}" for name in self._metrics)
         self._session.print_from_main(f"step {step}/{max_steps} · validation {rates}{further}{full_context}")
-        self._status.show(Phase.TRAINING, step=step, max_steps=max_steps, wer=metrics["eval_wer"], **full)
+        self._status.update(Phase.TRAINING, step=step, max_steps=max_steps, wer=metrics["eval_wer"], **full)
         self._write(step, epoch, metrics)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -172,7 +174,7 @@ class ProgressReport(TrainerCallback):
                 f"{matching} · "
                 f"{speed['clips_per_s']:.1f} clips/s · {speed['audio_s_per_s']:.1f} audio s/s · ETA {rest}"
             )
-            self._status.show(Phase.TRAINING, loss=logs["loss"])
+            self._status.update(Phase.TRAINING, loss=logs["loss"])
             self._write(state.global_step, state.epoch or 0.0, {**logs, **speed})
             if not math.isfinite(logs["loss"]):
                 # Perhaps the last line.
@@ -249,11 +251,11 @@ class KeepCheckpoints(TrainerCallback):
         # Here, where a long wait is told: the others would wait in the next step's collective.
         self._session.barrier("uploading the checkpoint before this one")
         if folder is not None and not self._session.is_main_process:
-            self._drop_stored()
+            self._delete_uploaded_part()
             self._uploader.submit(folder)
             self._stored = folder
 
-    def keep_again(self, checkpoint: Path, step: int) -> None:
+    def restage_with_score(self, checkpoint: Path, step: int) -> None:
         """Stages a checkpoint that is on this node already once more, now with the score that it lacked."""
         if self._session.is_main_process:
             written = checkpoint.with_name(f"checkpoint-{step}")
@@ -269,7 +271,7 @@ class KeepCheckpoints(TrainerCallback):
         """
         self._wait_for_parts()
         self._session.broadcast(self._uploader.wait, "uploading the last checkpoint")
-        self._drop_stored()
+        self._delete_uploaded_part()
 
     def _wait_for_parts(self) -> None:
         """Waits on each node but the first until its part is stored; every rank raises what went wrong with one."""
@@ -279,7 +281,7 @@ class KeepCheckpoints(TrainerCallback):
             if not self._session.is_main_process:
                 self._uploader.wait()
 
-    def _drop_stored(self) -> None:
+    def _delete_uploaded_part(self) -> None:
         """Deletes what was kept on this node until its checkpoint was entered."""
         if self._stored is not None:
             shutil.rmtree(self._stored)

@@ -16,7 +16,7 @@ from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.distributed.session import Session
 from trainers.errors import DivergedError, StorageError
-from trainers.models.adaptation.base_weights import Base, store_own
+from trainers.models.adaptation.base_weights import BaseWeightsReference, store_own
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.adaptation.trained_weights import count, train_only
 from trainers.models.families import family_of, family_of_folder
@@ -88,7 +88,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     reports = CheckpointReports(session, context.writer, config.checkpoint.score_attribute)
 
     def after_upload(checkpoint: Checkpoint, seconds: float) -> None:
-        context.status.show(Phase.TRAINING, checkpoint_s=round(seconds, 1))
+        context.status.update(Phase.TRAINING, checkpoint_s=round(seconds, 1))
         reports.add(checkpoint)
         upload_tensorboard(context)
 
@@ -181,13 +181,13 @@ def _load_model(context: WorkerContext, start: ResumePoint | None, weights: Resu
 
 def _load_base(
     context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None, file: str
-) -> tuple[Recognizer, Base]:
+) -> tuple[Recognizer, BaseWeightsReference]:
     """The model as the run began with it, at each of its starts; a checkpoint's `file` says which weights those are."""
     if start is None:
         recognizer = _load_weights(context, context.config.model, weights.local if weights is not None else None)
         base = _new_base(context, recognizer, is_own=context.config.model.init == "scratch" or weights is not None)
     else:
-        base = Base.of_checkpoint(start.local, file)
+        base = BaseWeightsReference.of_checkpoint(start.local, file)
         own = start.local.parent / base.folder if base.folder is not None else None
         recognizer = _load_weights(context, base.applied_to(context.config.model), own)
     with context.session.failing_together("checking the weights that the run began with"):
@@ -197,17 +197,17 @@ def _load_base(
     return recognizer, base
 
 
-def _new_base(context: WorkerContext, recognizer: Recognizer, *, is_own: bool) -> Base:
+def _new_base(context: WorkerContext, recognizer: Recognizer, *, is_own: bool) -> BaseWeightsReference:
     """What the run begins with; weights that only it has are stored for its checkpoints."""
 
-    def resolve() -> Base:
+    def resolve() -> BaseWeightsReference:
         if not is_own:
-            return Base.pretrained(recognizer.model, context.config.model, context.config.run.seed)
-        base = Base.own(recognizer.model)
+            return BaseWeightsReference.pretrained(recognizer.model, context.config.model, context.config.run.seed)
+        base = BaseWeightsReference.of_run(recognizer.model)
         store_own(base, recognizer.model, context.folder.storage.sub(layout.CHECKPOINTS), context.staging.folder)
         return base
 
-    made: Base = context.session.broadcast(resolve, "settling the weights that the run begins with")
+    made: BaseWeightsReference = context.session.broadcast(resolve, "resolving the weights that the run begins with")
     return made
 
 
@@ -219,7 +219,7 @@ def _load_weights(context: WorkerContext, model: ModelPart, weights: Path | None
             fetch_processor(context.folder.storage, processor, Path(folder))
 
         def load(part: ModelPart) -> Recognizer:
-            # Of weights that the files lack, see `Base.seed`.
+            # Of weights that the files lack, see `BaseWeightsReference.seed`.
             set_seed(context.config.run.seed)
             return family_of(part).load_recognizer(part, description, context.config.run.seed, weights=weights)
 
@@ -305,7 +305,7 @@ def _score_start(loop: Loop, start: ResumePoint) -> None:
     metrics = publish_validation(result, checkpoint.step, context.session, loop.keeper)
     loop.progress.validated(checkpoint.step, loop.last_step, epoch, metrics)
     if ends or checkpoint.step % part.save_steps == 0:
-        loop.keeper.keep_again(local, checkpoint.step)
+        loop.keeper.restage_with_score(local, checkpoint.step)
 
 
 def _describe_stop(loop: Loop) -> str | None:

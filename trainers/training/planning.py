@@ -177,7 +177,7 @@ def scoring_options(
             beam=beam,
         ),
         normalizer=config.data.normalizer_name,
-        edges_s=None if limits.sees_padding else edges_s,
+        edges_s=None if limits.padding_affects_output else edges_s,
         full_context_s=limits.context_s if full_context else None,
     )
 

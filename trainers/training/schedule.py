@@ -91,7 +91,7 @@ class Schedule:
         last = before[1](start - before[0])
         if last <= 0:
             raise ConfigError(
-                "training.extend is constant, but the learning rate has come to 0 where the run was to end: "
+                "training.extend is constant, but the learning rate has decayed to 0 at the run's original end: "
                 "set training.extend: rescale or restart"
             )
         return lambda _: last

@@ -15,7 +15,7 @@ from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
-from trainers.models.families import family_of, part_to_score
+from trainers.models.families import family_of, model_config_for_scoring
 from trainers.models.pretrained import load_once_a_node
 from trainers.models.recognizer import Beam, BeamSearcher, Recognizer
 from trainers.run_folder import layout
@@ -85,7 +85,7 @@ def _load(config: TrainConfig, name_or_path: str, revision: str | None, session:
     """The same for a folder and for a Hub id: the config's language and task count, else the weights' own."""
 
     def load(part: ModelPart) -> Recognizer:
-        part = part_to_score(config.model, str(part.name_or_path), part.revision)
+        part = model_config_for_scoring(config.model, str(part.name_or_path), part.revision)
         return family_of(part).load_recognizer(part, None, config.run.seed)
 
     return load_once_a_node(ModelPart(name_or_path=name_or_path, revision=revision), session, load)
@@ -106,7 +106,7 @@ def opened_beam(
     with recognizer.open_search(part, config.run.storage_options, session) as search:
         weights, chosen_on = part.grid[0], None
         if search.warning is not None:
-            session.print_from_main(f"warning: decode: {search.warning}, and no hypothesis will have them")
+            session.print_from_main(f"warning: decode: {search.warning}, so they cannot appear in a hypothesis")
         if part.is_tuned:
             assert validation is not None
             weights = _tuned(config, validation, session, folder, recognizer, search)

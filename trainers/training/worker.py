@@ -17,7 +17,7 @@ from trainers.models.families import family_of_folder
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.journal import Checkpoint, accepted_metrics, publish, without_repeats
+from trainers.run_folder.journal import Checkpoint, accepted_metrics, deduplicate, publish
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import fetch_best, fetch_weights, starting_point, take_over
 from trainers.run_folder.staging import Staging
@@ -30,7 +30,7 @@ from trainers.training.strategies.sharding import sharding_process
 from trainers.training.worker_context import ResumePoint, TrainTask, WorkerContext
 
 
-def work(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:
+def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:
     """Trains, scores and exports one run. Every rank calls it.
 
     Raises:
@@ -43,7 +43,7 @@ def work(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lamb
     config = task.config
     # Also on the nodes, which need not have the packages of the driver.
     check_trackers(config)
-    with _entered(task, session) as context:
+    with _worker_context(task, session) as context:
         start = resume(context)
         weights = begin_from(context) if start is None else None
         with sharding_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
@@ -67,7 +67,7 @@ def _train(loop: Loop, watch: Callable[[Loop], None]) -> str | None:
 
 
 @contextmanager
-def _entered(task: TrainTask, session: Session) -> Iterator[WorkerContext]:
+def _worker_context(task: TrainTask, session: Session) -> Iterator[WorkerContext]:
     """Opens what a rank works with; frees the node's disk at the end, unless a later group may need what is staged."""
     staging = Staging.open(task.run_id, session, session.group)
     writer = GroupWriter.of(RunFolder.of(task.config), task.attempt, staging.group)
@@ -90,8 +90,14 @@ def _entered(task: TrainTask, session: Session) -> Iterator[WorkerContext]:
 def resume(context: WorkerContext) -> ResumePoint | None:
     """Takes over from the worker group before, and fetches the run's checkpoint to go on from; None: it has none."""
     elastic = {"workers": context.session.world_size} if context.config.scaling.is_elastic else {}
-    context.status.show(Phase.TRAINING, detail="loading the model and the last checkpoint", **elastic)
-    take_over(context.staging, context.writer, context.retention, context.session, numbered=context.task.numbered)
+    context.status.update(Phase.TRAINING, detail="loading the model and the last checkpoint", **elastic)
+    take_over(
+        context.staging,
+        context.writer,
+        context.retention,
+        context.session,
+        managed_by_service=context.task.managed_by_service,
+    )
     found = starting_point(context.staging, context.writer, context.session)
     start = ResumePoint(*found) if found is not None else None
     resized = context.session.broadcast(
@@ -114,7 +120,7 @@ def begin_from(context: WorkerContext) -> ResumePoint | None:
 
 def finish(context: WorkerContext) -> None:
     """Scores the best checkpoint on the test split and exports it into this group's own folder. Every rank calls it."""
-    context.status.show(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
+    context.status.update(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
     outputs = context.folder.sub(context.writer.group.outputs)
     found = fetch_best(context.staging, context.writer, context.retention, context.session)
     if found is None:
@@ -155,7 +161,7 @@ def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any
     """Completes the outputs, and has the journal name them as the run's: from then on they are read."""
     entry = {"kind": "finished", "attempt": writer.attempt, "outputs": writer.group.outputs}
     try:
-        metrics = without_repeats(accepted_metrics(writer.folder, writer.check()))
+        metrics = deduplicate(accepted_metrics(writer.folder, writer.check()))
         outputs.storage.write_bytes(layout.METRICS, metrics)
         outputs.write_json(layout.RESULT, result)
         files = [item.key for item in outputs.storage.list_files()]

@@ -26,7 +26,7 @@ class TrainTask:
         processor: Folder of a new model's description in the run folder. None: a pretrained model's own.
         weights: The checkpoint whose weights a run begins with. None: the model's own.
         lengths: How long the run is, see `schedule`.
-        numbered: Whether a service counts the attempts, see `resume.Staging.others`.
+        managed_by_service: Whether a service counts the attempts, see `staging.Staging.wait_for_earlier_groups`.
     """
 
     config: TrainConfig
@@ -36,7 +36,7 @@ class TrainTask:
     processor: str | None
     weights: str | None
     lengths: Sequence[Length]
-    numbered: bool
+    managed_by_service: bool
 
 
 @dataclass(frozen=True)

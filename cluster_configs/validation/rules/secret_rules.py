@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.shell_commands import WORD_PART, unquoted
-from cluster_configs.validation.yaml_nodes import Node, Place
+from cluster_configs.validation.yaml_nodes import Node, SourceLocation
 from runtime_env.credentials import is_switch, is_token_of_text, name_looks_secret, value_looks_secret
 
 HIDDEN = "(not shown)"
@@ -29,19 +29,19 @@ _BATCH_FIX = "take it out, and revoke it; read it from a file of mode 0600"
 
 def _no_secret_in_clear(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     fix = _FIXES.get(file.kind, _BATCH_FIX)
-    seen: dict[Place, Violation] = {}
+    seen: dict[SourceLocation, Violation] = {}
     for place, what in [*_of_variables(file), *_of_scripts(file), *_of_fields(file)]:
         seen.setdefault(place, Violation(place, f"{what}: {HIDDEN}", fix))
     yield from seen.values()
 
 
-def _of_variables(file: ClusterFile) -> Iterator[tuple[Place, str]]:
+def _of_variables(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:
     for variable in file.variables:
         if _is_secret(variable.name, variable.text):
             yield variable.place, variable.name
 
 
-def _of_scripts(file: ClusterFile) -> Iterator[tuple[Place, str]]:
+def _of_scripts(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:
     for script in file.scripts:
         for place, match in script.find(_NAMED):
             name = match["name"] or match["option"]
@@ -57,7 +57,7 @@ def _of_scripts(file: ClusterFile) -> Iterator[tuple[Place, str]]:
             yield script.place, "a command"
 
 
-def _of_fields(file: ClusterFile) -> Iterator[tuple[Place, str]]:
+def _of_fields(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:
     for document in file.documents:
         if document.get("kind").text == "Secret":
             for field in ("data", "stringData"):
@@ -69,7 +69,7 @@ def _of_fields(file: ClusterFile) -> Iterator[tuple[Place, str]]:
                 yield from _of_mapping(node)
 
 
-def _of_mapping(mapping: Node) -> Iterator[tuple[Place, str]]:
+def _of_mapping(mapping: Node) -> Iterator[tuple[SourceLocation, str]]:
     for name, node in mapping.items():
         last = re.split(r"_|-|(?<=[a-z])(?=[A-Z])", name)[-1].upper()
         values = [node, node.get("value")]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.kubernetes_file import containers_of, groups_in
-from cluster_configs.validation.yaml_nodes import Node, Place
+from cluster_configs.validation.yaml_nodes import Node, SourceLocation
 from trainers.config.storage_location import is_absolute, is_url, unsupported_url
 
 # Folders that are a machine's own wherever they are.
@@ -16,7 +16,7 @@ _ONE_NODE_VOLUMES = ("emptyDir", "hostPath", "ephemeral")
 SHARED_FIX = "give an s3://bucket/… URL, or a folder that every node mounts at the same path"
 
 
-def storage_paths(file: ClusterFile) -> Iterator[tuple[Place, str]]:
+def storage_paths(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:
     """Every storage path that the file names."""
     yield from dict.fromkeys((place, match[1]) for place, match in file.find(_STORAGE))
 
@@ -34,7 +34,7 @@ def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violati
             yield from _not_mounted(file, place, path)
 
 
-def _not_mounted(file: ClusterFile, place: Place, path: str) -> Iterator[Violation]:
+def _not_mounted(file: ClusterFile, place: SourceLocation, path: str) -> Iterator[Violation]:
     """Groups whose pods have no shared volume at a path."""
     for group in groups_in(file.documents):
         pod = group.get("template", "spec")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, Installed, Rule, Violation
 from cluster_configs.validation.kubernetes_file import ray_clusters
-from cluster_configs.validation.yaml_nodes import Place
+from cluster_configs.validation.yaml_nodes import SourceLocation
 
 # name[extras]==version of one of the two packages whose versions must be the client's.
 _PINNED = re.compile(r"(?<![\w.-])(ray|rayscribe)(?:\[[^\]]*\])?==([^;,\s\"']+)", re.IGNORECASE)
@@ -14,8 +14,8 @@ _FLOATING = frozenset({"latest", "nightly", "main", "master", "dev", "edge", "st
 ALL = CLUSTERS | BATCH
 
 
-def _versions(file: ClusterFile, installed: Installed) -> Iterator[tuple[Place, str, str, str]]:
-    """Place, text, package and version of everything that names a version of Ray or Rayscribe."""
+def _versions(file: ClusterFile, installed: Installed) -> Iterator[tuple[SourceLocation, str, str, str]]:
+    """SourceLocation, text, package and version of everything that names a version of Ray or Rayscribe."""
     for cluster in ray_clusters(file.documents):
         node = cluster.get("rayVersion")
         if node.text:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jobs.ledger import WAIT_BOUNDS_S, AttemptTotals, Waits
+from jobs.ledger import WAIT_BOUNDS_S, AttemptTotals, WaitTimeHistogram
 from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.scheduler.decision import WaitCause, WaitTotals
@@ -110,7 +110,7 @@ def _of_attempts(figures: AttemptTotals, names: list[str]) -> Iterator[Metric]:
         "rayscribe_wait_seconds", "From a run's submission to its first attempt.", labels=["queue"]
     )
     for queue in sorted({*names, *figures.waits}):
-        wait = figures.waits.get(queue, Waits())
+        wait = figures.waits.get(queue, WaitTimeHistogram())
         buckets = [(str(bound), within) for bound, within in zip(WAIT_BOUNDS_S, wait.within, strict=True)]
         waits.add_metric([queue], buckets=[*buckets, ("+Inf", wait.number)], sum_value=wait.seconds)
     yield waits

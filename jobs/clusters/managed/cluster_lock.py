@@ -16,7 +16,7 @@ SIGNAL_EXIT = 128
 
 
 @contextlib.contextmanager
-def at_work_on(name: str) -> Iterator[None]:
+def lock_cluster(name: str) -> Iterator[None]:
     """Holds a cluster while it is started or ended; SIGTERM and SIGHUP end the block by an exception.
 
     Raises:
@@ -31,7 +31,7 @@ def at_work_on(name: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConflictError(
-                f"another `rayscribe cluster up` or `down` is at work on {name}: wait until it ends, or stop it"
+                f"another `rayscribe cluster up` or `down` is already running for {name}: wait for it, or stop it"
             ) from None
         in_main = threading.current_thread() is threading.main_thread()
         caught = (signal.SIGTERM, signal.SIGHUP) if in_main else ()

@@ -32,7 +32,7 @@ def changed_text(record: RayUpRecord) -> str:
     assert record.ssh is not None
     return (
         f"the head of {record.name}, {record.ssh.host}, shows another SSH host key than the remembered one: it was "
-        "installed anew, or is another machine, which would get the cluster's token; compare and accept its key: "
+        "reinstalled, or is another machine, which would get the cluster's token; compare and accept its key: "
         f"rayscribe cluster forget-host {record.name}"
     )
 

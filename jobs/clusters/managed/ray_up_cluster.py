@@ -14,7 +14,7 @@ import yaml
 
 from jobs.addresses import cluster_address
 from jobs.clusters.idle_stop import counted
-from jobs.clusters.managed.cluster_lock import at_work_on
+from jobs.clusters.managed.cluster_lock import lock_cluster
 from jobs.clusters.managed.cluster_record import (
     LocalRecord,
     RayUpRecord,
@@ -100,7 +100,7 @@ class RayUpCluster(ManagedCluster):
             text = f"Ray could not be stopped on {'; '.join(left)}"
             if not force:
                 raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force where they are gone")
-            say(f"{text}; the cluster is forgotten all the same")
+            say(f"{text}; its local record is removed anyway")
         record.forget(taken_down=not left)
 
     def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
@@ -151,7 +151,7 @@ def up(
             f"auth.ssh_private_key (ray_up.private_key of a spec): there is no file {key}; name the key that logs in "
             "to the hosts, or leave it out for those that ssh finds by itself"
         )
-    with at_work_on(name):
+    with lock_cluster(name):
         before = find_record(name)
         if isinstance(before, LocalRecord):
             raise ConflictError(

@@ -21,7 +21,7 @@ from tests.benchmarks.sizes import FULL
 from tests.benchmarks.speech import make_speech
 from tests.s3 import AWS_VARIABLES
 from trainers.config.storage_location import StorageOptions
-from trainers.data.preparation import PrepareOptions, ShardTask, blocks_of, run_here
+from trainers.data.preparation import PrepareOptions, ShardTask, blocks_of, run_in_process
 from trainers.data.sources.manifest import read_manifest
 from trainers.data.sources.recording_readers import FileReader
 from trainers.storage import open_storage
@@ -75,7 +75,7 @@ def _measure(folder: Path, recordings: Path, endpoint: str) -> dict[str, list[fl
 
 def _rate(block: pa.Table, task: ShardTask) -> float:
     began = time.perf_counter()
-    (result,) = run_here([block], task)
+    (result,) = run_in_process([block], task)
     assert result["reason"].null_count == len(block), result["reason"]
     return len(block) / (time.perf_counter() - began)
 

@@ -161,7 +161,7 @@ def _resume(size: int) -> float:
 def _work(session: ThreadSession, *, folder: RunFolder, attempt: int) -> None:
     staging = Staging.open("benchmark", session, "after")
     writer = GroupWriter.of(folder, attempt, "after")
-    take_over(staging, writer, RetentionPolicy(3, "eval_wer"), session, numbered=True)
+    take_over(staging, writer, RetentionPolicy(3, "eval_wer"), session, managed_by_service=True)
     assert starting_point(staging, writer, session) is not None
     log = MetricsLog(writer, session.print_from_main)
     for step in range(LINES):

@@ -18,7 +18,7 @@ from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.error_responses import add_error_handlers
 from jobs.errors import AuthError, ClusterError, JobsError, LedgerError, NotFoundError, RefusedError, ServiceError
-from jobs.ledger import Changed
+from jobs.ledger import RunChangedError
 from jobs.model import Run
 from jobs.service.service import Service
 from tests.jobs.api.backend_harness import BackendHarness, config_of, served
@@ -208,7 +208,7 @@ def test_a_database_that_is_gone_answers_503_and_names_no_file_of_the_service(
         (trainers_errors.StorageError("x"), 502, "StorageError"),
         (trainers_errors.DataError("x"), 500, "DataError"),
         (NotFoundError("x"), 404, "NotFoundError"),
-        (Changed("x"), 409, "ConflictError"),
+        (RunChangedError("x"), 409, "ConflictError"),
         (ClusterError("x"), 502, "ClusterError"),
         (RefusedError("x"), 502, "RefusedError"),
         (ServiceError("x"), 503, "ServiceError"),

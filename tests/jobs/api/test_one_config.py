@@ -225,7 +225,7 @@ def test_a_key_that_stands_twice_is_refused_however_many_others_there_are(http: 
     for body in (content, f'{{"config": {{}}, {content[1:]}', f"{{{many}, {twice}}}"):
         response = http.post("/v1/runs", content=body, headers={"Content-Type": "application/json"})
         assert response.status_code == 422
-        assert re.search("the key '(num_workers|config)' stands twice", response.json()["error"]["message"])
+        assert re.search("duplicate key '(num_workers|config)'", response.json()["error"]["message"])
 
 
 def test_what_lies_in_the_package_changes_nothing_but_the_record(

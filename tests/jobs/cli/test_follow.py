@@ -9,7 +9,7 @@ import pytest
 from jobs.cli import app as app_module
 from jobs.cli import connect as connections
 from jobs.cli import submit
-from jobs.cli.connect import Session
+from jobs.cli.connect import CommandSession
 from jobs.cli.follow import LOG_TIMEOUT_S, Follower, exit_code_of, print_text
 from jobs.cli.output import run_details, runs_table
 from jobs.errors import ServiceError
@@ -88,7 +88,7 @@ def page(attempt: int, *texts: str, ended: bool = False) -> LogPage:
 
 def follow(operations: FakeOperations, clock: Callable[[], float] = lambda: 0.0) -> list[str]:
     operated, nothing = cast(Any, operations), lambda: None
-    session = Session(operated, Path(), nothing, nothing, connections._poll_service, standalone=False)
+    session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=False)
     shown: list[str] = []
     Follower(session, "sr", source=None, show=lambda line: shown.append(line.text), clock=clock).run_to_end(states=True)
     return shown
@@ -140,7 +140,7 @@ def test_logs_that_cannot_be_read_are_waited_for_and_given_up_after_the_run_s_en
 def test_a_log_without_output_prints_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
     operations = FakeOperations([sample_run(state=RunState.FAILED, attempt=1)], {1: [page(1, ended=True)]})
     operated, nothing = cast(Any, operations), lambda: None
-    session = Session(operated, Path(), nothing, nothing, connections._poll_service, standalone=False)
+    session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=False)
     Follower(session, "sr", source="rank-9", attempt=1).show_new()
     assert capsys.readouterr().err == "no output of rank-9 in attempt 1 of sr\n"
 
@@ -166,6 +166,6 @@ def test_a_submission_to_a_cluster_that_does_not_respond_says_once_how_to_leave_
     monkeypatch.setattr(submit, "HINT_S", -1.0)
     queued, stopped = (sample_run(state=state) for state in (RunState.QUEUED, RunState.STOPPED))
     nothing, operated = lambda: None, cast(Any, WithoutAttempts([queued] * 3 + [stopped], {}))
-    session = Session(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
+    session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
     assert submit._first_attempt(session, "sr").state == RunState.STOPPED
     assert capsys.readouterr().err.count("waits until the run starts; Ctrl-C leaves it queued") == 1

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jobs.errors import LeaseLostError
-from jobs.ledger import Changed, Lease, Ledger
+from jobs.ledger import Lease, Ledger, RunChangedError
 from jobs.ledger.database import Database
 from jobs.lifecycle import RunState
 from tests.jobs.ledger.builders import add, wait_until
@@ -224,7 +224,7 @@ class TestWriting:
                         # Longer than the time to live in every third turn; then it writes before it asks again.
                         pause.wait(0.1 if turn % 3 == number else 0.001)
                         write(own, lease)
-                except (LeaseLostError, Changed):
+                except (LeaseLostError, RunChangedError):
                     lost.append(number)
                 pause.wait(0.005)
             own.close()

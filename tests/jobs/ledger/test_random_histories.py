@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from jobs.errors import ConflictError, NotFoundError
-from jobs.ledger import Changed, Ledger
+from jobs.ledger import Ledger, RunChangedError
 from jobs.lifecycle import LIFE, RunState
 from jobs.model import Attempt, AttemptState, Event, Gang, Progress, Run, RunFilter
 from tests.jobs.ledger.builders import make_attempt, make_run
@@ -174,7 +174,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def change_by_what_was_read_before(self, data: st.DataObject) -> None:
         run = data.draw(st.sampled_from(self.old))
-        with pytest.raises(Changed), self.ledger.write() as writer:
+        with pytest.raises(RunChangedError), self.ledger.write() as writer:
             writer.change(run, cause="too late", text="", at_s=self.tick(), state=run.state)
 
     @precondition(lambda self: any(run.state.waiting for run in self.runs.values()))

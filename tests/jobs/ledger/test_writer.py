@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from jobs.errors import ConflictError, NotFoundError
-from jobs.ledger import Changed, Ledger
+from jobs.ledger import Ledger, RunChangedError
 from jobs.lifecycle import RunState
 from jobs.model import AttemptState, Cause, Gang, Progress
 from tests.jobs.ledger.builders import add, add_in_state, make_attempt, make_run
@@ -42,10 +42,13 @@ class TestChanging:
         stale = add(ledger, "r")
         stopped = ledger.requests.request_stop("r", by="ben", at_s=2.0)
         events = ledger.events("r")
-        with pytest.raises(Changed, match="r has changed meanwhile: it is STOPPED now"), ledger.write() as writer:
+        with (
+            pytest.raises(RunChangedError, match="r has changed meanwhile: it is STOPPED now"),
+            ledger.write() as writer,
+        ):
             writer.change(stale, cause="admitted", text="", state=RunState.SETTING_UP, at_s=3.0)
         assert (ledger.run("r"), ledger.events("r")) == (stopped, events)
-        assert issubclass(Changed, ConflictError)
+        assert issubclass(RunChangedError, ConflictError)
 
     def test_a_run_may_be_changed_twice_in_one_transaction(self, ledger: Ledger) -> None:
         run = add(ledger, "r")

@@ -14,8 +14,8 @@ from jobs.scheduler.decision import Decision, Holding, Waiting
 from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.scheduler.policy import decide
-from jobs.scheduler.pools import Ahead, Demand
-from jobs.scheduler.run_demands import Place, RunDemands
+from jobs.scheduler.pools import Demand, HigherRankedDemands
+from jobs.scheduler.run_demands import RunDemands, SchedulingGroup
 from tests.jobs.scheduler.simulator import ADDRESS, Arrival, World, held, in_order, over, simulate, without_overtaking
 from tests.settings import examples
 
@@ -171,7 +171,7 @@ class TestShortCuts:
         capacity = dict.fromkeys(addresses, CLUSTER)
         decision = decide(waiting, [], capacity, queues, {}, 40.0)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Place, "update", lambda place: None)
+            patch.setattr(SchedulingGroup, "update", lambda place: None)
             patch.setattr(RunDemands, "exhausted", False)
             tried = decide(waiting, [], capacity, queues, {}, 40.0)
         assert (decision.start, dict(decision.waits), decision.refuse) == (
@@ -186,7 +186,7 @@ class TestShortCuts:
         self, demands: list[dict[str, float]], more: list[dict[str, float]], mine: dict[str, float]
     ) -> None:
         known: dict[tuple[tuple[str, float], ...], Demand] = {}
-        ahead = Ahead()
+        ahead = HigherRankedDemands()
         for part in (demands, more):
             keys = [tuple(sorted(need.items())) for need in part]
             ahead.add(known.setdefault(items, Demand(items)) for items in keys)

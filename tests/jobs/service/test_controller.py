@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ledger import Changed
+from jobs.ledger import RunChangedError
 from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.service import run_folders
@@ -270,7 +270,7 @@ def test_a_run_that_is_stopped_before_it_is_refused_stays_stopped(harness: Contr
     assert change is not None
     lease = harness.ledger.lease("test", ttl_s=0.0)
     assert lease.try_hold()
-    with pytest.raises(Changed):
+    with pytest.raises(RunChangedError):
         write(harness.ledger, lease, change)
     assert harness.ledger.run("first").state == RunState.STOPPED
 

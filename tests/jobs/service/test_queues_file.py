@@ -87,7 +87,7 @@ def test_what_is_written_can_be_read_again(file: Path) -> None:
         ("queues: {1: {}}", "queues.1: a queue's name is"),
         ("[1, 2]", "has list, not the keys patience_s, storages, s3_endpoints, queues"),
         ("queues: {", "cannot be read as YAML"),
-        ("patience_s: 5\nqueues: {}\npatience_s: 6", "line 3: the key patience_s stands twice"),
+        ("patience_s: 5\nqueues: {}\npatience_s: 6", "line 3: duplicate key patience_s"),
     ],
 )
 def test_a_fault_is_named_with_its_key_value_and_fix(file: Path, text: str, said: str) -> None:

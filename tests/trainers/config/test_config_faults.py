@@ -11,7 +11,7 @@ from tests.trainers.synthetic import config, content
 from trainers.config.loader import build_config
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.parts.scaling_part import UNUSED_ACCELERATORS, WITHOUT_GPU
-from trainers.config.reading import SUBMITTED, Reading
+from trainers.config.reading import SUBMITTED_SCOPE, ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.config.validation import validated
 from trainers.errors import ConfigError
@@ -249,7 +249,7 @@ class TestFaults:
 
     def test_a_run_that_began_with_an_accelerator_goes_on(self) -> None:
         held = content({"scaling.resources_per_worker": {"HPU": 1}})
-        begun, problems = validated(TrainConfig, held, SUBMITTED)
+        begun, problems = validated(TrainConfig, held, SUBMITTED_SCOPE)
         assert begun is not None and problems == []
 
     def test_ray_s_accelerators_are_gpus_or_refused(self) -> None:
@@ -262,7 +262,7 @@ class TestFaults:
     ) -> None:
         wanted = content({**changes, "model.max_context_s": None})
         assert "model.max_context_s" in refused({**changes, "model.max_context_s": None})
-        scored = build_config(wanted, origin="x", environment={}, reading=Reading.to_score("test"))
+        scored = build_config(wanted, origin="x", environment={}, reading=ConfigScope.for_scoring("test"))
         assert scored.model.max_context_s is None
 
     @pytest.mark.parametrize("value", ["eval_loss", "loss", "wer"])

@@ -21,12 +21,12 @@ BOMB = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}']
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
-        ("training: {a: 1}\nrun: {}\ntraining: {b: 2}", 3, "training stands twice in one mapping, in lines 1 and 3"),
-        ("run:\n  seed: 1\n  'seed': 2", 3, "seed stands twice in one mapping, in lines 2 and 3: keep one of them"),
-        ("{GPU: 1, GPU: 2}", 1, "GPU stands twice in one mapping, in line 1"),
-        ("base: &b {a: 1}\nown:\n  <<: *b\n  c: 1\n  c: 2", 5, "c stands twice in one mapping, in lines 4 and 5"),
-        ("a: &a [1, *a]", 1, "the alias *a is part of what it stands for"),
-        ("a: &a {<<: *a}", 1, "the alias *a is part of what it stands for"),
+        ("training: {a: 1}\nrun: {}\ntraining: {b: 2}", 3, "duplicate key training in one mapping, in lines 1 and 3"),
+        ("run:\n  seed: 1\n  'seed': 2", 3, "duplicate key seed in one mapping, in lines 2 and 3: keep one of them"),
+        ("{GPU: 1, GPU: 2}", 1, "duplicate key GPU in one mapping, in line 1"),
+        ("base: &b {a: 1}\nown:\n  <<: *b\n  c: 1\n  c: 2", 5, "duplicate key c in one mapping, in lines 4 and 5"),
+        ("a: &a [1, *a]", 1, "the alias *a is recursive"),
+        ("a: &a {<<: *a}", 1, "the alias *a is recursive"),
         (BOMB, 6, "more than 50000 values, once aliases are expanded"),
         (BOMB.replace("[*", "{<<: [*").replace("]", "]}"), 6, "more than 50000 values"),
         ("[" * 20_000, 1, "more than 60 levels deep"),
@@ -71,7 +71,7 @@ def test_a_file_of_settings_with_a_key_twice_is_refused(read: Callable[[Path], A
     path.write_text(TWICE)
     with pytest.raises(ConfigError) as caught:
         read(path)
-    assert f"{path}: cannot be read as YAML: line 3: the key run stands twice in one mapping, in lines 1 and 3" in str(
+    assert f"{path}: cannot be read as YAML: line 3: duplicate key run in one mapping, in lines 1 and 3" in str(
         caught.value
     )
 
@@ -105,7 +105,7 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"a": {"b": 1, "b": 2}}', "the key 'b' stands twice in one object"),
+        ('{"a": {"b": 1, "b": 2}}', "duplicate key 'b' in one object"),
         ("[" * 100_000, "nested too deeply"),
         ("{", "Expecting"),
     ],

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.preparation import Runner, ShardTask, prepare, run_here
+from trainers.data.preparation import Runner, ShardTask, prepare, run_in_process
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources.known_sources import open_sources
 from trainers.storage import Storage, open_storage
@@ -32,7 +32,7 @@ class Cache:
     def storage(self) -> Storage:
         return open_storage(self.url, StorageOptions(self.endpoint))
 
-    def prepare(self, manifest: Path | str, runner: Runner = run_here, **options: Any) -> PreparedSet:
+    def prepare(self, manifest: Path | str, runner: Runner = run_in_process, **options: Any) -> PreparedSet:
         data = DataPart(train=str(manifest), validation="/nowhere.csv", **options)
         (source,) = open_sources(data, storage_options=StorageOptions(self.endpoint), splits=("train",))
         return prepare(

@@ -17,7 +17,7 @@ import soundfile
 from tests.trainers.data.preparing import DURATIONS_S, Cache, never
 from tests.trainers.synthetic import RATE_HZ, speechlike, write_recording, write_rows
 from trainers.data.audio import decode
-from trainers.data.preparation import ShardTask, blocks_of, run_here
+from trainers.data.preparation import ShardTask, blocks_of, run_in_process
 from trainers.data.prepared_set import ClipReader, PreparedSet, Summary, shard_name
 from trainers.errors import DataError, StorageError
 from trainers.storage.local_folder import LocalStorage
@@ -122,7 +122,7 @@ class TestFolder:
 
     def test_results_may_come_in_any_order(self, folder: Cache, long_manifest: Path) -> None:
         def backwards(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-            yield from run_here(blocks[::-1], task)
+            yield from run_in_process(blocks[::-1], task)
 
         ids = folder.prepare(long_manifest, runner=backwards).index["id"].to_pylist()
         assert ids[:2] == ["train/000.wav", "train/001.wav"]

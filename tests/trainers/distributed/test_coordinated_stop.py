@@ -152,7 +152,7 @@ def test_a_rank_that_can_no_longer_vote_says_so_instead_of_keeping_the_others_wa
         if stopping:
             request.set()
         store.gone = True
-        with pytest.raises(LostWorkerError, match="shared store is gone") as raised:
+        with pytest.raises(LostWorkerError, match="lost the connection to the ranks' shared store") as raised:
             for step in range(2, FAR):
                 end_of_step(last, step)
         assert isinstance(raised.value.__cause__, DistStoreError)

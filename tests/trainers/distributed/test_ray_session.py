@@ -27,11 +27,11 @@ def test_a_number_is_labeled_and_repeated_as_it_was_last(monkeypatch: pytest.Mon
     monkeypatch.setattr(metrics, "Gauge", Recorded)
     session: Any = RaySession(1, 2, 0, None, "digits", 3)
     own = {"run": "digits", "attempt": "3", "rank": "1"}
-    session.show(error_rate("wer"), 0.5, split="validation")
-    session.show(error_rate("wer"), 0.25, split="validation")
-    session.show_from_main(LOSS, 1.0)
+    session.set_gauge(error_rate("wer"), 0.5, split="validation")
+    session.set_gauge(error_rate("wer"), 0.25, split="validation")
+    session.set_gauge_from_main(LOSS, 1.0)
     assert was_set == [("rayscribe_wer_ratio", wer, {**own, "split": "validation"}) for wer in (0.5, 0.25)]
-    session.show_again()
+    session.republish_gauges()
     assert was_set[2:] == was_set[1:2]
 
 

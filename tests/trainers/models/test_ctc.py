@@ -81,7 +81,7 @@ class TestPadding:
         with torch.no_grad():
             expected = recognizer.model(**given(alone)).logits[0]
             found = recognizer.model(**given(padded)).logits[0, : len(expected)]
-        assert ((found - expected).abs().max() > 1e-4) == recognizer.limits.sees_padding
+        assert ((found - expected).abs().max() > 1e-4) == recognizer.limits.padding_affects_output
 
     def test_the_input_is_what_the_extractor_gives_of_each_clip_alone(self, recognizer: CtcRecognizer) -> None:
         clips = [clip(0.62), clip(1.4, 1)]
@@ -145,7 +145,7 @@ class TestLoss:
         inputs, labels = self.batch(recognizer)
         outputs = recognizer.model(**given(inputs))
         whole = recognizer.loss(outputs, Target(labels, inputs[LENGTHS]), None)
-        count = recognizer.counted(labels).ne(IGNORED_LABEL).sum()
+        count = recognizer.counted_labels(labels).ne(IGNORED_LABEL).sum()
         filler = torch.full_like(labels[:1], IGNORED_LABEL)
         rows = [(slice(0, 1), labels[:1]), (slice(1, 3), labels[1:3]), (slice(0, 1), filler)]
         total = torch.zeros(())
@@ -153,7 +153,7 @@ class TestLoss:
             logits = type(outputs)(logits=outputs.logits[index])
             total = total + recognizer.loss(logits, Target(wanted, inputs[LENGTHS][index]), count)
         torch.testing.assert_close(total, whole)
-        assert int(recognizer.counted(filler).ne(IGNORED_LABEL).sum()) == 0
+        assert int(recognizer.counted_labels(filler).ne(IGNORED_LABEL).sum()) == 0
 
 
 class TestVocabulary:
@@ -221,7 +221,7 @@ class TestVocabulary:
         processor = FAMILY.new_processor(["one two"], part())
         assert FAMILY.check_texts(processor, ["two one", ""]) is None
         assert FAMILY.check_texts(processor, ["one tree", "to"]) == (
-            "1 of 10 characters are not in the vocabulary (r), and no hypothesis will have them"
+            "1 of 10 characters are not in the vocabulary (r), so they cannot appear in a hypothesis"
         )
         with pytest.raises(ConfigError, match=r"6 of 7 characters are not in the vocabulary \(O"):
             FAMILY.check_texts(processor, ["ONE TWO"])
@@ -243,7 +243,7 @@ class TestFolders:
         saved = tmp_path / "model"
         recognizer.model.save_pretrained(saved)
         recognizer.processor.save_pretrained(saved)
-        FAMILY.write_for_all_readers(saved)
+        FAMILY.write_legacy_processor_files(saved)
         again = family_of_folder(saved).open_exported(saved)
         assert isinstance(again, CtcRecognizer)
         inputs = recognizer.new_features().inputs([clip(0.8)], None)
@@ -278,7 +278,7 @@ class TestFolders:
         saved = tmp_path / "model"
         base.model.save_pretrained(saved)
         base.processor.save_pretrained(saved)
-        FAMILY.write_for_all_readers(saved)
+        FAMILY.write_legacy_processor_files(saved)
         model = config({"model": {"name_or_path": str(saved), "freeze_feature_encoder": False}}).model
         assert isinstance(model, CtcPart)
         assert not family_of(model).learns_processor(model)
@@ -292,7 +292,7 @@ class TestFolders:
         base = build(tmp_path / "base", part(architecture="wav2vec2"))
         base.model.save_pretrained(tmp_path)
         base.processor.save_pretrained(tmp_path)
-        FAMILY.write_for_all_readers(tmp_path)
+        FAMILY.write_legacy_processor_files(tmp_path)
         model = config({"model": {"name_or_path": str(tmp_path), "family": "ctc"}}).model
         # No text gives these, and released models have them beyond their outputs.
         base.processor.tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})

@@ -6,7 +6,7 @@ import torch
 
 from tests.trainers.synthetic import config
 from trainers.config.parts.adapt_part import AdaptPart
-from trainers.models.adaptation.base_weights import Base
+from trainers.models.adaptation.base_weights import BaseWeightsReference
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.decoder_labels import pad_labels
 from trainers.models.whisper.whisper_family import WhisperFamily
@@ -41,7 +41,7 @@ def forward(recognizer: WhisperRecognizer, matching: FullContextMatching | None)
     """A pass of all clips at the short context, in which some are matched."""
     labels = pad_labels([[1, 2], [3], [4]], start_id=recognizer.model.config.decoder_start_token_id, pad_id=0)
     del labels["labels"]
-    with recognizer.fitted({"input_features": SHORT}):
+    with recognizer.with_input_length({"input_features": SHORT}):
         if matching is None:
             return recognizer.model(input_features=SHORT, **labels)
         with matching.of(features(), SHARES):
@@ -105,7 +105,7 @@ def test_the_original_is_no_part_of_the_model(recognizer: WhisperRecognizer) -> 
 
 
 def test_of_an_adapter_the_original_is_the_base_without_it(recognizer: WhisperRecognizer) -> None:
-    base = Base.own(recognizer.model)
+    base = BaseWeightsReference.of_run(recognizer.model)
     matching = FullContextMatching(recognizer.model, 2.0, None)
     Adapter.added(recognizer.model, AdaptPart(method="lora", r=2, alpha=4), 0, base)
     assert float(forward(recognizer, matching)["loss"].detach()) == 0.0, "a new adapter changes nothing"

@@ -141,7 +141,7 @@ class TestDecodedFiles:
     def test_are_others_where_their_content_is(self, name: str, folder: RunFolder, tmp_path: Path) -> None:
         state, wanted = self._scored(tmp_path), self._wanted(tmp_path)
         (tmp_path / name).write_text("other")
-        with pytest.raises(ResumeError, match="decode was another when it was scored"):
+        with pytest.raises(ResumeError, match="was scored with other decode settings"):
             finished(state, folder, wanted, DATA)
 
     def test_are_known_by_their_paths_where_they_are_gone(self, folder: RunFolder, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ class TestDecodedFiles:
         (tmp_path / "lm").unlink()
         assert finished(state, folder, wanted, DATA)
         moved = wanted.decode.model_copy(update={"lm": "/elsewhere/lm"})
-        with pytest.raises(ResumeError, match="decode was another when it was scored"):
+        with pytest.raises(ResumeError, match="was scored with other decode settings"):
             finished(state, folder, wanted.model_copy(update={"decode": moved}), DATA)
 
     def _wanted(self, files: Path) -> TrainConfig:

@@ -31,7 +31,7 @@ DEADLINE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_status, "EVERY_S", 0.05)
+    monkeypatch.setattr(attempt_status, "WRITE_INTERVAL_S", 0.05)
 
 
 def wait_for(folder: RunFolder, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def test_a_status_is_what_the_service_reads(storage: Storage) -> None:
     folder = RunFolder(storage)
     assert read_status(folder, 1) is None
     with StatusWriter(folder, 1) as status:
-        status.show(Phase.TRAINING, step=3, max_steps=200, loss=1.5)
-        status.show(Phase.TRAINING, wer=12.5, eta_s=60.0, detail="scoring validation")
+        status.update(Phase.TRAINING, step=3, max_steps=200, loss=1.5)
+        status.update(Phase.TRAINING, wer=12.5, eta_s=60.0, detail="scoring validation")
     progress = Progress.model_validate(read_status(folder, 1))
     assert progress.model_copy(update={"at_s": 0.0}) == Progress(
         phase="TRAINING", step=3, max_steps=200, loss=1.5, wer=12.5, eta_s=60.0, detail="scoring validation"
@@ -59,11 +59,11 @@ def test_a_status_is_what_the_service_reads(storage: Storage) -> None:
 def test_changes_are_written_while_the_writer_lives(tmp_path: Path) -> None:
     folder = RunFolder(open_storage(str(tmp_path)))
     with StatusWriter(folder, 1) as status:
-        status.show(Phase.PREPARING_DATA, detail="train 0 of 9 clips")
+        status.update(Phase.PREPARING_DATA, detail="train 0 of 9 clips")
         wait_for(folder, lambda found: found.get("detail") == "train 0 of 9 clips")
-        status.show(Phase.PREPARING_DATA, detail="train 5 of 9 clips")
+        status.update(Phase.PREPARING_DATA, detail="train 5 of 9 clips")
         wait_for(folder, lambda found: found["detail"] == "train 5 of 9 clips")
-        status.show(Phase.TRAINING, step=1)
+        status.update(Phase.TRAINING, step=1)
         assert wait_for(folder, lambda found: found["phase"] == Phase.TRAINING)["detail"] == ""
 
 
@@ -71,7 +71,7 @@ def test_a_long_step_is_told_from_a_dead_process(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(attempt_status, "HEARTBEAT_S", 0.02)
     folder = RunFolder(open_storage(str(tmp_path)))
     with StatusWriter(folder, 1) as status:
-        status.show(Phase.TRAINING, step=1)
+        status.update(Phase.TRAINING, step=1)
         first = wait_for(folder, lambda found: found.get("step") == 1)["at_s"]
         wait_for(folder, lambda found: found["at_s"] > first)
 
@@ -80,11 +80,11 @@ def test_a_writer_that_rests_leaves_the_file_to_another(tmp_path: Path, monkeypa
     monkeypatch.setattr(attempt_status, "HEARTBEAT_S", 0.02)
     folder = RunFolder(open_storage(str(tmp_path)))
     with StatusWriter(folder, 1) as driver:
-        driver.show(Phase.WAITING_FOR_RESOURCES, detail="2 workers")
+        driver.update(Phase.WAITING_FOR_RESOURCES, detail="2 workers")
         wait_for(folder, lambda found: found.get("phase") == Phase.WAITING_FOR_RESOURCES)
-        driver.rest()
+        driver.pause()
         with StatusWriter(folder, 1) as worker:
-            worker.show(Phase.TRAINING, step=7)
+            worker.update(Phase.TRAINING, step=7)
             wait_for(folder, lambda found: found.get("step") == 7)
     assert (read_status(folder, 1) or {})["phase"] == Phase.TRAINING
 
@@ -92,9 +92,9 @@ def test_a_writer_that_rests_leaves_the_file_to_another(tmp_path: Path, monkeypa
 def test_the_end_keeps_how_far_training_had_come(storage: Storage) -> None:
     folder = RunFolder(storage)
     with StatusWriter(folder, 1) as worker:
-        worker.show(Phase.TRAINING, step=37, max_steps=200, loss=1.0, eta_s=5.0)
+        worker.update(Phase.TRAINING, step=37, max_steps=200, loss=1.0, eta_s=5.0)
     with StatusWriter(folder, 1) as driver:
-        driver.show(Phase.ENDED, detail="stopped at step 37/200", eta_s=None)
+        driver.update(Phase.ENDED, detail="stopped at step 37/200", eta_s=None)
     ended = read_status(folder, 1) or {}
     assert (ended["phase"], ended["step"], ended["loss"], ended["eta_s"]) == (Phase.ENDED, 37, 1.0, None)
 
@@ -116,7 +116,7 @@ def test_an_interrupted_run_says_what_goes_on_with_it(name: str, again: str, tmp
 
 def test_an_attempt_without_a_number_writes_nothing(tmp_path: Path) -> None:
     with StatusWriter(RunFolder(open_storage(str(tmp_path))), None) as status:
-        status.show(Phase.PREPARING_DATA)
+        status.update(Phase.PREPARING_DATA)
     assert not list(tmp_path.iterdir())
 
 
@@ -127,11 +127,11 @@ def test_a_storage_that_fails_or_hangs_disturbs_nobody(
     folder = RunFolder(shaky_storage)
     fault_proxy.fail_next(1000, status=403, error_code="AccessDenied")
     with StatusWriter(folder, 1) as status:
-        status.show(Phase.TRAINING, step=1)
+        status.update(Phase.TRAINING, step=1)
     fault_proxy.clear()
     fault_proxy.delay_put_s = 2.0
     with StatusWriter(folder, 1) as status:
-        status.show(Phase.TRAINING, step=2)
+        status.update(Phase.TRAINING, step=2)
     assert status._thread is not None
     assert status._thread.is_alive(), "the end waited for a storage that hangs"
     status._thread.join()

@@ -29,10 +29,10 @@ from trainers.run_folder.staging import (
     NodePart,
     StagedPart,
     Staging,
-    left_ahead,
     list_parts,
     read_staged,
     stage,
+    staged_checkpoints_to_upload,
 )
 from trainers.storage import open_storage
 
@@ -164,7 +164,7 @@ def test_nodes_take_over_a_killed_group_s_parts_or_all_raise_what_went_wrong(
         writer = GroupWriter.of(folder, driver.attempt, "y")
         staging = Staging(tmp_path / f"node{rank}", "y", str(rank))
         try:
-            take_over(staging, writer, KEEP_ALL, ThreadSession(rank, 2, 0, together, items), numbered=False)
+            take_over(staging, writer, KEEP_ALL, ThreadSession(rank, 2, 0, together, items), managed_by_service=False)
             said[rank] = ""
         except StorageError as error:
             said[rank] = str(error)
@@ -218,22 +218,25 @@ class TestWhatAKilledGroupLeft:
             for index in indexes:
                 staged_part(tmp_path / f"node{index}", index, step=step)
         of_ranks = [list_parts([tmp_path / "node0"]), [], list_parts([tmp_path / "node1"]), []]
-        found = [[(rank, each.step, each.part.number) for rank, each in parts] for parts in left_ahead([], of_ranks)]
+        found = [
+            [(rank, each.step, each.part.number) for rank, each in parts]
+            for parts in staged_checkpoints_to_upload([], of_ranks)
+        ]
         assert found == [[(0, 8, 0), (2, 8, 1)], [(0, 16, 0), (2, 16, 1)]]
 
     def test_a_part_that_two_ranks_see_is_stored_once(self) -> None:
         first = StagedPart(8, "checkpoint-8-a1-x", NodePart(0, 2), Path("/a"))
         second = StagedPart(8, "checkpoint-8-a1-x", NodePart(1, 2), Path("/b"))
-        assert left_ahead([], [[first, second], [first, second]]) == [[(0, first), (0, second)]]
+        assert staged_checkpoints_to_upload([], [[first, second], [first, second]]) == [[(0, first), (0, second)]]
 
     def test_nothing_complete_is_nothing(self) -> None:
         lone = StagedPart(8, "checkpoint-8-a1-x", NodePart(0, 2), Path("/x"))
-        assert left_ahead([], [[lone], []]) == []
+        assert staged_checkpoints_to_upload([], [[lone], []]) == []
 
     def test_of_one_step_one_is_taken_and_a_score_that_the_run_lacks_is_ahead(self) -> None:
         run = [Checkpoint("checkpoint-8-a1-x", 8, 1, {}, "", {})]
         scored = StagedPart(8, "checkpoint-8-a1-y", ONLY_PART, Path("/y"))
         twice = [StagedPart(16, f"checkpoint-16-a1-{name}", ONLY_PART, Path(f"/{name}")) for name in "yz"]
         plain = StagedPart(8, "checkpoint-8-a1-z", ONLY_PART, Path("/z"), is_scored=False)
-        assert left_ahead(run, [[*twice, plain, scored]]) == [[(0, scored)], [(0, twice[1])]]
-        assert left_ahead([*run, replace(run[0], metrics={"eval_wer": 5.0})], [[plain, scored]]) == []
+        assert staged_checkpoints_to_upload(run, [[*twice, plain, scored]]) == [[(0, scored)], [(0, twice[1])]]
+        assert staged_checkpoints_to_upload([*run, replace(run[0], metrics={"eval_wer": 5.0})], [[plain, scored]]) == []

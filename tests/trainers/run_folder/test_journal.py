@@ -17,7 +17,7 @@ from tests.trainers.run_folder.writers import begin, first_group, group_of
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import FencedError, ResumeError, StorageError
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.journal import Journal, Resize, State, fold, without_repeats
+from trainers.run_folder.journal import Journal, Resize, State, deduplicate, fold
 from trainers.run_folder.layout import JOURNAL, RunFolder
 from trainers.storage import Storage, open_storage
 
@@ -208,12 +208,12 @@ def test_a_line_that_a_kill_cut_short_does_not_count(folder: RunFolder) -> None:
 def test_a_step_that_was_made_again_after_a_kill_is_shown_once() -> None:
     killed = [b'{"step": 1, "loss": 3}', b'{"step": 2, "loss": 2}', b'{"step": 2, "eval_wer": 50}', b'{"step": 3, "lo']
     again = [b'{"step": 2, "loss": 2.5}', b'{"step": 2, "eval_wer": 40}', b'{"step": 4, "loss": 1}']
-    assert without_repeats(b"\n".join([*killed, *again]) + b"\n").splitlines() == [killed[0], *again]
+    assert deduplicate(b"\n".join([*killed, *again]) + b"\n").splitlines() == [killed[0], *again]
 
 
 def test_steps_are_in_order_where_a_group_began_behind_one_that_came_less_far() -> None:
     lines = [b'{"step": %d, "loss": 1}' % step for step in (4, 5, 1, 2, 3, 6)]
-    assert without_repeats(b"\n".join(lines) + b"\n").splitlines() == sorted(lines)
+    assert deduplicate(b"\n".join(lines) + b"\n").splitlines() == sorted(lines)
 
 
 def test_attempts_by_hand_count_on_and_those_of_a_service_are_given(folder: RunFolder) -> None:

@@ -62,7 +62,7 @@ def train(root: str, retention: RetentionPolicy, wait: Callable[[], None]) -> in
     driver, staging = begin(RunFolder(LocalStorage(root, ONCE))), Staging.open("run", ALONE)
     writer = GroupWriter.of(RunFolder(TurnedStorage(root, ONCE, wait=wait)), driver.attempt, staging.group)
     try:
-        take_over(staging, writer, retention, ALONE, numbered=False)
+        take_over(staging, writer, retention, ALONE, managed_by_service=False)
         start = starting_point(staging, writer, ALONE)
         for step in range(start[0].step + 1 if start is not None else 1, len(WERS) + 1):
             name = f"a{driver.attempt}-{staging.group}"

@@ -42,12 +42,12 @@ def leave(run_id: str, step: int) -> None:
 
 
 def enter(
-    driver: Driver, run_id: str = "run", *, numbered: bool = False, retention: RetentionPolicy = KEEP_ALL
+    driver: Driver, run_id: str = "run", *, managed_by_service: bool = False, retention: RetentionPolicy = KEEP_ALL
 ) -> tuple[Staging, GroupWriter]:
     """A worker group that takes the run over."""
     staging = Staging.open(run_id, ALONE)
     writer = GroupWriter.of(driver.folder, driver.attempt, staging.group)
-    take_over(staging, writer, retention, ALONE, numbered=numbered)
+    take_over(staging, writer, retention, ALONE, managed_by_service=managed_by_service)
     return staging, writer
 
 
@@ -97,7 +97,7 @@ def test_a_second_kill_while_they_are_uploaded_loses_none(
     writer = GroupWriter.of(folder, driver.attempt, next_group.group)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(storage, kill_at, killed)
-        take_over(next_group, writer, KEEP_ALL, ALONE, numbered=False)
+        take_over(next_group, writer, KEEP_ALL, ALONE, managed_by_service=False)
     assert [item.step for item in list_checkpoints(folder)] == [20]
     next_group.release()
     enter(driver)
@@ -111,7 +111,7 @@ def test_what_is_behind_or_of_another_run_is_not(folder: RunFolder, tmp_path: Pa
     leave("another run", 99)
     staging, _ = enter(driver)
     assert [item.step for item in list_checkpoints(folder)] == [30]
-    assert staging.others(numbered=False, log=print) == [], "what was left is removed"
+    assert staging.wait_for_earlier_groups(managed_by_service=False, log=print) == [], "what was left is removed"
 
 
 def test_a_group_that_is_alive_is_not_robbed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +130,9 @@ def test_a_group_that_is_alive_is_not_robbed(folder: RunFolder, monkeypatch: pyt
 def test_a_living_group_is_left_alone_and_fenced_where_a_service_counts(
     folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alive, stale = enter(begin(folder, number=1), numbered=True)
+    alive, stale = enter(begin(folder, number=1), managed_by_service=True)
     staged(alive.folder, 20)
-    staging, _ = enter(begin(folder, number=2), numbered=True)
+    staging, _ = enter(begin(folder, number=2), managed_by_service=True)
     assert "an older worker group is still alive" in capsys.readouterr().out
     staging.remove()
     with pytest.raises(FencedError):
@@ -147,9 +147,9 @@ def test_a_stale_group_enters_nothing_and_clears_nothing_away(folder: RunFolder)
     begin(folder, number=2)
     leave("run", 20)
     with pytest.raises(FencedError, match="attempt 2 has taken this run over"):
-        enter(stale, numbered=True)
+        enter(stale, managed_by_service=True)
     assert list_checkpoints(folder) == []
-    enter(begin(folder, number=3), numbered=True)
+    enter(begin(folder, number=3), managed_by_service=True)
     assert [item.step for item in list_checkpoints(folder)] == [20], "what waited is still there"
 
 

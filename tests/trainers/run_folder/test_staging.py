@@ -49,7 +49,9 @@ def test_nodes_that_share_a_temporary_folder_have_folders_of_their_own() -> None
     one, two = (Staging.open("run", OfNode(0, 1, 0, name), "group") for name in ("a", "b"))
     assert one.folder != two.folder
     assert one.folder.is_dir() and two.folder.is_dir()
-    assert one.others(numbered=False, log=print) == [], "the same group on another node is not an earlier one"
+    assert one.wait_for_earlier_groups(managed_by_service=False, log=print) == [], (
+        "the same group on another node is not an earlier one"
+    )
     one.remove()
     assert two.folder.is_dir()
 
@@ -83,10 +85,10 @@ def test_what_a_killed_group_left_on_another_node_of_the_folder_is_found(tmp_pat
     killed = Staging.open("run", OfNode(0, 1, 0, "a"), "first")
     killed.release()
     later = Staging.open("run", OfNode(0, 1, 0, "b"), "second")
-    assert later.others(numbered=False, log=print) == [killed.folder]
+    assert later.wait_for_earlier_groups(managed_by_service=False, log=print) == [killed.folder]
     of_version_0_1 = killed.root / "0123abcd"
     of_version_0_1.mkdir()
-    assert later.others(numbered=False, log=print) == [of_version_0_1, killed.folder]
+    assert later.wait_for_earlier_groups(managed_by_service=False, log=print) == [of_version_0_1, killed.folder]
 
 
 def test_a_lock_that_another_process_holds_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from trainers.run_folder import worker_logs
 from trainers.run_folder.attempt_status import worker_log_key
 from trainers.run_folder.layout import RunFolder
-from trainers.run_folder.worker_logs import MASK, Source, WorkerLog, finish_logs
+from trainers.run_folder.worker_logs import MASK, TailedFile, WorkerLog, finish_logs
 from trainers.storage import open_storage
 
 ROOT = Path(__file__).parents[3]
@@ -155,7 +155,7 @@ def test_however_the_writes_fall_no_byte_is_lost_and_no_secret_shown(tmp_path: P
     text = "".join(chance.choice(words) for _ in range(400)).encode() + b"\n"
     path = tmp_path / "out"
     path.touch()
-    source, taken, written = Source(str(path), 0), b"", 0
+    source, taken, written = TailedFile(str(path), 0), b"", 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_logs, "LONG_LINE_BYTES", 100)
         patch.setattr(worker_logs, "BLOCK_BYTES", 1000)

@@ -177,7 +177,7 @@ class TestPackages:
     def test_each_tracker_of_transformers_is_made_or_refused_by_name(self, name: str) -> None:
         need, wanted = TRACKERS.get(name), config({"training.report_to": [name]})
         assert need is not None or name == "kubeflow"
-        if need is not None and need.is_met:
+        if need is not None and need.is_installed:
             check_trackers(wanted)
             return
         with pytest.raises((ImportError, RuntimeError, ValueError)):

@@ -63,7 +63,7 @@ def test_constant_goes_on_at_the_last_rate(tmp_path: Path) -> None:
 
 
 def test_constant_at_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"learning rate has come to 0 .* rescale or restart"):
+    with pytest.raises(ConfigError, match=r"learning rate has decayed to 0 .* rescale or restart"):
         rates(Schedule([Length(10, None), Length(12, None, "constant")], 5), tmp_path)
 
 

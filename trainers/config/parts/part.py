@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from trainers.config.reading import Reading
+from trainers.config.reading import ConfigScope
 from trainers.config.storage_location import SUPPORTED, is_url, refused_url
 
 URL = r"^https?://[^@\s]+$"
@@ -55,13 +55,13 @@ def refuse_url(location: str, instead: str) -> str:
 
 
 def trains(info: ValidationInfo) -> bool:
-    """Whether the config is read to train with it, see `Reading`."""
-    return not isinstance(info.context, Reading) or info.context.trains
+    """Whether the config is read to train with it, see `ConfigScope`."""
+    return not isinstance(info.context, ConfigScope) or info.context.trains
 
 
 def is_new(info: ValidationInfo) -> bool:
-    """Whether nothing runs with the config yet, see `Reading`."""
-    return not isinstance(info.context, Reading) or info.context.is_new
+    """Whether nothing runs with the config yet, see `ConfigScope`."""
+    return not isinstance(info.context, ConfigScope) or info.context.is_new
 
 
 # Names and values that something else reads.

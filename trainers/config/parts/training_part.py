@@ -58,8 +58,8 @@ class TrainingPart(Part):
     gradient_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
     torch_compile: bool = Field(
         False,
-        description="Compile the model's layers for each shape of a batch; where that fails the model trains without, "
-        "and a line says why. Labels are padded to a multiple of 32 tokens then.",
+        description="Compile the model's layers for each shape of a batch; where that fails, training continues without "
+        "it, and a line says why. Labels are padded to a multiple of 32 tokens then.",
     )
     generation_max_length: Positive = Field(225, description="Most tokens of a hypothesis when scoring.")
     generation_num_beams: Positive = Field(1, description="Beams when scoring. 1: greedy.")
@@ -125,13 +125,13 @@ class TrainingPart(Part):
         return self
 
     def warmup_note(self, steps: int | None) -> str | None:
-        """A line where the learning rate never comes to its peak; None: it does, or the steps are not known."""
+        """A line where the learning rate never reaches its peak; None: it does, or the steps are not known."""
         # `unused_fields` says of constant that it has no warm-up.
         if steps is None or self.warmup_steps < steps or not self.warmup_steps or self.lr_scheduler_type == "constant":
             return None
         return (
             f"training.warmup_steps {self.warmup_steps} is not below the run's {steps} steps, so the learning rate "
-            f"never comes to training.learning_rate {self.learning_rate:g}: lower training.warmup_steps, to a tenth of "
+            f"never reaches training.learning_rate {self.learning_rate:g}: lower training.warmup_steps, to a tenth of "
             "the steps as is usual"
         )
 

@@ -64,7 +64,7 @@ class SourceSplit:
     former: str = ""
 
     @property
-    def names_files(self) -> bool:
+    def has_file_per_recording(self) -> bool:
         """Whether each recording is a file of its own, which the column `audio` names."""
         return isinstance(self.reader, FileReader)
 
@@ -91,11 +91,11 @@ class DataSource(ABC):
         """
 
     @property
-    def only_in_jobs(self) -> str:
+    def listing_requires_job(self) -> str:
         """Why its rows cannot be listed on this machine, where no job runs; "" where they can."""
         return ""
 
-    def shortened(self, counts: Mapping[str, int], folder: Path) -> DataPart:
+    def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         """The data part with about as many of its first rows, for a rehearsal; all where it cannot be shortened.
 
         `counts` is of rows by split; `folder` is for files that the data part names.

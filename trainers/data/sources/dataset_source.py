@@ -35,7 +35,7 @@ class DatasetSource(DataSource):
         return tuple(split for split in SPLITS if self._name_of(split) is not None)
 
     @property
-    def only_in_jobs(self) -> str:
+    def listing_requires_job(self) -> str:
         name = self._part.name
         return (
             ""
@@ -51,7 +51,7 @@ class DatasetSource(DataSource):
         except (OSError, ValueError, RuntimeError) as error:
             raise DataError(f"{what}: {error}") from error
 
-    def shortened(self, counts: Mapping[str, int], folder: Path) -> DataPart:
+    def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         names = {split: self._name_of(split) for split in counts}
         cut = {f"{split}_split": _first_of(name, counts[split]) for split, name in names.items() if name}
         return self.data.model_copy(update={"dataset": self._part.model_copy(update=cut)})

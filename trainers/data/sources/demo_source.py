@@ -22,7 +22,7 @@ class DemoSource(DataSource):
     """The demo corpus of a config."""
 
     splits = SPLITS
-    only_in_jobs = "data.demo is synthesized where the job runs; there is no manifest to read"
+    listing_requires_job = "data.demo is synthesized where the job runs; there is no manifest to read"
 
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
         """What it is synthesized from decides the fingerprint."""
@@ -37,7 +37,7 @@ class DemoSource(DataSource):
             hash_of(corpus_key(self._options), split),
         )
 
-    def shortened(self, counts: Mapping[str, int], folder: Path) -> DataPart:
+    def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         assert self.data.demo is not None
         names = {f"{split}_utterances": count for split, count in counts.items()}
         few = {name: min(getattr(self.data.demo, name), count) for name, count in names.items()}

@@ -51,7 +51,7 @@ class ManifestSource(DataSource):
         opened = _fingerprinted(manifest, split, kind, self.storage_options, fingerprint_cache)
         return _with_languages(opened, use_column=use_column)
 
-    def shortened(self, counts: Mapping[str, int], folder: Path) -> DataPart:
+    def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         # Their recordings are looked at when they are prepared.
         plain = ManifestSource(self.data.model_copy(update={"fingerprint": "manifest"}), self.storage_options)
         manifests = {}

@@ -23,7 +23,7 @@ from trainers.storage import Storage
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseWeightsReference:
     """Which weights an adapter is trained on: of a pretrained model's name and revision, or of the run's own folder.
 
     Attributes:
@@ -39,12 +39,12 @@ class Base:
     seed: int | None = None
 
     @classmethod
-    def pretrained(cls, network: Any, model: ModelPart, seed: int) -> "Base":
+    def pretrained(cls, network: Any, model: ModelPart, seed: int) -> "BaseWeightsReference":
         revision = getattr(network.config, "_commit_hash", None) or model.revision
         return cls(fingerprint(network), model.name_or_path, revision, seed=seed)
 
     @classmethod
-    def own(cls, network: Any) -> "Base":
+    def of_run(cls, network: Any) -> "BaseWeightsReference":
         sha256 = fingerprint(network)
         return cls(sha256, folder=f"base-{sha256[:16]}")
 
@@ -53,7 +53,7 @@ class Base:
         return self.folder is not None
 
     @classmethod
-    def of_checkpoint(cls, folder: Path, file: str = BASE) -> "Base":
+    def of_checkpoint(cls, folder: Path, file: str = BASE) -> "BaseWeightsReference":
         """What a checkpoint was trained on (`BASE` of an adapter's), or what its run began with (`ORIGINAL`).
 
         Raises:
@@ -100,7 +100,7 @@ class Base:
         return network
 
 
-def store_own(base: Base, network: Any, checkpoints: Storage, staging: Path) -> None:
+def store_own(base: BaseWeightsReference, network: Any, checkpoints: Storage, staging: Path) -> None:
     """Writes the run's own weights next to the checkpoints, unless they are there, and into the staging folder."""
     assert base.folder is not None
     network.save_pretrained(staging / base.folder)

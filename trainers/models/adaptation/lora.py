@@ -11,7 +11,7 @@ from transformers import AutoConfig, set_seed
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.distributed.session import Session
 from trainers.errors import DamagedError
-from trainers.models.adaptation.base_weights import Base
+from trainers.models.adaptation.base_weights import BaseWeightsReference
 from trainers.models.adaptation.trained_weights import heads, target_modules
 from trainers.models.families import family_of_folder
 from trainers.run_folder.checkpoints import BASE, TRAINING_STATE
@@ -25,11 +25,11 @@ ADAPTER = "adapter"
 class Adapter:
     """Low-rank weights inside a network, which stays the object that it was."""
 
-    def __init__(self, peft: PeftModel, base: Base):
+    def __init__(self, peft: PeftModel, base: BaseWeightsReference):
         self._peft, self._base = peft, base
 
     @classmethod
-    def added(cls, network: Any, part: AdaptPart, seed: int, base: Base) -> "Adapter":
+    def added(cls, network: Any, part: AdaptPart, seed: int, base: BaseWeightsReference) -> "Adapter":
         """Puts a new adapter into a network and freezes all else, but for the head of a CTC model.
 
         Raises:
@@ -55,7 +55,7 @@ class Adapter:
             ConfigError: these weights cannot be opened.
             DamagedError: they have changed, or the adapter has other weights than its config says.
         """
-        base = Base.of_checkpoint(folder)
+        base = BaseWeightsReference.of_checkpoint(folder)
         network = base.open(AutoConfig.from_pretrained(folder), family_of_folder(folder).auto_class(), folder)
         adapter = cls(get_peft_model(network, LoraConfig.from_pretrained(str(folder))), base)
         adapter.load(folder)

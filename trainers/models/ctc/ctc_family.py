@@ -122,7 +122,9 @@ class CtcFamily(Family[CtcPart]):
         if not unknown:
             return None
         names = " ".join(unknown[:NAMED])
-        problem = f"{count} of {total} characters are not in the vocabulary ({names}), and no hypothesis will have them"
+        problem = (
+            f"{count} of {total} characters are not in the vocabulary ({names}), so they cannot appear in a hypothesis"
+        )
         if 2 * count > total:
             raise ConfigError(
                 f"{problem}: give model.vocabulary_file, or data.do_lower_case, as the weights were trained"
@@ -143,7 +145,7 @@ class CtcFamily(Family[CtcPart]):
 
         return load(self, model, description, self.open_processor(model, description), seed, weights)
 
-    def write_for_all_readers(self, folder: Path) -> set[str]:
+    def write_legacy_processor_files(self, folder: Path) -> set[str]:
         AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
         return {"preprocessor_config.json"}
 

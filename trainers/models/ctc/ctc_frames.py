@@ -23,7 +23,7 @@ def limits_of(config: Any) -> Limits:
         new_tokens=None,
         frames=frame_count(config),
         full_context=False,
-        sees_padding=sees_padding(config),
+        padding_affects_output=padding_affects_output(config),
         has_bins=has_bins(config),
         # Of one that is too short for an output, convolutions over samples are not run: its hypothesis is empty.
         least_samples=MEL_LEAST_SAMPLES if has_bins(config) else 1,
@@ -48,7 +48,7 @@ def has_bins(config: Any) -> bool:
     return bool(config.model_type == "wav2vec2-bert")
 
 
-def sees_padding(config: Any) -> bool:
+def padding_affects_output(config: Any) -> bool:
     """Whether outputs of a clip depend on the padding behind it, in spite of an attention mask.
 
     A group norm in the first layer averages over padding, too; several layers of convolutions for positions

@@ -43,13 +43,13 @@ class CtcRecognizer(Recognizer):
         return limits_of(self.model.config)
 
     def new_features(self) -> ExtractorFeatures:
-        return ExtractorFeatures(self.processor.feature_extractor, masked=not self.limits.sees_padding)
+        return ExtractorFeatures(self.processor.feature_extractor, masked=not self.limits.padding_affects_output)
 
     @property
     def collate_labels(self) -> LabelCollator:
         return pad_labels
 
-    def counted(self, labels: torch.Tensor) -> torch.Tensor:
+    def counted_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Utterances where each counts alike, else labels."""
         return labels[:, :1] if self.model.config.ctc_loss_reduction == "mean" else labels
 
@@ -62,7 +62,7 @@ class CtcRecognizer(Recognizer):
             losses = losses / sizes.clamp(min=1)
         # A filler's best path would be all blanks, and has a cost.
         total = losses.masked_fill(sizes == 0, 0.0).sum()
-        return total / (self.counted(labels).ne(IGNORED_LABEL).sum() if count is None else count)
+        return total / (self.counted_labels(labels).ne(IGNORED_LABEL).sum() if count is None else count)
 
     @torch.no_grad()
     def recognize(
@@ -100,7 +100,7 @@ class CtcRecognizer(Recognizer):
         """The same where clips are too short for one output: they have the empty hypothesis, and cost nothing."""
         rows = torch.nonzero(audible).flatten().tolist()
         others = ("",) * (len(how.beam.weights) - 1) if how.beam is not None else ()
-        empty = Recognition("", 0.0, 0.0, best_path=None if how.beam is None else "", others=others)
+        empty = Recognition("", 0.0, 0.0, best_path=None if how.beam is None else "", alternative_hypotheses=others)
         found = [empty] * len(labels)
         if rows:
             part = {name: value[audible] for name, value in inputs.items()}
@@ -156,7 +156,7 @@ def _searched(logprobs: torch.Tensor, greedy: Recognition, beam: Beam, nbest: in
         found[0].avg_logprob,
         tuple(found[:nbest]) if nbest is not None else None,
         best_path=greedy.text,
-        others=tuple(each[0].text for each in ranked[1:]),
+        alternative_hypotheses=tuple(each[0].text for each in ranked[1:]),
     )
 
 

@@ -101,7 +101,7 @@ def limits_of(config: Any, processor: Any) -> Limits:
         prefix_tokens=0,
         new_tokens=tokens - 1,
         full_context=False,
-        sees_padding=True,
+        padding_affects_output=True,
         has_bins=processor.feature_extractor.model_input_names[0] == "input_features",
         least_samples=_least_samples(config, processor.feature_extractor),
     )

@@ -164,7 +164,7 @@ class WhisperFamily(Family[WhisperPart]):
 
         return load(self, model, description, self.open_processor(model, description), seed, weights)
 
-    def write_for_all_readers(self, folder: Path) -> set[str]:
+    def write_legacy_processor_files(self, folder: Path) -> set[str]:
         # Older ones know neither processor_config.json with an extractor in it, nor merges as pairs, nor special tokens
         # that only tokenizer.json marks as such (tried with transformers 4.44).
         AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)

@@ -140,7 +140,7 @@ class WhisperRecognizer(Recognizer):
         config = self.model.config
         return partial(pad_labels, start_id=config.decoder_start_token_id, pad_id=config.pad_token_id)
 
-    def fitted(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
+    def with_input_length(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         return input_frames(self.model, inputs["input_features"].shape[-1])
 
     def new_regularizer(self, training: TrainingPart, autocast: torch.dtype | None) -> FullContextMatching | None:
@@ -160,7 +160,7 @@ class WhisperRecognizer(Recognizer):
         )
         most = self.limits.new_tokens
         assert most is not None, "it generates"
-        with self.fitted(inputs), decoding.precision(model.device), text:
+        with self.with_input_length(inputs), decoding.precision(model.device), text:
             # Once, for the loss and for the hypothesis: the encoder is most of the work.
             encoded = model.get_encoder()(inputs["input_features"])
             losses = row_losses(model, {"encoder_outputs": encoded}, self.collate_labels(labels))

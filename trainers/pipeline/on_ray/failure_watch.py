@@ -14,7 +14,7 @@ from trainers.config.schema import TrainConfig
 from trainers.distributed.coordinator import WAITING
 from trainers.distributed.ray_connection import LOST_NODE_TIMEOUT_S, lost_nodes, stop_requested
 from trainers.errors import LostNodeError, LostWorkerError, ProgramError, RegroupError, StoppedError
-from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, is_wait_for_room, root_cause_of
+from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, is_start_timeout, root_cause_of
 
 # Nodes that an elastic run may lose before it comes to another checkpoint.
 MAX_LOSSES = 20
@@ -72,7 +72,7 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         # An error of Python's own may be one of Ray's start, which passes.
         if isinstance(current_state, ReschedulingState) and cause.final and type(cause) is not ProgramError:
             raise cause
-        if isinstance(current_state, ReschedulingState) and self._is_elastic and not is_wait_for_room(error):
+        if isinstance(current_state, ReschedulingState) and self._is_elastic and not is_start_timeout(error):
             self._failed_starts += 1
             if 0 <= self._max_failures < self._failed_starts:
                 raise error

@@ -50,9 +50,9 @@ from trainers.training.worker_context import TrainTask
 
 Made = TypeVar("Made")
 # Seconds between two looks at the cluster's nodes.
-LOOK_S = 1.0
+NODE_POLL_S = 1.0
 # For how long threads are waited for at the end; a head that does not respond may hold them.
-END_S = 10.0
+SHUTDOWN_TIMEOUT_S = 10.0
 NEVER_S = 1e9
 # Gives back what a run that was stopped says.
 Loop = Callable[[dict[str, Any]], Any]
@@ -125,7 +125,7 @@ class RayEngine:
         self._task_resources = dict(task_resources or {})
         self._train_loop = train_loop
 
-    def runner(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+    def run_shard_tasks(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         """Runs preparing tasks with Ray Data.
 
         Raises:
@@ -136,7 +136,7 @@ class RayEngine:
         except RayError as error:
             raise root_cause_of(error, doing="preparing") from error
 
-    def once(self, make: Callable[[], Made]) -> Made:
+    def run_on_main_process(self, make: Callable[[], Made]) -> Made:
         return make()
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
@@ -182,7 +182,7 @@ class RayEngine:
                     task.config, WorkerCheck.of((each.url for each in sets), use_gpu=task.config.scaling.use_gpu)
                 ),
             )
-            requeued = attempt is not None and task.numbered
+            requeued = attempt is not None and task.managed_by_service
             fit = _Fit(trainer, coordinator, status, task.config, requeued=requeued)
             nodes = living_nodes()
             try:
@@ -252,8 +252,8 @@ class _Fit:
             # A thread that is inside of Ray while Ray is shut down crashes the process.
             self._ended.set()
             if not fit.is_alive() or kill_controller(self._coordinator):
-                fit.join(END_S)
-            nodes.join(END_S)
+                fit.join(SHUTDOWN_TIMEOUT_S)
+            nodes.join(SHUTDOWN_TIMEOUT_S)
         if self._error is not None:
             raise self._error
         return self._result
@@ -265,7 +265,7 @@ class _Fit:
             if STOP_SIGNAL.received and self._phase != STOPPABLE and fit.is_alive():
                 STOP_SIGNAL.end()
             if self._is_capacity_lost and self._nodes and self._phase == WAITING and fit.is_alive():
-                raise LostNodeError(f"training: a node was lost, and with it the room for {self._need}")
+                raise LostNodeError(f"training: a node was lost, and the cluster can no longer hold {self._need}")
 
     def _fit(self) -> None:
         try:
@@ -275,19 +275,21 @@ class _Fit:
 
     def _watch_nodes(self) -> None:
         """Has the workers leave where they should; in a thread, since a head that restarts does not respond."""
-        while not self._ended.wait(LOOK_S):
+        while not self._ended.wait(NODE_POLL_S):
             # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
             group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
             reason, is_capacity_lost = None, False
             with contextlib.suppress(RayError, RuntimeError, OSError):
                 draining, every, free, now_s = draining_nodes(), node_resources(), free_resources(), time.monotonic()
-                request_resource_reports(self._stale_nodes.at(now_s, every, free, waits=self._phase == WAITING))
-                reason = self._resize_policy.reason(nodes, free, draining, now_s)
+                request_resource_reports(
+                    self._stale_nodes.nodes_to_query(now_s, every, free, waits=self._phase == WAITING)
+                )
+                reason = self._resize_policy.regroup_reason(nodes, free, draining, now_s)
                 if self._lost_capacity is not None:
                     is_capacity_lost = self._lost_capacity.is_gone(lasting_resources(every, draining), now_s)
             self._is_capacity_lost = is_capacity_lost
             if reason is not None:
-                print_line(f"{reason}: the workers store a checkpoint and start anew")
+                print_line(f"{reason}: saving a checkpoint and restarting the workers")
                 self._leaves = (group, reason)
 
     def _read(self) -> None:
@@ -314,7 +316,7 @@ class _Fit:
     def _enter(self, phase: str) -> None:
         self._phase = phase
         if phase == WAITING:
-            self._status.show(Phase.WAITING_FOR_RESOURCES, detail=self._need)
+            self._status.update(Phase.WAITING_FOR_RESOURCES, detail=self._need)
         else:
             # From now on the main process writes.
-            self._status.rest()
+            self._status.pause()

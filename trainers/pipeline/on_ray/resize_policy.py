@@ -1,8 +1,9 @@
-"""When a worker group is to leave for another: a node of it is taken away, or there is room for more workers. Pure.
+"""When a worker group is to leave for another: a node of it is drained, or there are resources for more workers. Pure.
 
-The group then stores a checkpoint, and Ray Train starts another one where there is room. It could change the size of an
-elastic group itself, but would end the workers without a checkpoint. Where there is no room any more, and a queue that
-starts the run again when there is, the attempt ends instead of waiting; where there should be room, nodes are asked.
+The group then stores a checkpoint, and Ray Train starts another one where there is capacity. It could change the size
+of an elastic group itself, but would end the workers without a checkpoint. Where the capacity is lost, and a queue
+starts the run again when it is back, the attempt ends instead of waiting; where there should be capacity, nodes are
+asked.
 """
 
 from collections import Counter
@@ -10,22 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from trainers.config.parts.scaling_part import ScalingPart
 
-# For how long there must be room: Ray Train counts the nodes anew every 20 s (TICK_INTERVAL_S of its
+# For how long there must be capacity: Ray Train counts the nodes every 20 s (TICK_INTERVAL_S of its
 # AutoscalingCoordinator; one count may fail), and would otherwise start as few workers as before.
-SETTLE_S = 45.0
-# The wait after a regroup until the next one for room; it doubles as long as the group does not grow.
-PAUSE_S, LONGEST_PAUSE_S = 300.0, 3600.0
-# How often the same room is tried in vain: the first time Ray Train may not have counted a node that is new.
-TRIES = 2
-# For how long there must be no room: nodes join a head that has restarted one by one.
-GONE_S = 15.0
+STABLE_CAPACITY_S = 45.0
+# The wait after a regroup until the next one for capacity; it doubles as long as the group does not grow.
+RESIZE_BACKOFF_S, MAX_RESIZE_BACKOFF_S = 300.0, 3600.0
+# How often the same capacity is tried in vain: the first time Ray Train may not have counted a node that is new.
+MAX_RESIZE_ATTEMPTS = 2
+# For how long there must be no capacity: nodes join a head that has restarted one by one.
+LOST_CAPACITY_TIMEOUT_S = 15.0
 
-# From the start of a wait for room until nodes are asked what is free on them, and from then to the next time.
-FIRST_REPORT_S, NEXT_REPORT_S = 20.0, 60.0
+# From the start of a wait for capacity until nodes are asked what is free on them, and from then to the next time.
+FIRST_RESOURCE_REPORT_S, RESOURCE_REPORT_INTERVAL_S = 20.0, 60.0
 
 Resources = Mapping[str, float]
-# Nodes, and how many workers there is room for on each.
-Room = frozenset[tuple[str, int]]
+# Nodes, and how many workers each could take.
+WorkersByNode = frozenset[tuple[str, int]]
 
 
 class ResizePolicy:
@@ -34,12 +35,12 @@ class ResizePolicy:
     def __init__(self, scaling: ScalingPart, own_node: str):
         self._scaling, self._own_node = scaling, own_node
         self._leaving: set[str] = set()
-        self._room: Room = frozenset()
+        self._workers_by_node: WorkersByNode = frozenset()
         self._since_s = 0.0
-        self._tries: Counter[Room] = Counter()
+        self._tries: Counter[WorkersByNode] = Counter()
         self._size, self._asked_s, self._pause_s = 0, 0.0, 0.0
 
-    def reason(
+    def regroup_reason(
         self, group: Sequence[str], free: Mapping[str, Resources], draining: Set[str], now_s: float
     ) -> str | None:
         """Why the group is to leave; None: it is not, or was asked already.
@@ -55,7 +56,7 @@ class ResizePolicy:
             self._leaving |= leaving
             ranks = [str(rank) for rank, node in enumerate(group) if node in leaving]
             whose = f"of rank {', '.join(ranks)}" if ranks else "of the driver"
-            return f"the node {whose} is about to be taken away"
+            return f"the node {whose} is being drained"
         if not group or not self._scaling.is_elastic:
             return None
         return self._growth(group, {node: each for node, each in free.items() if node not in draining}, now_s)
@@ -69,20 +70,20 @@ class ResizePolicy:
         counts = {node: group.count(node) + workers_on(there, each) for node, there in free.items()}
         workers = min(sum(counts.values()), self._scaling.max_workers)
         if workers <= size:
-            self._room = frozenset()
+            self._workers_by_node = frozenset()
             return None
         # Others that come and go are of no interest.
-        room = frozenset((node, count) for node, count in counts.items() if count)
-        if self._room != room:
-            self._room, self._since_s = room, now_s
-        # Where the same room does not take more workers, something holds it that Ray does not count.
-        is_vain = self._tries[room] >= TRIES
-        if now_s - self._since_s < SETTLE_S or is_vain or now_s - self._asked_s < self._pause_s:
+        by_node = frozenset((node, count) for node, count in counts.items() if count)
+        if self._workers_by_node != by_node:
+            self._workers_by_node, self._since_s = by_node, now_s
+        # Where the same capacity does not take more workers, something holds it that Ray does not count.
+        is_vain = self._tries[by_node] >= MAX_RESIZE_ATTEMPTS
+        if now_s - self._since_s < STABLE_CAPACITY_S or is_vain or now_s - self._asked_s < self._pause_s:
             return None
-        self._tries[room] += 1
+        self._tries[by_node] += 1
         self._size, self._asked_s = size, now_s
-        self._pause_s = min(max(2 * self._pause_s, PAUSE_S), LONGEST_PAUSE_S)
-        return f"there is room for {workers} workers instead of {size}"
+        self._pause_s = min(max(2 * self._pause_s, RESIZE_BACKOFF_S), MAX_RESIZE_BACKOFF_S)
+        return f"resources for {workers} workers are available; running with {size}"
 
 
 class LostCapacity:
@@ -93,17 +94,17 @@ class LostCapacity:
         self._since_s: float | None = None
 
     def is_gone(self, nodes: Iterable[Resources], now_s: float) -> bool:
-        """Whether there has been no room for a while."""
+        """Whether there has been no capacity for a while."""
         each = self._scaling.worker_resources
         if sum(workers_on(node, each) for node in nodes) >= self._scaling.min_workers:
             self._since_s = None
             return False
         self._since_s = now_s if self._since_s is None else self._since_s
-        return now_s - self._since_s >= GONE_S
+        return now_s - self._since_s >= LOST_CAPACITY_TIMEOUT_S
 
 
 class StaleNodes:
-    """Finds nodes that may have room, while a group waits, although Ray's control store says otherwise.
+    """Finds nodes that may have capacity, while a group waits, although Ray's control store says otherwise.
 
     It deducts what a placement group asks of a node before the node has agreed. Where the call fails, as in the seconds
     after Ray was started again on a host, it gives nothing back until the node reports that something has changed; on
@@ -114,7 +115,7 @@ class StaleNodes:
         self._scaling = scaling
         self._next_s: float | None = None
 
-    def at(
+    def nodes_to_query(
         self, now_s: float, total: Mapping[str, Resources], free: Mapping[str, Resources], *, waits: bool
     ) -> list[str]:
         """Ids of the nodes that are to report what is free on them; none most of the time.
@@ -123,16 +124,16 @@ class StaleNodes:
             now_s: Seconds from any origin.
             total: All that each living node has, by its id.
             free: What nobody has of it, as the control store says.
-            waits: Whether a group waits for room.
+            waits: Whether a group waits for capacity.
         """
         if not waits:
             self._next_s = None
             return []
         if self._next_s is None:
-            self._next_s = now_s + FIRST_REPORT_S
+            self._next_s = now_s + FIRST_RESOURCE_REPORT_S
         if now_s < self._next_s:
             return []
-        self._next_s = now_s + NEXT_REPORT_S
+        self._next_s = now_s + RESOURCE_REPORT_INTERVAL_S
         each = self._scaling.worker_resources
         return [node for node, has in total.items() if workers_on(free.get(node, {}), each) < workers_on(has, each)]
 

@@ -22,7 +22,7 @@ from trainers.errors import ConfigError, DataError, ResourceError
 from trainers.storage import open_storage
 
 # A network file system may show a new file this much later.
-LATER_S, POLL_S = 5.0, 0.25
+FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
 # How long a node is waited for that is busy; training will say what it lacks.
 TIMEOUT_S = 30.0
 # Of each prepared set.
@@ -77,8 +77,8 @@ def _check_files(node: str, files: tuple[str, ...]) -> None:
 
 
 def see_files(files: Sequence[str]) -> list[bool]:
-    """Which files this node sees, all of them or after LATER_S."""
-    end = time.monotonic() + LATER_S
+    """Which files this node sees, all of them or after FILE_VISIBILITY_TIMEOUT_S."""
+    end = time.monotonic() + FILE_VISIBILITY_TIMEOUT_S
     while not all(found := [Path(file).exists() for file in files]) and time.monotonic() < end:
         time.sleep(POLL_S)
     return found

@@ -14,12 +14,12 @@ from trainers.errors import RayscribeError, StoppedError
 from trainers.run_folder.worker_logs import WorkerLog, finish_logs
 from trainers.storage.full_disk import naming_full_disk
 from trainers.training.scoring_worker import score_task
-from trainers.training.worker import work
+from trainers.training.worker import run_training_worker
 
 
 def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
     """Trains; see `_run`, with a TrainTask as `task`."""
-    return _run(work, loop_config)
+    return _run(run_training_worker, loop_config)
 
 
 def evaluate_per_worker(loop_config: dict[str, Any]) -> None:

@@ -26,16 +26,16 @@ class StepGauges(TrainerCallback):
         self._logged = self._saved = state.global_step
         self._times.take()
         self._exchange.sample(args.logging_steps)
-        self._session.show_progress()
+        self._session.record_progress()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._session.show_progress()
+        self._session.record_progress()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Shows for how long training stood still for this checkpoint, as a share of each step since the last."""
         steps = max(1, state.global_step - self._saved)
-        self._session.show(gauges.STEP_TIME, self._times.end() / steps, part=StepPart.CHECKPOINT)
-        self._session.show_progress()
+        self._session.set_gauge(gauges.STEP_TIME, self._times.end() / steps, part=StepPart.CHECKPOINT)
+        self._session.record_progress()
         self._saved = state.global_step
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -45,8 +45,8 @@ class StepGauges(TrainerCallback):
         if "loss" not in logs or not steps:
             return
         self._logged = state.global_step
-        self._session.show_from_main(gauges.LOSS, logs["loss"])
-        self._session.show_from_main(gauges.PROGRESS, state.global_step / state.max_steps)
+        self._session.set_gauge_from_main(gauges.LOSS, logs["loss"])
+        self._session.set_gauge_from_main(gauges.PROGRESS, state.global_step / state.max_steps)
         spent, exchange_s = self._times.take(), self._exchange.seconds
         self._show_input(steps, spent.steps)
         data = spent.data / len(steps)
@@ -55,7 +55,7 @@ class StepGauges(TrainerCallback):
             shown["communication"] = spent.communication / len(steps) + exchange_s
             shown["compute"] = max(0.0, shown["compute"] - shown["communication"])
         for part, seconds in shown.items():
-            self._session.show(gauges.STEP_TIME, seconds, part=part)
+            self._session.set_gauge(gauges.STEP_TIME, seconds, part=part)
 
     def _show_input(self, steps: range, seconds: float) -> None:
         """Shows how fast this rank worked through its utterances, and how much of its input they were."""
@@ -64,6 +64,6 @@ class StepGauges(TrainerCallback):
         padded_s = sum(max(1, len(rows)) * edge_s for rows, edge_s in passes)
         rows = np.concatenate([rows for rows, _ in passes])
         audio_s, seconds = float(self._durations_s[rows].sum()), max(seconds, 1e-9)
-        self._session.show(gauges.CLIPS, len(rows) / seconds)
-        self._session.show(gauges.AUDIO, audio_s / seconds)
-        self._session.show(gauges.PADDING, max(0.0, 1 - audio_s / padded_s))
+        self._session.set_gauge(gauges.CLIPS, len(rows) / seconds)
+        self._session.set_gauge(gauges.AUDIO, audio_s / seconds)
+        self._session.set_gauge(gauges.PADDING, max(0.0, 1 - audio_s / padded_s))

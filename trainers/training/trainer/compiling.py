@@ -54,7 +54,7 @@ def compile_model(
     for module in model.modules():
         module._compiled_call_impl = None
     trainer.pad_labels(1)
-    session.print_from_main(f"warning: training.torch_compile: the model trains without, since {found}")
+    session.print_from_main(f"warning: training.torch_compile: training continues without compilation: {found}")
 
 
 def obstacle(config: TrainConfig, device: torch.device) -> str | None:

@@ -30,7 +30,7 @@ class Divergence:
         # Learning rate of each step since the ranks looked last.
         self._rates: dict[int, float] = {}
 
-    def note(self, loss: torch.Tensor, step: int, rate: float) -> torch.Tensor:
+    def record(self, loss: torch.Tensor, step: int, rate: float) -> torch.Tensor:
         """Takes the loss of a forward pass; gives what is added to the sum that is logged."""
         self._rates[step] = rate
         is_finite = torch.isfinite(loss)
@@ -41,7 +41,7 @@ class Divergence:
         self._first_step = torch.where(is_finite, self._first_step, self._first_step.clamp(max=step))
         return loss
 
-    def logged(self, loss: float, accelerator: Any) -> float:
+    def loss_to_log(self, loss: float, accelerator: Any) -> float:
         """The loss of a line of the log: of fp16 nan, where no pass since the line before was finite.
 
         All ranks call it.
@@ -52,7 +52,7 @@ class Divergence:
         self._finite_passes.zero_()
         return loss if finite_passes else math.nan
 
-    def end_if_logged(self, loss: float, step: int, accelerator: Any) -> None:
+    def raise_if_logged_loss_diverged(self, loss: float, step: int, accelerator: Any) -> None:
         """Ends training where the loss of a line of the log, the same on all ranks, is not finite.
 
         Raises:
@@ -63,9 +63,9 @@ class Divergence:
         may_recover = self._fp16 and (scaler is None or scaler.get_scale() >= MIN_LOSS_SCALE)
         if not math.isfinite(loss) and not may_recover:
             first = accelerator.gather(self._first_step).min()
-            self.end(min(float(first), step), "the loss")
+            self.raise_diverged(min(float(first), step), "the loss")
 
-    def end_if_seen(self, weights: Iterable[torch.Tensor], step: int, accelerator: Any) -> None:
+    def raise_if_any_rank_diverged(self, weights: Iterable[torch.Tensor], step: int, accelerator: Any) -> None:
         """Ends training where any rank has seen a loss that is not finite, or holds such a weight. All ranks call it.
 
         `weights` are those that are trained, or this rank's shards of them; `step` counts what is completed.
@@ -77,9 +77,9 @@ class Divergence:
         seen = accelerator.gather(torch.stack([self._first_step, broken]))
         loss_step, weights_step = seen.view(-1, 2).amin(0).tolist()
         if loss_step < math.inf:
-            self.end(loss_step, "the loss")
+            self.raise_diverged(loss_step, "the loss")
         if weights_step < math.inf:
-            self.end(weights_step, "a weight")
+            self.raise_diverged(weights_step, "a weight")
         self._rates = {noted: rate for noted, rate in self._rates.items() if noted >= step}
 
     @contextmanager
@@ -94,9 +94,9 @@ class Divergence:
         except Exception as error:
             if _DEEPSPEED_GIVES_UP not in str(error):
                 raise
-            self.end(step, "at the lowest loss scale a gradient")
+            self.raise_diverged(step, "at the lowest loss scale a gradient")
 
-    def end(self, step: float, what: str) -> NoReturn:
+    def raise_diverged(self, step: float, what: str) -> NoReturn:
         """Ends training; every rank calls it.
 
         Raises:

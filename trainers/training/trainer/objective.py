@@ -47,7 +47,7 @@ class Objective:
         for name, value in features.items():
             given[name] = value.to(self._arguments.device, self._dtype if value.is_floating_point() else None)
         self._lengths = given.pop(LENGTHS, None)
-        with self._recognizer.fitted(given), self._matched(clips, shares):
+        with self._recognizer.with_input_length(given), self._matched(clips, shares):
             yield given
 
     def _matched(self, clips: list[torch.Tensor], shares: list[float]) -> AbstractContextManager[None]:
@@ -62,7 +62,7 @@ class Objective:
 
     def count(self, batches: Sequence[dict[str, Any]], accelerator: Any) -> torch.Tensor:
         """What the loss of a step is divided by, over all forward passes and ranks. All ranks call it."""
-        labels = [self._recognizer.counted(batch["labels"]) for batch in batches]
+        labels = [self._recognizer.counted_labels(batch["labels"]) for batch in batches]
         own = torch.stack([counted.ne(IGNORED_LABEL).sum() for counted in labels]).sum().to(self._arguments.device)
         total: torch.Tensor = accelerator.gather(own).sum().float()
         return total

@@ -126,7 +126,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             with self.times.reading_ahead():
                 self._ahead.fetch()
         assert self.optimizer is not None
-        loss = self._divergence.note(loss, self.state.global_step + 1, self.optimizer.param_groups[0]["lr"])
+        loss = self._divergence.record(loss, self.state.global_step + 1, self.optimizer.param_groups[0]["lr"])
         return self.objective.without_matching(loss)
 
     def try_step(self) -> None:
@@ -152,21 +152,21 @@ class SpeechTrainer(Seq2SeqTrainer):
         """Adds to a loss the mean difference of its steps from the original at the full context. All ranks call it."""
         if "loss" in logs:
             logs |= self.objective.logged(self.accelerator)
-            logs["loss"] = self._divergence.logged(logs["loss"], self.accelerator)
+            logs["loss"] = self._divergence.loss_to_log(logs["loss"], self.accelerator)
         super().log(logs, start_time)
         if "loss" in logs:
-            self._divergence.end_if_logged(logs["loss"], self.state.global_step, self.accelerator)
+            self._divergence.raise_if_logged_loss_diverged(logs["loss"], self.state.global_step, self.accelerator)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         with self.times.spent_on(StepPart.SCORING):
-            self._end_if_diverged()
+            self._raise_if_diverged()
             # Else generation would be compiled anew for each length.
             with full_weights(self.model_wrapped), set_stance("force_eager") if self.compiled else nullcontext():
                 try:
                     metrics = self._score(self.state.global_step)
                 except NotFiniteError:
                     # Of finite weights, as those of the first steps of a run that diverges are. All ranks raise it.
-                    self._divergence.end(self.state.global_step, "a loss of the validation set")
+                    self._divergence.raise_diverged(self.state.global_step, "a loss of the validation set")
             if metrics is not None:
                 self.log(dict(metrics))
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics or {})
@@ -178,7 +178,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         """Begins a checkpoint with an ordinary model, whatever the strategy is. All ranks call it."""
         self.times.begin(StepPart.CHECKPOINT)
         # One that a request to stop leaves has no score that would show it.
-        self._end_if_diverged()
+        self._raise_if_diverged()
         weights = gathered_weights(self.accelerator, self.model_wrapped)
         if self.args.should_save:
             self._write_model(Path(str(output_dir or self.args.output_dir)), weights)
@@ -195,10 +195,10 @@ class SpeechTrainer(Seq2SeqTrainer):
                 self._recognizer.base.write(folder, ORIGINAL)
         self._recognizer.processor.save_pretrained(folder)
 
-    def _end_if_diverged(self) -> None:
+    def _raise_if_diverged(self) -> None:
         assert self.model is not None
         trained = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self._divergence.end_if_seen(trained, self.state.global_step, self.accelerator)
+        self._divergence.raise_if_any_rank_diverged(trained, self.state.global_step, self.accelerator)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self._recognizer.adapter is not None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from jobs.clusters.managed import logged_command, ray_up_cluster, ssh_tunnel
-from jobs.clusters.managed.cluster_lock import at_work_on
+from jobs.clusters.managed.cluster_lock import lock_cluster
 from jobs.clusters.managed.cluster_record import (
     LocalRecord,
     RayUpRecord,
@@ -307,7 +307,7 @@ def test_a_cluster_of_which_nothing_is_left_is_known_as_taken_down(
 
 
 def test_two_commands_do_not_start_and_end_one_cluster_at_once() -> None:
-    with at_work_on("hosts"), pytest.raises(ConflictError, match="is at work on hosts"):
+    with lock_cluster("hosts"), pytest.raises(ConflictError, match="is already running for hosts"):
         up(CONTENT, idle_stop_minutes=None, timeout_s=1.0, say=print, now_s=1.0)
 
 
@@ -319,7 +319,7 @@ def test_a_start_that_is_asked_to_end_ends_what_it_has_started(tmp_path: Path) -
         if line.endswith("2"):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(SystemExit) as ended, at_work_on("hosts"):
+    with pytest.raises(SystemExit) as ended, lock_cluster("hosts"):
         run_logged(command, tmp_path / "log", environment=os.environ, timeout_s=60.0, say=say, doing="starting")
     assert ended.value.code == 143
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

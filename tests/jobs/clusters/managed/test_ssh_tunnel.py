@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from jobs.clusters.managed.cluster_endpoint import close_tunnels, connect
-from jobs.clusters.managed.cluster_lock import at_work_on
+from jobs.clusters.managed.cluster_lock import lock_cluster
 from jobs.clusters.managed.cluster_record import RECORDS, RayUpRecord, SshTarget, ensure_token, was_taken_down
 from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ClusterGoneError, JobLostError
@@ -95,17 +95,17 @@ def test_one_connection_serves_a_process_until_the_head_is_another() -> None:
 
 @pytest.mark.parametrize("kind", ["local", "ray-up"])
 def test_a_cluster_that_was_taken_down_runs_no_job(kind: str, tmp_path: Path) -> None:
-    with at_work_on("gone"):
+    with lock_cluster("gone"):
         made = RECORDS.validate_python({"name": "gone", "kind": kind, "created_s": 1.0, "folder": tmp_path})
         made.write()
-    with at_work_on("gone"):
+    with lock_cluster("gone"):
         made.forget(taken_down=True)
     with pytest.raises(ClusterGoneError, match="cluster://gone was taken down"):
         connect("cluster://gone")
 
 
 def test_a_start_that_failed_here_says_nothing_of_a_cluster_elsewhere() -> None:
-    with at_work_on("theirs"):
+    with lock_cluster("theirs"):
         made = RayUpRecord(name="theirs", created_s=1.0)
         made.write()
         made.forget()

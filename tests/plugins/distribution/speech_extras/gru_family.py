@@ -95,7 +95,7 @@ class GruFamily(Family[GruPart]):
 
         return GruRecognizer(GruForCTC.from_pretrained(folder), _open_processor(str(folder)), self)
 
-    def write_for_all_readers(self, folder: Path) -> set[str]:
+    def write_legacy_processor_files(self, folder: Path) -> set[str]:
         AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
         return {"preprocessor_config.json"}
 

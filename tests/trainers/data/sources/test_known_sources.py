@@ -10,7 +10,7 @@ from tests.trainers.synthetic import speechlike
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import encode_flac
-from trainers.data.preparation import prepare, run_here
+from trainers.data.preparation import prepare, run_in_process
 from trainers.data.prepared_set import ClipReader
 from trainers.data.sources.known_sources import SOURCES, open_sources, source_of
 from trainers.errors import ConfigError, DataError
@@ -93,7 +93,7 @@ def test_a_source_of_another_distribution_is_prepared(packed: DataPart, tmp_path
         packed,
         cache_url=str(tmp_path / "prepared"),
         storage_options=StorageOptions(),
-        runner=run_here,
+        runner=run_in_process,
         log=lambda line: None,
     )
     assert made.index["text"].to_pylist() == ["text 0", "text 1"]
@@ -113,4 +113,4 @@ def test_a_row_has_the_columns_of_every_table(packed: DataPart) -> None:
     (train, _) = open_sources(packed, storage_options=StorageOptions())
     assert train.table["row"].to_pylist() == [0, 1]
     assert train.table["language"].type == pa.string()
-    assert not train.names_files
+    assert not train.has_file_per_recording

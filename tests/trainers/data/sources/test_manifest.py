@@ -167,7 +167,7 @@ def test_a_wrong_csv_is_refused_by_line_and_fix(content: str | bytes, parts: lis
     ("content", "parts"),
     [
         ('{"path": "a", "text": "x"}\n{"path": \n', ["line 2 is not JSON"]),
-        ('{"path": "a", "text": "x", "text": "y"}', ["line 1 is not JSON (the key 'text' stands twice in one object"]),
+        ('{"path": "a", "text": "x", "text": "y"}', ["line 1 is not JSON (duplicate key 'text' in one object"]),
         ('[{"path": "a"}]', ["line 1 is not a JSON object"]),
         ('{"path": "a", "text": 5}', ["line 1", "'text' is 5"]),
         ('{"path": "a", "text": "x"}\n{"text": "y"}', ["line 2", "'path'"]),

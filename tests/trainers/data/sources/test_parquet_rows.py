@@ -16,7 +16,7 @@ import pytest
 from tests.trainers.synthetic import speechlike, write_recording
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.preparation import PrepareOptions, ShardTask, prepare, prepared_key, run_here
+from trainers.data.preparation import PrepareOptions, ShardTask, prepare, prepared_key, run_in_process
 from trainers.data.prepared_set import ClipReader
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.known_sources import open_sources
@@ -106,7 +106,7 @@ def test_the_prepared_bytes_are_those_of_datasets(
             data_of(folder),
             cache_url=str(tmp_path / str(number)),
             storage_options=StorageOptions(),
-            runner=run_here,
+            runner=run_in_process,
             log=lambda line: None,
         )
         assert made.summary.prepared == ROWS
@@ -183,7 +183,7 @@ def test_the_rows_of_a_large_group_are_read_by_one_task(
 
     def runner(parts: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         blocks.extend(parts)
-        yield from run_here(parts, task)
+        yield from run_in_process(parts, task)
 
     prepare(
         opened(folder),
@@ -206,7 +206,7 @@ def test_recordings_that_are_only_named_are_read_from_their_paths(tmp_path: Path
         data_of(tmp_path / "set"),
         cache_url=str(tmp_path / "prepared"),
         storage_options=StorageOptions(),
-        runner=run_here,
+        runner=run_in_process,
         log=lambda line: None,
     )
     assert np.array_equal(ClipReader(made, cache_bytes=1).read(2), speechlike(0.3, seed=2))
@@ -224,7 +224,7 @@ def test_a_folder_that_the_node_does_not_have_stops_preparing(folder: Path, tmp_
             data_of(folder),
             cache_url=str(tmp_path),
             storage_options=StorageOptions(),
-            runner=run_here,
+            runner=run_in_process,
             log=lambda line: None,
         )
 

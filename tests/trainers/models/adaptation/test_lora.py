@@ -11,7 +11,7 @@ from tests.trainers.models.adaptation.networks import CONFIGS, CTC, SEQ2SEQ
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import DamagedError
-from trainers.models.adaptation.base_weights import Base, fingerprint
+from trainers.models.adaptation.base_weights import BaseWeightsReference, fingerprint
 from trainers.models.adaptation.lora import ADAPTER_WEIGHTS, Adapter, merge_folder
 from trainers.models.adaptation.trained_weights import count
 from trainers.models.families import family_of_type
@@ -27,7 +27,7 @@ def network(kind: str, seed: int = 0) -> Any:
 
 def trained(model: Any) -> Adapter:
     """An adapter whose every weight, and the head's, has moved."""
-    adapter = Adapter.added(model, PART, 0, Base.own(model))
+    adapter = Adapter.added(model, PART, 0, BaseWeightsReference.of_run(model))
     for weight in model.parameters():
         if weight.requires_grad:
             weight.data.add_(0.1)
@@ -53,7 +53,7 @@ def test_a_checkpoint_opens_on_its_base_and_merges(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", SEQ2SEQ)
 def test_a_new_adapter_changes_nothing_and_is_the_same_on_every_rank(kind: str) -> None:
     first, second, plain = network(kind), network(kind), network(kind)
-    bases = [Base.own(model) for model in (first, second)]
+    bases = [BaseWeightsReference.of_run(model) for model in (first, second)]
     one, _ = (Adapter.added(model, PART, 7, base) for model, base in zip((first, second), bases, strict=True))
     drawn, again = (dict(model.named_parameters()) for model in (first, second))
     assert all(torch.equal(drawn[name], again[name]) for name in drawn)
@@ -87,7 +87,7 @@ INPUTS: dict[str, tuple[str, tuple[int, ...]]] = {
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_adapter_of_the_default_learns(kind: str) -> None:
     model = network(kind)
-    Adapter.added(model, PART, 0, Base.own(model))
+    Adapter.added(model, PART, 0, BaseWeightsReference.of_run(model))
     name, shape = INPUTS[kind]
     inputs = {name: torch.randn(shape)}
     if kind in SEQ2SEQ:
@@ -145,7 +145,7 @@ def test_weights_that_the_base_lacks_are_those_that_the_adapter_was_trained_besi
     torch.manual_seed(7)
     model = AutoModelForCTC.from_pretrained(pretrained)
     drawn = model.state_dict()[lacked].clone()
-    base = Base.pretrained(model, ModelPart(name_or_path=str(pretrained)), 7)
+    base = BaseWeightsReference.pretrained(model, ModelPart(name_or_path=str(pretrained)), 7)
     folder.mkdir()
     Adapter.added(model, PART, 0, base).save(folder)
     merged = load_file(merge_folder(folder) / "model.safetensors")
@@ -155,7 +155,7 @@ def test_weights_that_the_base_lacks_are_those_that_the_adapter_was_trained_besi
 def test_a_base_of_a_version_that_wrote_no_seed_opens(tmp_path: Path) -> None:
     network("wav2vec2").save_pretrained(tmp_path / "pretrained")
     model = AutoModelForCTC.from_pretrained(tmp_path / "pretrained")
-    base = Base.pretrained(model, ModelPart(name_or_path=str(tmp_path / "pretrained")), 7)
+    base = BaseWeightsReference.pretrained(model, ModelPart(name_or_path=str(tmp_path / "pretrained")), 7)
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     Adapter.added(model, PART, 0, base).save(folder)

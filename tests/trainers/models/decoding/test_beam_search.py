@@ -243,10 +243,12 @@ class TestRecognizer:
         greedy = recognizer.recognize(inputs, labels, Decoding(10, 1))
         found, nothing = recognizer.recognize(inputs, labels, Decoding(10, 1, nbest=2, beam=beam))
         assert (found.best_path, found.loss) == (greedy[0].text, greedy[0].loss)
-        assert len(found.others) == 1 and len(found.others[0].split()) > len(found.text.split())
+        assert len(found.alternative_hypotheses) == 1 and len(found.alternative_hypotheses[0].split()) > len(
+            found.text.split()
+        )
         assert found.nbest is not None and 1 <= len(found.nbest) <= 2 and found.nbest[0].text == found.text
         assert found.nbest[0].avg_logprob == found.avg_logprob < 0
-        assert nothing == Recognition("", 0.0, 0.0, best_path="", others=("",))
+        assert nothing == Recognition("", 0.0, 0.0, best_path="", alternative_hypotheses=("",))
 
 
 class TestEdges:

@@ -30,7 +30,7 @@ from trainers.pipeline.on_ray.failure_watch import MAX_LOSSES, FailureWatch
 from trainers.pipeline.root_cause import TooManyFailuresError
 
 DIED = LostWorkerError("rank 1 died")
-LEFT = RegroupError("the node of rank 1 is about to be taken away")
+LEFT = RegroupError("the node of rank 1 is being drained")
 GONE = LostNodeError("node 7")
 
 

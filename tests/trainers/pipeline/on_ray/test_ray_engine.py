@@ -70,9 +70,9 @@ class Waiting:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
     trainer = Waiting()
-    for name in ("GONE_S", "FIRST_REPORT_S"):
+    for name in ("LOST_CAPACITY_TIMEOUT_S", "FIRST_RESOURCE_REPORT_S"):
         monkeypatch.setattr(resize_policy, name, 0.0)
-    for name in ("LOOK_S", "POLL_S"):
+    for name in ("NODE_POLL_S", "POLL_S"):
         monkeypatch.setattr(ray_engine, name, 0.01)
     monkeypatch.setattr(ray_engine, "driver_node_id", lambda: "a")
     monkeypatch.setattr(ray_engine, "draining_nodes", set)
@@ -92,7 +92,9 @@ def fit_of(waiting: Waiting, *, requeued: bool, workers: Any = 2) -> Any:
 
 
 def test_without_room_an_attempt_that_a_queue_starts_again_ends_as_with_a_lost_node(waiting: Waiting) -> None:
-    with pytest.raises(LostNodeError, match=r"a node was lost, and with it the room for 2 workers × \(1 CPU\)"):
+    with pytest.raises(
+        LostNodeError, match=r"a node was lost, and the cluster can no longer hold 2 workers × \(1 CPU\)"
+    ):
         fit_of(waiting, requeued=True).wait()
     assert not {"fit", "nodes"} & {thread.name for thread in threading.enumerate()}
 

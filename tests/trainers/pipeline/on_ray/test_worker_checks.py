@@ -15,7 +15,7 @@ from trainers.pipeline.on_ray.worker_checks import WorkerCheck
 @pytest.fixture(autouse=True)
 def node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.2")
-    monkeypatch.setattr(worker_checks, "LATER_S", 0.0)
+    monkeypatch.setattr(worker_checks, "FILE_VISIBILITY_TIMEOUT_S", 0.0)
 
 
 def test_a_node_with_the_data_passes(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class Watched(LocalSession):
 
     shown: Shown = field(default_factory=dict)
 
-    def show(self, gauge: Gauge, value: float, **labels: str) -> None:
+    def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
         assert set(labels) == set(gauge.labels)
         self.shown[gauge, "".join(labels.values())] = value
 

@@ -23,7 +23,10 @@ from trainers.storage import open_storage
 from trainers.training.trainer import compiling
 from trainers.training.trainer.planned_batches import Collator
 
-COMPILED, NOT_COMPILED = "2 layers are compiled", "warning: training.torch_compile: the model trains without, since "
+COMPILED, NOT_COMPILED = (
+    "2 layers are compiled",
+    "warning: training.torch_compile: training continues without compilation: ",
+)
 TOLERANCE = 1e-5
 CTC = {"init": "scratch", "family": "ctc", "architecture": "wav2vec2", "d_model": 16, "feature_encoder_dim": 8}
 compile_model = compiling.compile_model

@@ -41,14 +41,14 @@ def noted(*losses: float, fp16: bool = False) -> Divergence:
     """A rank that has seen these losses, one a step."""
     seen = Divergence(CPU, fp16=fp16)
     for step, loss in enumerate(losses, start=1):
-        seen.note(torch.tensor(loss), step, 0.5 / step)
+        seen.record(torch.tensor(loss), step, 0.5 / step)
     return seen
 
 
 @pytest.mark.parametrize("loss", [NAN, INF, -INF])
 def test_the_first_loss_that_is_not_finite_is_named_with_its_rate(loss: float) -> None:
     with pytest.raises(DivergedError, match=r"diverged at step 2, at the learning rate 0\.25: the loss is not"):
-        noted(1.0, loss, 1.0).end_if_logged(NAN, 3, Ranks())
+        noted(1.0, loss, 1.0).raise_if_logged_loss_diverged(NAN, 3, Ranks())
 
 
 def test_deepspeed_at_its_lowest_loss_scale_has_diverged() -> None:
@@ -57,7 +57,7 @@ def test_deepspeed_at_its_lowest_loss_scale_has_diverged() -> None:
     )
     message = "diverged at step 3, at the learning rate 0.5: at the lowest loss scale a gradient is not a finite number"
     rank = Divergence(CPU, fp16=True)
-    rank.note(torch.tensor(1.0), 3, 0.5)
+    rank.record(torch.tensor(1.0), 3, 0.5)
     with pytest.raises(DivergedError, match=message), rank.watch_deepspeed(3):
         scaler.update_scale(True)
     with pytest.raises(ValueError, match="another"), rank.watch_deepspeed(3):
@@ -67,31 +67,33 @@ def test_deepspeed_at_its_lowest_loss_scale_has_diverged() -> None:
 def test_what_another_rank_has_seen_ends_this_one() -> None:
     rank = noted(1.0, 1.0, 1.0)
     with pytest.raises(DivergedError, match=r"step 2, at the learning rate 0\.25: the loss"):
-        rank.end_if_logged(NAN, 3, Ranks([torch.tensor([2.0])]))
+        rank.raise_if_logged_loss_diverged(NAN, 3, Ranks([torch.tensor([2.0])]))
     with pytest.raises(DivergedError, match=r"step 2, at the learning rate 0\.25: the loss"):
-        rank.end_if_seen(WEIGHTS, 3, Ranks([torch.tensor([2.0, INF])]))
+        rank.raise_if_any_rank_diverged(WEIGHTS, 3, Ranks([torch.tensor([2.0, INF])]))
 
 
 def test_finite_losses_and_weights_end_nothing() -> None:
     rank = noted(1.0, 3e38)
-    assert rank.logged(2.5, Ranks()) == 2.5
-    rank.end_if_logged(2.5, 2, Ranks())
-    rank.end_if_seen(WEIGHTS, 2, Ranks([torch.tensor([INF, INF])]))
+    assert rank.loss_to_log(2.5, Ranks()) == 2.5
+    rank.raise_if_logged_loss_diverged(2.5, 2, Ranks())
+    rank.raise_if_any_rank_diverged(WEIGHTS, 2, Ranks([torch.tensor([INF, INF])]))
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
 def test_a_weight_that_is_not_finite_is_saved_in_no_checkpoint(value: float) -> None:
     with pytest.raises(DivergedError, match=r"step 2, at the learning rate 0\.25: a weight is not a finite number"):
-        noted(1.0, 1.0).end_if_seen([*WEIGHTS, torch.tensor([[0.0, value]], dtype=torch.bfloat16)], 2, Ranks())
+        noted(1.0, 1.0).raise_if_any_rank_diverged(
+            [*WEIGHTS, torch.tensor([[0.0, value]], dtype=torch.bfloat16)], 2, Ranks()
+        )
 
 
 @pytest.mark.parametrize("value", [1.0, NAN])
 def test_of_a_weight_that_zero_3_has_divided_the_rank_s_part_decides(value: float) -> None:
     divided: Any = torch.zeros(0)
     divided.ds_tensor = torch.tensor([0.0, value])
-    noted(1.0).end_if_seen([torch.zeros(0)], 1, Ranks())
+    noted(1.0).raise_if_any_rank_diverged([torch.zeros(0)], 1, Ranks())
     with pytest.raises(DivergedError, match="a weight") if math.isnan(value) else nullcontext():
-        noted(1.0).end_if_seen([divided], 1, Ranks())
+        noted(1.0).raise_if_any_rank_diverged([divided], 1, Ranks())
 
 
 def test_a_score_that_is_not_finite_ends_it_though_the_weights_are() -> None:
@@ -109,23 +111,23 @@ def test_a_score_that_is_not_finite_ends_it_though_the_weights_are() -> None:
 class TestFp16:
     def test_a_step_that_overflows_is_skipped_and_leaves_nothing_in_later_losses(self) -> None:
         rank = Divergence(CPU, fp16=True)
-        assert float(rank.note(torch.tensor(INF), 1, 0.5)) == 0.0
-        assert float(rank.note(torch.tensor(2.0), 2, 0.5)) == 2.0
-        assert rank.logged(1.0, Ranks()) == 1.0
-        rank.end_if_seen(WEIGHTS, 2, Ranks())
+        assert float(rank.record(torch.tensor(INF), 1, 0.5)) == 0.0
+        assert float(rank.record(torch.tensor(2.0), 2, 0.5)) == 2.0
+        assert rank.loss_to_log(1.0, Ranks()) == 1.0
+        rank.raise_if_any_rank_diverged(WEIGHTS, 2, Ranks())
 
     def test_a_line_without_a_finite_loss_is_shown_as_nan(self) -> None:
         rank = noted(1.0, NAN, fp16=True)
-        assert rank.logged(0.5, Ranks()) == 0.5
-        rank.note(torch.tensor(NAN), 3, 0.5)
-        assert math.isnan(rank.logged(0.0, Ranks()))
+        assert rank.loss_to_log(0.5, Ranks()) == 0.5
+        rank.record(torch.tensor(NAN), 3, 0.5)
+        assert math.isnan(rank.loss_to_log(0.0, Ranks()))
 
     def test_it_ends_training_once_no_lower_loss_scale_may_help(self) -> None:
         rank = noted(NAN, fp16=True)
-        rank.end_if_logged(NAN, 1, Ranks(scaler=SimpleNamespace(get_scale=lambda: 2.0)))
-        rank.end_if_logged(NAN, 1, Ranks())
+        rank.raise_if_logged_loss_diverged(NAN, 1, Ranks(scaler=SimpleNamespace(get_scale=lambda: 2.0)))
+        rank.raise_if_logged_loss_diverged(NAN, 1, Ranks())
         with pytest.raises(DivergedError, match=r"step 1, at the learning rate 0\.5: the loss"):
-            rank.end_if_logged(NAN, 1, Ranks(scaler=SimpleNamespace(get_scale=lambda: 0.5)))
+            rank.raise_if_logged_loss_diverged(NAN, 1, Ranks(scaler=SimpleNamespace(get_scale=lambda: 0.5)))
 
 
 def test_all_ranks_end_after_the_same_step_and_write_no_checkpoint(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class BeamDecoder:
     """The beam search of CTC outputs, before a model is open; see `Decoder`."""
 
     def check(self, part: DecodePart, storage_options: StorageOptions) -> None:
-        if not BEAM_SEARCH.is_met:
+        if not BEAM_SEARCH.is_installed:
             raise ConfigError(BEAM_SEARCH.problem)
         check_files(part, storage_options)
         if part.rescoring_model is not None:
@@ -46,7 +46,7 @@ class BeamDecoder:
         self, part: DecodePart, processor: Any, storage_options: StorageOptions, unreachable: Callable[[str], Finding]
     ) -> Iterator[Finding]:
         """Opens word list, the start of the language model, and config and tokenizer of the model that scores again."""
-        if not BEAM_SEARCH.is_met:
+        if not BEAM_SEARCH.is_installed:
             yield unreachable(BEAM_SEARCH.problem)
         try:
             lm = check_files(part, storage_options)
@@ -80,7 +80,7 @@ def _words(
     if lexicon is None:
         return
     if lexicon.problem is not None:
-        yield warning(f"decode: {lexicon.problem}, and no hypothesis will have them")
+        yield warning(f"decode: {lexicon.problem}, so they cannot appear in a hypothesis")
     else:
         yield ok(f"decode: the vocabulary spells all of {len(lexicon.spellings)} words")
     if part.lexicon is None or lm is None or not lm.is_arpa or is_url(str(part.lm)):
