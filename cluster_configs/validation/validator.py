@@ -21,9 +21,6 @@ from cluster_configs.validation.yaml_nodes import SourceLocation
 from trainers.config.validation import validated
 from trainers.errors import ConfigError
 
-FAMILIES = (
-    schema_rules, access_rules, secret_rules, version_rules, resource_rules, storage_rules, kubernetes_rules,
-)  # fmt: skip
 SPEC = frozenset({FileKind.SPEC})
 # The part of a spec that each target needs.
 PARTS = {Target.RAY_UP: "ray_up", Target.KUBERAY: "kubernetes", Target.SLURM: "slurm", Target.SGE: "sge"}
@@ -65,6 +62,7 @@ RULES: tuple[Rule, ...] = (
     *secret_rules.RULES,
     *version_rules.RULES,
     *resource_rules.RULES,
+    *storage_rules.RULES,
     *kubernetes_rules.RULES,
 )
 

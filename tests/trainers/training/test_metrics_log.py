@@ -61,7 +61,7 @@ def test_a_storage_that_is_away_is_told_once_and_gets_the_lines_when_it_is_back(
     log.flush()
     assert metrics_of(folder) == []
     assert len(said) == 1
-    assert "training goes on" in said[0]
+    assert "training continues" in said[0]
     log.write({"step": 2})
     log.flush()
     assert metrics_of(folder) == [{"step": 1}, {"step": 2}]

@@ -16,7 +16,7 @@ from trainers.pipeline.on_ray import ray_engine, resize_policy
 
 def test_requests_are_sent_until_the_coordinator_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "driver_node_id", lambda: "head")
-    coordinator, status = FakeCoordinator(), SimpleNamespace(show=lambda *_, **__: None, rest=lambda: None)
+    coordinator, status = FakeCoordinator(), SimpleNamespace(update=lambda *_, **__: None, pause=lambda: None)
     fit: Any = ray_engine._Fit(None, coordinator, status, config({}))  # type: ignore[arg-type]
     updates = [
         WorkerUpdate([], "stoppable", ("a",), "first"),
@@ -86,7 +86,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
 
 
 def fit_of(waiting: Waiting, *, requeued: bool, workers: Any = 2) -> Any:
-    status: Any = SimpleNamespace(show=lambda *_, **__: None, rest=lambda: None)
+    status: Any = SimpleNamespace(update=lambda *_, **__: None, pause=lambda: None)
     changes, trainer = {"scaling.num_workers": workers, "training.global_batch_size": 8}, cast("Any", waiting)
     return ray_engine._Fit(trainer, FakeCoordinator(), status, config(changes), requeued=requeued)
 
