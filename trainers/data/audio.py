@@ -98,8 +98,12 @@ def decode(source: bytes, *, name: str, sampling_rate_hz: int = SAMPLING_RATE_HZ
     """Decode a recording to mono samples at the wanted rate.
 
     Channels are averaged, then soxr (quality "HQ") resamples; what passes full scale is clipped. T is soxr's
-    rounding of seconds x `sampling_rate_hz`, and exactly the file's frames where the rate is already right. Of the name
-    only the extension is used, in messages.
+    rounding of seconds x `sampling_rate_hz`, and exactly the file's frames where the rate is already right.
+
+    Args:
+        source: The bytes of the encoded file, in any container that libsndfile or FFmpeg knows.
+        name: The file's name or address; only its extension is used, in messages.
+        sampling_rate_hz: The wanted rate.
 
     Returns:
         float32 samples (T,) in [-1, 1], T > 0.
@@ -146,7 +150,11 @@ def encode_flac(samples: np.ndarray, sampling_rate_hz: int) -> bytes:
 
 
 def decode_flac(data: bytes) -> np.ndarray:
-    """Decode a clip that `encode_flac` made, to int16 samples (T,). Raises AudioError: the clip is damaged."""
+    """Decode a clip that `encode_flac` made, to int16 samples (T,).
+
+    Raises:
+        AudioError: The clip is damaged.
+    """
     try:
         samples, _ = soundfile.read(io.BytesIO(data), dtype="int16")
     except (soundfile.SoundFileError, MemoryError) as error:

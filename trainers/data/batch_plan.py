@@ -51,15 +51,22 @@ def bucket_edges(context_s: float, *, bucketed: bool) -> tuple[float, ...]:
 
 
 def bucket_of(durations_s: npt.ArrayLike, edges_s: Sequence[float]) -> IntArray:
-    """Index of the first edge that is not shorter than each duration, shape (N,); none is longer than the last edge."""
+    """Index of the first edge that is not shorter than each duration.
+
+    Args:
+        durations_s: Durations in seconds, shape (N,); none longer than the last edge.
+        edges_s: Ascending edges in seconds.
+    """
     return np.searchsorted(np.asarray(edges_s), np.asarray(durations_s, dtype=np.float64), side="left")
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How many utterances one optimizer step takes, and over how many forward passes of each rank they are distributed.
+    """How many utterances one optimizer step takes, and over how many forward passes they are distributed.
 
     Attributes:
+        workers: Number of ranks.
+        accumulation: Forward passes of each rank per optimizer step.
         global_batch_size: Utterances of a step over all ranks; None with dynamic batching.
         max_batch_duration_s: Most padded seconds of one forward pass of one rank; None with a fixed number.
     """
@@ -106,7 +113,12 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """The utterances of one optimizer step: positions in the index, shape (n,), each padded to `edge_s` seconds."""
+    """The utterances of one optimizer step.
+
+    Attributes:
+        rows: Positions in the index, shape (n,), in the order in which they are distributed.
+        edge_s: Length in seconds that each of them is padded to.
+    """
 
     rows: IntArray
     edge_s: float
@@ -118,7 +130,13 @@ class GlobalBatch:
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a prepared index that is planned over: positions, ascending, durations and shards, shape (N,)."""
+    """The part of a prepared index that is planned over.
+
+    Attributes:
+        rows: Positions in the index, shape (N,), ascending.
+        durations_s: Their durations in seconds, shape (N,).
+        shards: The shard that holds each, shape (N,), ascending.
+    """
 
     rows: IntArray
     durations_s: npt.NDArray[np.float64]
@@ -130,6 +148,9 @@ class BatchPlan:
 
     Args:
         selection: What to plan over; at least one row.
+        shape: Batch shape.
+        edges_s: Bucket edges, see `bucket_edges`.
+        seed: Seed of the order.
         window_shards: Shuffle within this many shards at a time. None: over the complete set.
         full_context_fraction: Fraction of batches padded to the last edge instead of their own.
         matched_fraction: See `matched`.

@@ -90,10 +90,13 @@ def _wav_chunks(source: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def promised_frames(source: bytes, container: str, frames: int, log: str) -> int:
-    """Compare what a container, by libsndfile's name such as "OGG", declares with the bytes that are there.
+    """Compare what a container declares with the bytes that are there.
 
-    libsndfile will read so many `frames`, after it lowered the declared length to what is there; its log of parsing the
-    header says so.
+    Args:
+        source: The file.
+        container: libsndfile's name of the container, such as "WAV" or "OGG".
+        frames: Frames that libsndfile will read, after it lowered the declared length to what is there.
+        log: libsndfile's log of parsing the header.
 
     Returns:
         The frames below which decoding is not complete: of an MP3 without a tag, libsndfile only guesses them.
@@ -155,7 +158,11 @@ def _several(name: str) -> AudioError:
 
 
 def check_container(source: bytes, container: str) -> tuple[int, int]:
-    """Check what FFmpeg does not: that a container, by FFmpeg's name, ends where it says, and its checksums.
+    """Check what FFmpeg does not: that a container ends where it says that it does, and its checksums.
+
+    Args:
+        source: The file.
+        container: FFmpeg's name of the format, such as "matroska,webm".
 
     Returns:
         The frames, and the packets of all streams, below which decoding is not complete; 0: it does not say.

@@ -33,8 +33,12 @@ def refuse_if_short(present: int, declared: int, unit: str) -> None:
 def promised_by_mp3(source: bytes, frames: int) -> int:
     """Walk over the frames of an MP3, and count them against what its Xing, Info or VBRI tags say.
 
+    Args:
+        source: The file, or the samples of a WAV.
+        frames: Frames of sound that a decoder has found declared; 0 where it did not look.
+
     Returns:
-        The frames of sound below which decoding is not complete: those that a decoder has found declared, or more.
+        The frames of sound below which decoding is not complete.
 
     Raises:
         AudioError: it was cut short, or is damaged between frames.

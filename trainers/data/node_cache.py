@@ -94,9 +94,14 @@ class NodeCache:
 class ShardCache:
     """A node's bounded copy of prepared shards that live on s3://; a folder needs no copy.
 
-    Each is fetched once per node, ahead of need; the least recently used are dropped where the copies of all sets hold
-    more than `bound_bytes`. Processes of one node share the copy: who needs a shard first fetches it, and the others
-    wait for it. An evicted file stays readable for whoever has it mapped.
+    Each is fetched once per node, ahead of need; the least recently used beyond a bound are dropped. Processes of one
+    node share the copy: whoever needs a shard first fetches it, and the others wait for it. An evicted file stays
+    readable for whoever has it mapped.
+
+    Args:
+        storage: The prepared folder.
+        key: Hash of the set.
+        bound_bytes: Most bytes that the copies of all sets of the node may hold.
     """
 
     def __init__(self, storage: Storage, key: str, bound_bytes: int):

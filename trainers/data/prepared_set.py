@@ -55,9 +55,13 @@ def shard_name(shard: int) -> str:
 
 @dataclass(frozen=True)
 class PreparedSet:
-    """A finished prepared folder, a path or an s3:// URL; `key` is the hash of what determines it.
+    """A finished prepared folder.
 
-    `sha256` is of its files, by name; sets of an earlier version have none, and are not checked.
+    Attributes:
+        url: Folder or s3:// URL.
+        key: Hash of the manifest and of the preparing options.
+        storage_options: How its storage is reached.
+        sha256: Of its files, by name; sets of an earlier version have none, and are not checked.
     """
 
     url: str
@@ -199,7 +203,12 @@ def finish(
 
 
 class ClipReader:
-    """Reads stored clips of a set by their position in the index; `cache_bytes` bounds the copy of what is on s3://."""
+    """Reads stored clips of one set by their position in the index.
+
+    Args:
+        prepared: The set.
+        cache_bytes: Bound of the node's copy of shards from s3://; unused for a folder.
+    """
 
     def __init__(self, prepared: PreparedSet, *, cache_bytes: int):
         self._prepared = prepared

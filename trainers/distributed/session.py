@@ -138,7 +138,11 @@ class Session(ABC):
         return value
 
     def barrier(self, what: str) -> None:
-        """Waits until every rank is here; where that takes long, a line says `what` they do here and who is missing."""
+        """Waits until every rank is here.
+
+        Args:
+            what: What the ranks do here; a line names it, and who is missing, where the wait is long.
+        """
         if self.world_size > 1:
             self._wait(what)
             # The process that holds the store may end right after it.
@@ -149,7 +153,11 @@ class Session(ABC):
 
 
 def refuse_unavailable(backend: str) -> None:
-    """Refuses a backend of process groups that this machine's torch does not have. Raises ConfigError: names it."""
+    """Refuses a backend of process groups that this machine's torch does not have.
+
+    Raises:
+        ConfigError: names it.
+    """
     for name in (part.rpartition(":")[2] for part in backend.split(",")):
         if not torch.distributed.is_backend_available(name):
             raise ConfigError(
@@ -163,7 +171,10 @@ class LocalSession(Session):
 
     @classmethod
     def of_this_process(cls, backend: str = "auto") -> "LocalSession":
-        """Reads torchrun's variables, and at the first call joins its ranks by a backend; without them it is alone.
+        """Reads torchrun's variables, and joins its ranks; without them the process is alone.
+
+        Args:
+            backend: What the ranks communicate by, see `scaling_part`; of the first call, which joins them.
 
         Raises:
             ConfigError: this torch has no such backend.

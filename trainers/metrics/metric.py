@@ -8,9 +8,15 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class EditCounts:
-    """The edits that turn a reference into a hypothesis, and how many units the reference has.
+    """The edits that turn a reference into a hypothesis, and how long the reference was.
 
     Counts add up with `+`; start a sum from `EditCounts()`.
+
+    Attributes:
+        insertions: Units of the hypothesis that the reference does not have.
+        deletions: Units of the reference that the hypothesis does not have.
+        substitutions: Units of the reference that stand as others in the hypothesis.
+        reference_length: Units in the reference.
     """
 
     insertions: int = 0

@@ -34,7 +34,9 @@ class BeamSearcher(Protocol):
     def search(self, logprobs: Any, choices: Sequence[Weights]) -> Sequence[Sequence[Any]]:
         """The hypotheses of one utterance under each of several weights, the best first; at least one each.
 
-        `logprobs` is the log-softmax of its outputs without padding, float32 (T, V), T at least 1.
+        Args:
+            logprobs: Log-softmax of the utterance's outputs without padding, float32 (T, V), T at least 1.
+            choices: The weights.
         """
 
     def describe(self) -> dict[str, Any]:
@@ -46,6 +48,7 @@ class Beam:
     """A beam search of CTC outputs.
 
     Attributes:
+        search: Searches, with what it has loaded.
         weights: What is weighed how: the first makes the hypothesis, by the others there is an alternative each.
         chosen_on: Key of the prepared set on which the first was chosen. None: it was given.
     """
@@ -95,7 +98,12 @@ def computing_in(autocast: torch.dtype | None, device: torch.device) -> Abstract
 
 @dataclass(frozen=True)
 class Alternative:
-    """One hypothesis of a beam search, see `Recognition`."""
+    """One hypothesis of a beam search.
+
+    Attributes:
+        text: The hypothesis.
+        avg_logprob: See `Recognition`.
+    """
 
     text: str
     avg_logprob: float
@@ -185,6 +193,7 @@ class Recognizer(ABC):
 
     Attributes:
         model: A transformers model, not wrapped.
+        processor: Its processor.
         codec: How it writes transcripts: its family.
         notes: What was changed of the weights' own settings and matters to the result, a line each.
         adapter: What is trained inside the model in place of its weights. None: they are themselves.
@@ -223,6 +232,11 @@ class Recognizer(ABC):
     ) -> AbstractContextManager[BeamSearcher]:
         """Loads a beam search of the model's outputs, whose files are there within it. Every rank calls it.
 
+        Args:
+            part: The config's decode part, which asks for one.
+            storage_options: Of the buckets that files are in.
+            session: This rank.
+
         Raises:
             ConfigError: the model has a decoder, or a file cannot be used.
             StorageError: a bucket cannot be read, or the Hub does not respond.
@@ -233,7 +247,12 @@ class Recognizer(ABC):
         )
 
     def new_regularizer(self, training: TrainingPart, autocast: torch.dtype | None) -> Regularizer | None:
-        """What keeps the model near the weights that it has now, as the config asks; None: it asks for nothing."""
+        """What keeps the model near the weights that it has now, as the config asks; None: it asks for nothing.
+
+        Args:
+            training: The config's training part.
+            autocast: Lower precision of training, or None for float32.
+        """
         return None
 
     def with_input_length(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
@@ -248,11 +267,20 @@ class Recognizer(ABC):
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
         """The loss summed over utterances, divided by what is counted in the global batch.
 
-        `count` is that number (see `counted`), over all ranks and forward passes; None: of this batch.
+        Args:
+            outputs: What the model gave.
+            target: What it should have given.
+            count: See `counted`, over all ranks and forward passes. None: of this batch.
         """
 
     @abstractmethod
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        """Generates a hypothesis for each utterance from `Features.inputs` on the model's device, without gradients."""
+        """Generates a hypothesis for each utterance, without gradients.
+
+        Args:
+            inputs: Of `Features.inputs`, on the model's device.
+            labels: Label ids of each utterance.
+            decoding: How.
+        """

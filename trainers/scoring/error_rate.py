@@ -38,9 +38,12 @@ def count_edits(metric: Metric, reference: str, hypothesis: str) -> EditCounts:
 
 @dataclass(frozen=True, slots=True)
 class UtteranceScore:
-    """One utterance as the manifest and the model gave it, and the edits between the two normalized texts.
+    """One utterance, its hypothesis, and the edits between the two normalized texts.
 
     Attributes:
+        id: The utterance's id in the manifest.
+        reference: The transcript as the manifest has it.
+        hypothesis: The text as the model gave it.
         counts: The edits by the name of each metric.
         duration_s: Length of the recording in seconds; None where it is not known.
         avg_logprob: See `trainers.models.recognizer`; None where it is not known.
@@ -116,9 +119,15 @@ def score_texts(
     durations_s: Sequence[float] | None = None,
     utterances: int | None = None,
 ) -> tuple[Score, list[UtteranceScore]]:
-    """Scores hypotheses against their references, both normalized: the sum, and one record for each.
+    """Scores hypotheses against their references: the sum, and one record for each.
 
-    `utterances` is how many were requested; by default as many as there are predictions.
+    Args:
+        predictions: Recognized texts.
+        references: Transcripts, one for each prediction.
+        normalize: Applied to both texts before they are compared. None: not at all.
+        ids: Id of each utterance. None: they have none.
+        durations_s: Length of each recording in seconds. None: not known.
+        utterances: How many were requested. None: as many as there are predictions.
 
     Raises:
         ScoringError: there are no predictions, or more than were requested.

@@ -12,8 +12,9 @@ from trainers.models.decoder_labels import label_loss
 from trainers.models.family import Family
 from trainers.models.recognizer import Decoding, Recognition
 from trainers.models.whisper import whisper_recognizer
+from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, input_frames
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 
 TEXTS = ["one two three", "four", "здраво свете", "日本語"]
 FAMILY: Family[Any] = WhisperFamily()

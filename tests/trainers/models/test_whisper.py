@@ -14,8 +14,9 @@ from trainers.models.decoder_labels import label_loss, pad_labels
 from trainers.models.family import Family
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
 from trainers.models.tokenizer_processor import LANGUAGES
+from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, input_frames
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 from trainers.models.whisper.whisper_scratch import START, language_code
 
 TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]

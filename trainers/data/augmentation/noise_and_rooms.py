@@ -17,9 +17,16 @@ def power(samples: Samples) -> float:
 
 
 def add_noise(samples: Samples, noise: Samples, snr_db: float, generator: np.random.Generator) -> Samples:
-    """Adds a stretch of a noise recording (N,) to a clip (T,), repeated where it is shorter, at a random place.
+    """Adds a stretch of a noise recording, repeated where it is shorter than the clip.
 
-    `snr_db` is the mean power of the clip over that of the stretch; where either is silent, the clip stays as it is.
+    Args:
+        samples: float32 (T,).
+        noise: float32 (N,).
+        snr_db: Mean power of the clip over that of the stretch, dB.
+        generator: Draws where the stretch begins.
+
+    Returns:
+        float32 (T,); the clip as it is where it or the stretch is silent.
     """
     start = int(generator.integers(max(1, len(noise) - len(samples) + 1) if len(noise) >= len(samples) else len(noise)))
     stretch = np.take(noise, np.arange(start, start + len(samples)), mode="wrap")

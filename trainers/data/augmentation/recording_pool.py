@@ -39,7 +39,13 @@ def read_row(row: Row, storage_options: StorageOptions) -> npt.NDArray[np.float3
 
 
 class RecordingPool:
-    """The recordings of the manifest of a field; each is read when it is first drawn, and kept within a bound."""
+    """The recordings of one manifest; each is read when it is first drawn, and kept within a bound.
+
+    Args:
+        field: The config's field that names the manifest, for messages.
+        manifest: Its rows, see `manifest.read_manifest`.
+        storage_options: How s3:// is reached.
+    """
 
     def __init__(self, field: str, manifest: pa.Table, storage_options: StorageOptions):
         self._field, self._storage_options = field, storage_options

@@ -73,7 +73,12 @@ class DataSource(ABC):
     """The data source of a config."""
 
     def __init__(self, data: DataPart, storage_options: StorageOptions):
-        """Reads nothing yet."""
+        """Reads nothing yet.
+
+        Args:
+            data: The config's data part.
+            storage_options: How s3:// is reached.
+        """
         self.data, self.storage_options = data, storage_options
 
     @property
@@ -83,7 +88,11 @@ class DataSource(ABC):
 
     @abstractmethod
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
-        """Opens one of its splits; `fingerprint_cache` keeps what recordings hold, so that each is read once.
+        """Opens one of its splits.
+
+        Args:
+            split: Its name.
+            fingerprint_cache: Where fingerprints of recordings are kept, so that each is read once. None: nowhere.
 
         Raises:
             DataError: its rows are missing or wrong.
@@ -98,7 +107,9 @@ class DataSource(ABC):
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         """The data part with about as many of its first rows, for a rehearsal; all where it cannot be shortened.
 
-        `counts` is of rows by split; `folder` is for files that the data part names.
+        Args:
+            counts: Rows by split.
+            folder: A folder for files that it names.
         """
         return self.data
 

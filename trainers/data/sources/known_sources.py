@@ -25,6 +25,10 @@ SOURCES: Mapping[str, Callable[[DataPart, StorageOptions], DataSource]] = {
 def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
     """The data source of a config; reads nothing yet.
 
+    Args:
+        data: The config's data part.
+        storage_options: How s3:// is reached.
+
     Raises:
         ConfigError: there is no such source, or its options are wrong.
     """
@@ -46,7 +50,11 @@ def open_sources(
 ) -> list[SourceSplit]:
     """Opens the configured data source; gives those of the splits that it has.
 
-    Fingerprints of recordings are kept in `fingerprint_cache`, the cache of prepared sets; None: nowhere.
+    Args:
+        data: The config's data part.
+        storage_options: How s3:// is reached.
+        splits: Those that are wanted.
+        fingerprint_cache: The cache of prepared sets, where fingerprints of recordings are kept, too. None: nowhere.
 
     Raises:
         ConfigError: there is no such source.

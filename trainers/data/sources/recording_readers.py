@@ -38,7 +38,11 @@ class RecordingReader(Protocol):
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads recordings from files of their own, which the column `audio` names."""
+    """Reads recordings from files of their own, which the column `audio` names.
+
+    Attributes:
+        storage_options: How s3:// is reached.
+    """
 
     storage_options: StorageOptions
 
@@ -66,7 +70,12 @@ class FileReader:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Takes recordings from a column of the rows, which bring them to the nodes; reads files where a row has none."""
+    """Takes recordings from the rows themselves, which bring them to the nodes; reads files where a row has none.
+
+    Attributes:
+        column: Column of the recordings.
+        files: Reads the others.
+    """
 
     column: str
     files: FileReader

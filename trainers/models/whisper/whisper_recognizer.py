@@ -1,8 +1,7 @@
 """A Whisper model as Rayscribe trains and scores it: padded labels, loss, and input of any even length."""
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,8 @@ from trainers.models.recognizer import (
     Recognition,
     Recognizer,
     Target,
-    computing_in,
 )
+from trainers.models.whisper.full_context_matching import FullContextMatching, input_frames
 from trainers.models.whisper.whisper_generation import (
     allowing_text,
     is_multilingual,
@@ -41,60 +40,6 @@ from trainers.models.whisper.whisper_generation import (
 )
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import regularization
-
-
-@contextmanager
-def input_frames(network: Any, frames: int) -> Iterator[None]:
-    """Within it, a Whisper takes inputs of exactly `frames` frames; generation follows.
-
-    The encoder asks its config for the length and its position table for the number of rows; both are set for
-    the moment, and no weight is touched, so that nothing of it can be saved.
-    """
-    config, positions = network.config, network.get_encoder().embed_positions
-    full = config.max_source_positions
-    config.max_source_positions = positions.num_embeddings = frames // 2
-    try:
-        yield
-    finally:
-        config.max_source_positions = positions.num_embeddings = full
-
-
-class FullContextMatching:
-    """The mean squared difference of two encoders' last hidden states: the trained one's, and a frozen original's.
-
-    It is computed within the network's own forward pass, so that whatever wraps the network for training (DDP) sees one
-    pass, and is given as the `loss` of its output, which nothing else fills where labels are not passed.
-    """
-
-    def __init__(self, network: Any, weight: float, autocast: torch.dtype | None):
-        """Copies the encoder, which must still have the weights that training began with."""
-        self.weight, self._autocast = weight, autocast
-        self._original = copy.deepcopy(network.get_encoder()).eval().requires_grad_(False)
-        self._given: tuple[torch.Tensor, torch.Tensor] | None = None
-        network.register_forward_hook(self._add)
-
-    @contextmanager
-    def of(self, features: torch.Tensor, shares: torch.Tensor) -> Iterator[None]:
-        self._given = features, shares.to(features.device)
-        try:
-            yield
-        finally:
-            self._given = None
-
-    def _add(self, network: Any, inputs: Any, output: Any) -> None:
-        # Generation calls the network, too.
-        if self._given is not None:
-            output["loss"] = self._difference(network, *self._given)
-
-    def _difference(self, network: Any, features: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        self._original.to(features.device)
-        with computing_in(self._autocast, features.device):
-            with torch.no_grad():
-                wanted = self._original(features).last_hidden_state
-            with input_frames(network, features.shape[-1]):
-                given = network.get_encoder()(features).last_hidden_state
-        difference: torch.Tensor = (given.float() - wanted.float()).square().mean(dim=(1, 2)) @ shares
-        return difference
 
 
 class PromptRecorder(LogitsProcessor):
