@@ -172,7 +172,7 @@ def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
     Raises:
         DataError: If espeak-ng is missing or fails.
     """
-    if not folder.is_dir():
+    if not _is_made(folder):
         if espeakng_loader is None:
             raise DataError("the demo speaks with espeak-ng, which is not installed: pip install 'rayscribe[demo]'")
         unfinished = folder.with_name(f".{folder.name}.{uuid4().hex}")
@@ -181,11 +181,16 @@ def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
             unfinished.rename(folder)
         except OSError:
             # Another process was first: a folder with content cannot be renamed over. Its corpus is as good.
-            if not folder.is_dir():
+            if not _is_made(folder):
                 raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return {split: folder / f"{split}.csv" for split in SPLITS}
+
+
+def _is_made(folder: Path) -> bool:
+    """Whether the folder has a corpus; one that was emptied, as of what is temporary, has none."""
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.int16]]:

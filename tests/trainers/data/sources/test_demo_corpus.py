@@ -120,6 +120,12 @@ def test_makers_at_the_same_time_leave_one_whole_corpus(corpus: dict[str, Path],
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_a_folder_that_was_emptied_is_filled_again(corpus: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "emptied").mkdir()
+    again = make_demo_corpus(tmp_path / "emptied", SMALL)
+    assert again["test"].read_bytes() == corpus["test"].read_bytes()
+
+
 def test_without_espeak_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(demo_corpus, "espeakng_loader", None)
     with pytest.raises(DataError, match=r"pip install 'rayscribe\[demo\]'"):
