@@ -5,6 +5,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -23,6 +24,8 @@ from trainers.config.storage_location import in_home, without_password
 from trainers.errors import ConfigError
 
 Result = TypeVar("Result")
+# What reads responses of a shape: made once, since that takes longer than to read one.
+_adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 # The service checks every byte of a package before it responds.
 UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=CONNECT_TIMEOUT_S)
@@ -129,7 +132,8 @@ class Client:
     def _call(self, shape: type[Result], request: httpx.Request, *, repeatable: bool = True) -> Result:
         response = self._service.send(request, repeatable=repeatable)
         try:
-            return TypeAdapter(shape).validate_json(response.content)
+            result: Result = _adapter_of(shape).validate_json(response.content)
+            return result
         except ValidationError as error:
             raise self._service.unexpected_response(f"{error.error_count()} fields are not as expected") from None
 

@@ -63,16 +63,17 @@ class StrategyPart(Part):
 
     @model_validator(mode="after")
     def _fields_fit(self) -> Self:
-        # All fields but the name are DeepSpeed's, and ds_config is the last of them.
+        # All fields but the name are DeepSpeed's.
         given = [name for name in type(self).model_fields if name != "name" and getattr(self, name) is not None]
         if given and self.name != "deepspeed":
             raise ValueError(
                 f"strategy.{given[0]} is DeepSpeed's, but strategy.name is {self.name}: set strategy.name: deepspeed, "
                 f"or strategy: {{name: {self.name}}}"
             )
-        if self.ds_config is not None and len(given) > 1:
+        typed = ", ".join(name for name in given if name != "ds_config")
+        if self.ds_config is not None and typed:
             raise ValueError(
-                f"strategy.ds_config is the complete DeepSpeed config: write {', '.join(given[:-1])} into it, and set "
+                f"strategy.ds_config is the complete DeepSpeed config: write {typed} into it, and set "
                 "the fields to null"
             )
         problems = self._offload_problems() if self.ds_config is None else faults_of(self.ds_config)
