@@ -92,6 +92,7 @@ def weights(run: Run) -> tuple[int, str]:
     return last.step, last.files["model.safetensors"]["sha256"]
 
 
+@pytest.mark.long
 def test_a_killed_worker(run: Run) -> None:
     run.start()
     run.wait_for(lambda: run.reached(3), "step 3")

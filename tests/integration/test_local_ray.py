@@ -117,6 +117,7 @@ def test_training_joins_the_ray_whose_dashboard_is_named(first: LocalRay) -> Non
     assert printed_by(JOIN, RAY_ADDRESS=first.dashboard, **token) == "3.0"
 
 
+@pytest.mark.long
 def test_a_ray_starts_where_another_holds_the_default_port_of_agents(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         # Where it is taken already, so much the better.

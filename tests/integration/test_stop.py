@@ -247,6 +247,7 @@ def test_what_is_prepared_stays(runs: RunSetup, tmp_path: Path, capfd: pytest.Ca
     assert "prepare train: already prepared" in capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_two_ranks_of_torchrun_end_after_the_same_step(runs: RunSetup, tmp_path: Path) -> None:
     folder = runs.folder("torchrun")
     more = ["--set", "run.name=torchrun", "--set", f"run.storage_path={runs.storage_path}"]

@@ -105,7 +105,7 @@ def said(end: JobEnd) -> str:
     return next(line for line in end.logs.splitlines() if line.startswith("said "))
 
 
-@pytest.mark.parametrize("tool", ["pip", "uv"])
+@pytest.mark.parametrize("tool", ["pip", pytest.param("uv", marks=pytest.mark.long)])
 def test_a_private_index_is_asked_once_and_its_credentials_leave_no_trace(
     repository: Repository, index: PackageIndex, tool: str
 ) -> None:
