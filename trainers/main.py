@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
 from trainers.config.loader import build_config, read_yaml, with_run_name
 from trainers.config.locations import make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.reading import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, read_record, read_submitted
@@ -157,9 +157,9 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     Raises:
         ConfigError: one message with every problem.
     """
-    reading = _reading_of(arguments)
+    scope = _scope_of(arguments)
     if not os.environ.get(CONFIG_VARIABLE):
-        return _config_by_hand(arguments, reading)
+        return _config_by_hand(arguments, scope)
     given = [flag.option for flag, _ in script_line.given_flags(arguments.flags)]
     given += ["--config"] * (arguments.config is not None) + ["--set"] * bool(arguments.sets)
     if given:
@@ -170,7 +170,7 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     return read_submitted(os.environ, Path.cwd()), read_record(Path.cwd())
 
 
-def _config_by_hand(arguments: TaskArguments, reading: ConfigScope) -> tuple[TrainConfig, list[str]]:
+def _config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[TrainConfig, list[str]]:
     """File, then BUCKET_URI, then flags, then --set."""
     overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
     overrides += [parse_override(text) for text in arguments.sets]
@@ -180,14 +180,14 @@ def _config_by_hand(arguments: TaskArguments, reading: ConfigScope) -> tuple[Tra
         content, origin = script_line.base_of_flags(arguments.flags, overrides), "command line"
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    config = build_config(apply_overrides(content, overrides), origin=origin, reading=reading)
+    config = build_config(apply_overrides(content, overrides), origin=origin, scope=scope)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
     config = with_run_name(make_paths_absolute(config, Path.cwd()), arguments.config, datetime.now(UTC))
     return config, [f"{'.'.join(path)}={value}" for path, value in overrides]
 
 
-def _reading_of(given: TaskArguments) -> ConfigScope:
+def _scope_of(given: TaskArguments) -> ConfigScope:
     """What the verb reads of its config.
 
     Raises:
@@ -200,9 +200,9 @@ def _reading_of(given: TaskArguments) -> ConfigScope:
             raise ConfigError(f"--split {given.split}: one of train, validation, test")
         return ConfigScope.for_scoring(given.split)
     if given.verb == "check":
-        from trainers.inspection.check_command import reading_of_groups  # noqa: PLC0415
+        from trainers.inspection.check_command import scope_of_groups  # noqa: PLC0415
 
-        return reading_of_groups(given.only)
+        return scope_of_groups(given.only)
     return PREPARE_SCOPE if given.verb == "prepare" else TRAIN_SCOPE
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from jobs.preflight.context import Context
 from jobs.scheduler.feasibility import Capacity
 from runtime_env.tree import package_size
+from trainers.config.config_scope import AUGMENT_FIELDS, DATA_FIELDS, LM_FIELDS
 from trainers.config.locations import default_storage_path, storage_path_of
-from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, LM_FIELDS
 from trainers.config.storage_location import is_absolute, is_url
 from trainers.findings import Check, Finding, ok, problem, skipped, warning
 

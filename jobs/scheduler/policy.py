@@ -77,7 +77,7 @@ def decide(
         if run.depends_on or run.not_before_s is not None:
             reason = _wait_reason(run, dependencies, now_s)
         if reason is None:
-            reason = run if pools.exhausted or (place := pools.place(run)).blocked else _start_or_reserve(run, place)
+            reason = run if pools.exhausted or (group := pools.group_of(run)).blocked else _start_or_reserve(run, group)
         if reason is None:
             start.append(run.id)
         else:
@@ -129,9 +129,9 @@ def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> st
     return None
 
 
-def _start_or_reserve(run: Waiting, place: SchedulingGroup) -> Reason | Blocker | None:
+def _start_or_reserve(run: Waiting, group: SchedulingGroup) -> Reason | Blocker | None:
     """Starts the run, or reserves resources for it in its pools; returns what blocks it, None if it starts."""
-    demands = place.demands_or_reason(run)
+    demands = group.demands_or_reason(run)
     if isinstance(demands, Reason):
         return demands
     for level, (pool, demand) in enumerate(demands, start=1):
@@ -139,7 +139,7 @@ def _start_or_reserve(run: Waiting, place: SchedulingGroup) -> Reason | Blocker 
         if blocker is not None:
             for narrow, own_demand in demands[:level]:
                 narrow.reserve(run.id, own_demand)
-            place.update()
+            group.update()
             return blocker
     for pool, demand in demands:
         pool.hold(demand)
@@ -154,7 +154,7 @@ def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Re
         reason = reasons[place]
         if isinstance(reason, Waiting):
             # What blocks a run that cannot start, see `SchedulingGroup.blocked`.
-            demands = pools.place(reason).demands_or_reason(reason)
+            demands = pools.group_of(reason).demands_or_reason(reason)
             if isinstance(demands, Reason):
                 return demands
             reason = next(found for pool, demand in demands if (found := pool.blocker(demand)) is not None)

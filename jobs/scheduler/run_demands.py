@@ -51,7 +51,7 @@ class SchedulingGroup:
 class RunDemands:
     """The pools of one decision, and the demands of runs on them.
 
-    The pools are clusters, queues with limits, and users' parts of queues that limit users. What runs of one place and
+    The pools are clusters, queues with limits, and users' parts of queues that limit users. What runs of one group and
     gang demand is computed once; there may be thousands of them.
     """
 
@@ -75,7 +75,7 @@ class RunDemands:
         }
         self._own: dict[tuple[str, str], Pool] = {}
         self._own_sizes = {name: _sizes(part.per_user) for name, part in queues.queues.items()}
-        self._places: dict[tuple[str, str, str], SchedulingGroup] = {}
+        self._groups: dict[tuple[str, str, str], SchedulingGroup] = {}
         self._known: dict[object, Demand] = {}
 
     @property
@@ -83,15 +83,15 @@ class RunDemands:
         """Whether it is known that no run can start any more, and that none changes anything for later ones."""
         return self._only is not None and self._only.exhausted
 
-    def place(self, run: Waiting) -> SchedulingGroup:
+    def group_of(self, run: Waiting) -> SchedulingGroup:
         key = (run.queue, run.user, run.address)
-        place = self._places.get(key)
-        if place is None:
+        group = self._groups.get(key)
+        if group is None:
             pools = (self._own_pool(run), self._shared.get(run.queue), self._clusters.get(run.address))
-            place = self._places[key] = SchedulingGroup(
+            group = self._groups[key] = SchedulingGroup(
                 [pool for pool in pools if pool is not None], self._demands_or_reason
             )
-        return place
+        return group
 
     def _demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
         return self._blocked_reason(run) or self.demands(run)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
+from trainers.config.config_scope import TRAIN_SCOPE, ConfigScope
 from trainers.config.locations import expand_home, expand_variables
 from trainers.config.overrides import copy_levels
-from trainers.config.reading import TRAIN_SCOPE, ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import in_home
 from trainers.config.strict_loading import YamlError, load_json, load_yaml_file
@@ -74,11 +74,11 @@ def build_config(
     *,
     origin: str,
     environment: Mapping[str, str] | None = None,
-    reading: ConfigScope = TRAIN_SCOPE,
+    scope: ConfigScope = TRAIN_SCOPE,
 ) -> TrainConfig:
     """Validates the content of a recipe, overrides applied; `origin` says in messages where it came from.
 
-    Paths may name variables of `environment` as `${NAME}`, by default the process's own; parts without a `reading` may
+    Paths may name variables of `environment` as `${NAME}`, by default the process's own; parts outside the `scope` may
     be missing.
 
     Raises:
@@ -86,10 +86,10 @@ def build_config(
     """
     known = os.environ if environment is None else environment
     content, unread = read_ds_config(content)
-    if not reading.trains:
+    if not scope.trains:
         content = {"model": {}, "training": {}, **content}
-    expanded, missing = expand_variables(content, known, reading)
-    config, problems = validated(TrainConfig, expand_home(expanded), reading)
+    expanded, missing = expand_variables(content, known, scope)
+    config, problems = validated(TrainConfig, expand_home(expanded), scope)
     refuse(unread + missing + problems, origin)
     assert config is not None
     return config

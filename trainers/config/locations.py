@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainers.config.config_scope import PATH_FIELDS, STORAGE_FIELDS, TRAIN_SCOPE, ConfigScope
 from trainers.config.family_table import family_parts
 from trainers.config.overrides import copy_levels
 from trainers.config.parts.run_part import PREPARED
-from trainers.config.reading import PATH_FIELDS, STORAGE_FIELDS, TRAIN_SCOPE, ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import in_home, is_absolute
 from trainers.errors import ConfigError
@@ -54,7 +54,7 @@ def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def expand_variables(
-    content: Mapping[str, Any], environment: Mapping[str, str], reading: ConfigScope = TRAIN_SCOPE
+    content: Mapping[str, Any], environment: Mapping[str, str], scope: ConfigScope = TRAIN_SCOPE
 ) -> tuple[dict[str, Any], list[str]]:
     """A copy with `${NAME}` in paths replaced, and a line for each that is not set, of paths that are read."""
     result, problems = copy_levels(content), []
@@ -63,7 +63,7 @@ def expand_variables(
             f"{part}.{field}: {value} names the variable {name}, which is not set: "
             f"export {name}=…, or --set {part}.{field}=…"
             for name in variables_in(value)
-            if name not in environment and reading.requires_path(part, field)
+            if name not in environment and scope.requires_path(part, field)
         ]
         result[part][field] = _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), value)
     return result, problems

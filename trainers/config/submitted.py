@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from trainers.config.config_scope import SUBMITTED_SCOPE
 from trainers.config.locations import expand_variables, make_paths_absolute, unresolved_paths
-from trainers.config.reading import SUBMITTED_SCOPE
 from trainers.config.schema import TrainConfig
 from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.config.validation import refuse, validated

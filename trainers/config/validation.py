@@ -6,12 +6,12 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from trainers.config.config_scope import TRAIN_SCOPE, ConfigScope
 from trainers.config.family_table import families_with, family_parts
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.part import UNSUPPORTED_URL, URL
 from trainers.config.parts.run_part import NAME
 from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
-from trainers.config.reading import TRAIN_SCOPE, ConfigScope
 from trainers.config.storage_location import without_password
 from trainers.errors import ConfigError
 
@@ -30,11 +30,11 @@ PATTERN_MESSAGES = {
 
 
 def validated(
-    model: type[Model], content: Mapping[str, Any], reading: ConfigScope = TRAIN_SCOPE
+    model: type[Model], content: Mapping[str, Any], scope: ConfigScope = TRAIN_SCOPE
 ) -> tuple[Model | None, list[str]]:
     """The part that a model reads from content; or None, and a line for each problem."""
     try:
-        return model.model_validate(content, context=reading), []
+        return model.model_validate(content, context=scope), []
     except ValidationError as error:
         problems = error.errors()
         return None, [

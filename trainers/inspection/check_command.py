@@ -9,7 +9,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from trainers.config.reading import AUGMENT_FIELDS, DATA_FIELDS, DECODE_FIELDS, PATH_FIELDS, STORAGE_FIELDS, ConfigScope
+from trainers.config.config_scope import (
+    AUGMENT_FIELDS,
+    DATA_FIELDS,
+    DECODE_FIELDS,
+    PATH_FIELDS,
+    STORAGE_FIELDS,
+    ConfigScope,
+)
 from trainers.errors import ConfigError
 from trainers.findings import Check, Level, run_check
 from trainers.inspection.subject import Subject
@@ -61,7 +68,7 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def reading_of_groups(text: str | None) -> ConfigScope:
+def scope_of_groups(text: str | None) -> ConfigScope:
     """What the groups that `--only` names read of a config; errors as of `parse_groups`."""
     return ConfigScope(tuple(field for group in parse_groups(text) for field in _READS[group]))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from trainers.config.reading import AUGMENT_FIELDS
+from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
 from trainers.data.augmentation.recording_pool import read_row, rows_of
 from trainers.data.selection import refuse_long_clips

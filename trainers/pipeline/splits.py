@@ -9,9 +9,9 @@ from typing import Self
 
 import pyarrow as pa
 
+from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.parts.data_part import DataPart
-from trainers.config.reading import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, prepare, prepared_key
 from trainers.data.prepared_set import PreparedSet

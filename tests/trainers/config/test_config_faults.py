@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from tests.trainers.synthetic import config, content
+from trainers.config.config_scope import SUBMITTED_SCOPE, ConfigScope
 from trainers.config.loader import build_config
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.parts.scaling_part import UNUSED_ACCELERATORS, WITHOUT_GPU
-from trainers.config.reading import SUBMITTED_SCOPE, ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.config.validation import validated
 from trainers.errors import ConfigError
@@ -262,7 +262,7 @@ class TestFaults:
     ) -> None:
         wanted = content({**changes, "model.max_context_s": None})
         assert "model.max_context_s" in refused({**changes, "model.max_context_s": None})
-        scored = build_config(wanted, origin="x", environment={}, reading=ConfigScope.for_scoring("test"))
+        scored = build_config(wanted, origin="x", environment={}, scope=ConfigScope.for_scoring("test"))
         assert scored.model.max_context_s is None
 
     @pytest.mark.parametrize("value", ["eval_loss", "loss", "wer"])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config, content
+from trainers.config.config_scope import PREPARE_SCOPE
 from trainers.config.loader import build_config
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.parts.ds_config import FILLED, OFFLOAD_KEYS, ZERO_KEYS
 from trainers.config.parts.strategy_part import WITHOUT_SHARDS, ds_config_of
-from trainers.config.reading import PREPARE_SCOPE
 from trainers.errors import ConfigError
 
 ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
@@ -193,7 +193,7 @@ class TestFields:
 
     def test_scoring_does_not_ask_how_training_shards(self) -> None:
         wanted = content({"strategy.name": "fsdp", "data.train": None})
-        assert build_config(wanted, origin="x", environment={}, reading=PREPARE_SCOPE).strategy.name == "fsdp"
+        assert build_config(wanted, origin="x", environment={}, scope=PREPARE_SCOPE).strategy.name == "fsdp"
 
 
 class TestOwnConfig:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from trainers.config.reading import ConfigScope
+from trainers.config.config_scope import ConfigScope
 from trainers.config.storage_location import SUPPORTED, is_url, refused_url
 
 URL = r"^https?://[^@\s]+$"
