@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -34,6 +35,7 @@ def group_with_workers() -> PlacementGroup:
     return group
 
 
+@pytest.mark.long
 def test_a_host_that_came_back_at_its_address_has_room_for_a_group_that_waits() -> None:
     soon = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
     (port,) = free_ports(1)
