@@ -51,6 +51,7 @@ def test_the_suite_passes_on_cpus_without_ray(tmp_path: Path) -> None:
     assert "the package deepspeed is not installed" in done.stdout
 
 
+@pytest.mark.integration
 def test_without_a_gpu_all_of_it_is_skipped(tmp_path: Path) -> None:
     done = run_suite(tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stdout

@@ -17,7 +17,7 @@ from tests.runtime_env.package_index import PackageIndex, serving
 from tests.runtime_env.ray_node import wait_for
 
 # What only uses an installed environment shares one.
-pytestmark = pytest.mark.xdist_group("test_install_script")
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("test_install_script")]
 
 GOLDEN = Path(__file__).parent / "golden"
 SAY = "import tiny_speech, sys; print(tiny_speech.VALUE, sys.executable)"
@@ -196,6 +196,7 @@ def test_uv_installs_the_same(tmp_path: Path, index: PackageIndex) -> None:
     assert index.shown == []
 
 
+@pytest.mark.core
 def test_what_is_rendered_is_what_it_was() -> None:
     part = RuntimeEnvPart.model_validate(
         {
@@ -214,6 +215,7 @@ def test_each_list_of_requirements_has_an_environment_of_its_own(tmp_path: Path,
     assert Node(tmp_path, index, pip=["tiny-speech==2.0"]).run("python", "-c", SAY).stdout.startswith("43")
 
 
+@pytest.mark.core
 def test_the_script_is_sound_to_shellcheck() -> None:
     shellcheck = Path(sys.executable).with_name("shellcheck")
     ended = subprocess.run([shellcheck, GOLDEN / SCRIPT], capture_output=True, text=True, check=False)

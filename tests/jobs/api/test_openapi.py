@@ -42,6 +42,7 @@ def operations(anonymous: httpx.Client) -> dict[tuple[str, str], dict[str, Any]]
     return {(method.upper(), path): item for path, methods in paths.items() for method, item in methods.items()}
 
 
+@pytest.mark.integration
 def test_every_operation_keeps_to_its_description(harness_and_url: tuple[BackendHarness, str], tmp_path: Path) -> None:
     harness, url = harness_and_url
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", url + OPENAPI, "--checks", "all"]

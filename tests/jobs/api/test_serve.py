@@ -132,6 +132,7 @@ def test_runs_wait_for_a_cluster_that_is_down_and_can_be_stopped(tmp_path: Path,
         assert client.stop("waits").state == RunState.STOPPED
 
 
+@pytest.mark.integration
 def test_a_cluster_that_hangs_neither_delays_answers_nor_the_end(tmp_path: Path, database: str, ledger: Ledger) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -154,6 +155,7 @@ def test_what_a_killed_service_left_of_an_upload_is_cleared_away(tmp_path: Path,
         assert not stale.exists()
 
 
+@pytest.mark.integration
 def test_an_upload_that_is_cut_off_by_the_end_leaves_nothing(tmp_path: Path, database: str) -> None:
     packages = tmp_path / "packages"
     with serve_process(tmp_path, database) as service:

@@ -152,6 +152,7 @@ class TestWhole:
         assert {level for check, level in levels.items() if check not in skipped} == {"ok"}
         assert {"working_dir", "storage", "manifests", "labels", "torch_build"} <= set(levels)
 
+    @pytest.mark.integration
     def test_errors_of_all_kinds_are_reported_at_once(self, recipe: Path, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         leak = write_rows(tmp_path / "leak.csv", [("train/000.wav", "one two three"), ("gone.wav", "")])

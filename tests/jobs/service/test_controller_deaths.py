@@ -14,7 +14,8 @@ class Death(BaseException):
     """Ends the controller as a SIGKILL would: nothing catches it."""
 
 
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.integration)])
+@pytest.mark.integration
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_a_controller_that_dies_at_any_point_is_continued_without_loss_or_double(
     tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:

@@ -234,6 +234,7 @@ def test_a_new_one_is_refused() -> None:
         config({"model": {"init": "scratch", "family": "seq2seq"}})
 
 
+@pytest.mark.integration
 def test_a_run_trains_scores_and_exports_one(folder: Path, tmp_path: Path) -> None:
     manifests = {
         f"data.{split}": str(write_corpus(tmp_path, TEXTS, durations_s=[0.5, 0.7, 0.7], name=split))

@@ -44,6 +44,7 @@ def prepared_sets(settings: TrainConfig) -> list[Path]:
     return sorted(Path(str(settings.run.storage_path), "prepared").rglob("shard-*"))
 
 
+@pytest.mark.integration
 def test_a_run_continues_from_its_checkpoint_on_the_data_that_was_prepared(settings: TrainConfig) -> None:
     folder, sets = folder_of(settings), prepared_sets(settings)
     before = Journal(folder).read()
@@ -60,6 +61,7 @@ def test_a_run_continues_from_its_checkpoint_on_the_data_that_was_prepared(setti
     assert folder.storage.exists("model/model.safetensors")
 
 
+@pytest.mark.integration
 def test_a_checkpoint_scores_what_it_did(settings: TrainConfig) -> None:
     folder = folder_of(settings)
     (checkpoint,) = Journal(folder).read().checkpoints

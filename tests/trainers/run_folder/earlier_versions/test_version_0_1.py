@@ -102,6 +102,7 @@ def test_a_finished_run_that_is_asked_for_again_gives_its_result(tmp_path: Path)
     assert Journal(folder).read().number == 7, "asking again adds nothing"
 
 
+@pytest.mark.integration
 def test_an_interrupted_run_continues_to_the_weights_of_an_undisturbed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def test_they_come_in_order_and_one_is_read_for_each_request() -> None:
     assert [batch["sizes"] for batch in rest] == [[1], [2]]
 
 
+@pytest.mark.integration
 def test_a_run_of_them_comes_out_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("train", "validation"):
         write_corpus(tmp_path, ["one", "two", "three", "four", "five"], durations_s=[1, 2, 0.5, 1, 2], name=name)
