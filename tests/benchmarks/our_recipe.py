@@ -32,7 +32,7 @@ from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.session import LocalSession
 from trainers.models.decoder_labels import pad_labels
-from trainers.models.families import family_of
+from trainers.models.families import family_of, resolve_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.pipeline.on_ray.ray_engine import RayEngine
@@ -71,7 +71,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
             "freeze_feature_encoder": False,
         }
     )
-    return TrainConfig(
+    config = TrainConfig(
         run=RunPart(name=f"run-{time.time_ns()}", storage_path=str(given.work), resume="never"),
         data=DataPart(
             train=str(folder / "train.csv"),
@@ -93,6 +93,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
         ),
         scaling=ScalingPart(num_workers=2),
     )
+    return resolve_model(config)[0]
 
 
 def prepare(given: argparse.Namespace) -> None:
