@@ -16,7 +16,9 @@ class Sizes:
         score_clips: Clips scored in a turn; a multiple of ranks × `score_batch`, so that no rank pads its share.
         rounds: Turns of each side.
         train_batch: Utterances of one forward pass of one rank.
-        turn_steps: Optimizer steps in a turn; as many go before the first, uncounted.
+        turn_steps: Optimizer steps in a turn at 30 s; as many go before the first, uncounted.
+        ctc_turn_steps: The same of CTC; enough that the lengths of a turn's clips are about those of all.
+        ctc_clips: Clips that the stock recipe trains and scores of CTC.
         score_batch: Utterances of one generate call of one rank.
         max_new_tokens: Tokens of each hypothesis; new weights end few of them earlier.
         d_model: Width of the model.
@@ -32,6 +34,8 @@ class Sizes:
     rounds: int = 3
     train_batch: int = 4
     turn_steps: int = 1
+    ctc_turn_steps: int = 16
+    ctc_clips: int = 512
     score_batch: int = 8
     max_new_tokens: int = 12
     d_model: int = 384
@@ -44,6 +48,10 @@ class Sizes:
     def short_batch(self) -> int:
         """Utterances of a forward pass in training that are as many padded seconds as `train_batch` at 30 s."""
         return round(self.train_batch * FULL_CONTEXT_S / self.short_context_s)
+
+    def short_turn_steps(self, batch: int) -> int:
+        """Optimizer steps in a turn in buckets, of about as many clips whatever the batch is."""
+        return max(1, 4 * self.turn_steps * self.short_batch // batch)
 
     @property
     def short_score_batch(self) -> int:
@@ -62,7 +70,7 @@ class Sizes:
 
 # Whisper tiny, see its published config.json.
 FULL = Sizes()
-QUICK = Sizes(our_clips=2000, stock_clips=96, score_clips=32, rounds=2, turn_steps=1)
+QUICK = Sizes(our_clips=2000, stock_clips=96, score_clips=32, rounds=2, ctc_turn_steps=8, ctc_clips=256)
 # Whether it runs at all; its figures mean nothing.
 SMOKE = Sizes(
     our_clips=16,
@@ -70,7 +78,8 @@ SMOKE = Sizes(
     score_clips=4,
     rounds=2,
     train_batch=1,
-    turn_steps=1,
+    ctc_turn_steps=1,
+    ctc_clips=4,
     score_batch=2,
     max_new_tokens=2,
     d_model=64,

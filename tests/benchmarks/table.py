@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 LIBRARIES = ("ray", "torch", "transformers", "datasets", "accelerate", "jiwer", "soundfile")
-HEADER = ("what", "Rayscribe", "stock", "ratio", "goal", "met")
+HEADER = ("what", "Rayscribe", "peer", "ratio", "spread", "goal", "met")
+MET, MISSED, UNDECIDED = "yes", "NO", "spread crosses it"
 
 
 @dataclass(frozen=True)
@@ -16,42 +18,48 @@ class Row:
     """One comparison.
 
     Attributes:
-        what: What is compared, with its unit.
-        ours: Rayscribe's figure.
-        stock: The stock recipe's.
-        better: "high" or "low": which figure is better. The ratio is such that more than 1 favors Rayscribe.
+        what: What is compared, with its unit, and with what peer where that is not the stock recipe.
+        ours: Rayscribe's figure of each turn.
+        peer: The peer's, turn by turn next to ours.
+        better: "high" or "low": which figure is better. Ratios are such that more than 1 favors Rayscribe.
         least_ratio: The goal as a ratio; None: none.
         most: The goal as a bound of our own figure; None: none.
         digits: Decimals of the figures.
     """
 
     what: str
-    ours: float
-    stock: float
+    ours: Sequence[float]
+    peer: Sequence[float]
     better: str = "high"
     least_ratio: float | None = None
     most: float | None = None
     digits: int = 1
 
     @property
-    def ratio(self) -> float:
-        """How many times better Rayscribe is."""
-        return self.ours / self.stock if self.better == "high" else self.stock / self.ours
+    def ratios(self) -> list[float]:
+        """How many times better Rayscribe is, of each pair of turns: what disturbs both leaves their ratio."""
+        pairs = zip(self.ours, self.peer, strict=True)
+        return [mine / theirs if self.better == "high" else theirs / mine for mine, theirs in pairs]
 
     @property
-    def met(self) -> bool | None:
-        """Whether the goal is met; None where there is none."""
+    def met(self) -> str:
+        """Whether the goal is met, by all turns or by none; else that they do not say."""
         if self.least_ratio is not None:
-            return self.ratio >= self.least_ratio
-        return self.ours <= self.most if self.most is not None else None
+            turns = [ratio >= self.least_ratio for ratio in self.ratios]
+        elif self.most is not None:
+            turns = [figure <= self.most for figure in self.ours]
+        else:
+            return ""
+        return MET if all(turns) else UNDECIDED if any(turns) else MISSED
 
     def cells(self) -> tuple[str, ...]:
-        """As shown."""
+        """As shown: medians, and the lowest and the highest ratio of a turn."""
         goal = f"≥ {self.least_ratio:g}×" if self.least_ratio is not None else ""
         goal = f"≤ {self.most:g}" if self.most is not None else goal
-        met = {True: "yes", False: "NO", None: ""}[self.met]
-        ours, stock = (f"{value:,.{self.digits}f}" for value in (self.ours, self.stock))
-        return self.what, ours, stock, f"{self.ratio:.2f}×", goal, met
+        ours, peer = (f"{median(values):,.{self.digits}f}" for values in (self.ours, self.peer))
+        ratios = self.ratios
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if len(ratios) > 1 else ""
+        return self.what, ours, peer, f"{median(ratios):.2f}×", spread, goal, self.met
 
 
 def render(rows: Sequence[Row]) -> str:

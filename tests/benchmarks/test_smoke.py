@@ -7,6 +7,7 @@ import pytest
 from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, augmentation, ledger, queue, short_context, unheard_speakers
 from tests.benchmarks.scale import bucket_reading, coordination, hub_memory, shard_fetches, training_start
+from tests.benchmarks.table import MET, MISSED, UNDECIDED
 
 pytestmark = [pytest.mark.long, pytest.mark.integration]
 
@@ -14,8 +15,15 @@ pytestmark = [pytest.mark.long, pytest.mark.integration]
 def test_the_comparison_with_the_stock_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert stock.main(["--smoke"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    for stage in ("prepare", "train", "evaluate", "CTC"):
-        assert [row for row in rows if row.startswith(f"| {stage}, ") and row.endswith((" yes |", " NO |"))], stage
+    judged = tuple(f" {word} |" for word in (MET, MISSED, UNDECIDED))
+    for stage in ("prepare", "train", "evaluate", "CTC", "start"):
+        assert [row for row in rows if row.startswith(f"| {stage}, ") and row.endswith(judged)], stage
+
+
+def test_one_comparison_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert stock.main(["--smoke", "--only", "ctc-evaluate"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == ["what", "CTC, evaluate, clips/s"]
 
 
 def test_the_queue(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,8 @@ import torch
 import transformers.trainer
 from transformers import WhisperProcessor
 
+from tests.benchmarks.comparison.turns import Turns, training_turns
 from tests.benchmarks.sizes import FULL_CONTEXT_S, RANKS
-from tests.benchmarks.turns import Turns, training_turns
 from trainers.config.family_table import part_for
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.run_part import RunPart
@@ -76,7 +76,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
         data=DataPart(
             train=str(folder / "train.csv"),
             validation=str(folder / "warm.csv"),
-            test=str(folder / f"score{'-short' if given.context else ''}.csv") if given.verb == "evaluate" else None,
+            test=str(folder / f"{given.score}.csv") if given.verb == "evaluate" else None,
             cache_dir=str(given.cache / "first"),
             normalizer="none",
         ),
@@ -162,20 +162,20 @@ def features(log_mel: LogMel, batch: dict[str, Any]) -> torch.Tensor:
 
 def train_in_turns(turns: dict[str, Any], loop_config: dict[str, Any]) -> str | None:
     """train_loop_per_worker, in turns."""
-    take_turns(turns["address"], ray.train.get_context().get_world_rank(), turns["steps"])
+    take_turns(ray.train.get_context().get_world_rank(), **turns)
     return train_loop_per_worker(loop_config)
 
 
-def take_turns(address: str, rank: int, steps: int) -> None:
+def take_turns(rank: int, address: str, steps: int, step_clips: int) -> None:
     """Makes every Trainer of this process train in turns."""
     callbacks: list[Any] = transformers.trainer.DEFAULT_CALLBACKS
-    callbacks.append(training_turns(address, rank, steps))
+    callbacks.append(training_turns(address, rank, steps, step_clips))
 
 
 def train(given: argparse.Namespace) -> None:
     """A whole run under torchrun, without Ray."""
     session, config = LocalSession.of_this_process(), config_of(given)
-    take_turns(given.turns, session.rank, given.turn_steps)
+    take_turns(session.rank, **turns_of(given))
     name = session.broadcast(lambda: config.run.name, "naming the run")
     fit(config.model_copy(update={"run": config.run.model_copy(update={"name": name})}), LocalEngine())
 
@@ -184,8 +184,12 @@ def fit_on_ray(given: argparse.Namespace) -> None:
     """A whole run on Ray: Ray Data prepares, a TorchTrainer's workers train."""
     config = config_of(given)
     start_ray()
-    turns = {"address": given.turns, "steps": given.turn_steps}
-    fit(config, RayEngine(train_loop=partial(train_in_turns, turns)))
+    fit(config, RayEngine(train_loop=partial(train_in_turns, turns_of(given))))
+
+
+def turns_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of `take_turns`."""
+    return {"address": given.turns, "steps": given.turn_steps, "step_clips": RANKS * given.batch}
 
 
 def evaluate(given: argparse.Namespace) -> None:
@@ -234,6 +238,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("model", "speech", "cache", "work"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--turns", required=True, help="address of the benchmark")
+    parser.add_argument("--score", default="score", help="name of the manifest to score")
     for name in ("batch", "steps", "turn-steps", "max-new-tokens"):
         parser.add_argument(f"--{name}", type=int, default=1)
     parser.add_argument("--context", type=int, default=0, help="seconds of the bucketed context; 0: the full one")

@@ -42,6 +42,7 @@ class TrainingTurns(TrainerCallback):
     address = ""
     rank = 0
     steps = 1
+    step_clips = 1
 
     def __init__(self) -> None:
         self._turns: Turns | None = None
@@ -53,12 +54,17 @@ class TrainingTurns(TrainerCallback):
         if self._turns is None:
             self._turns = Turns(self.address, self.rank)
         else:
-            self._turns.done({"steps": self.steps, "seconds": time.perf_counter() - self._began_s})
+            seconds = time.perf_counter() - self._began_s
+            self._turns.done({"clips": self.steps * self.step_clips, "seconds": seconds})
         if state.global_step < state.max_steps:
             self._turns.wait()
             self._began_s = time.perf_counter()
 
 
-def training_turns(address: str, rank: int, steps: int) -> type[TrainingTurns]:
-    """The callback with its settings bound, for whoever makes callbacks by their class."""
-    return type("BoundTrainingTurns", (TrainingTurns,), {"address": address, "rank": rank, "steps": steps})
+def training_turns(address: str, rank: int, steps: int, step_clips: int) -> type[TrainingTurns]:
+    """The callback with its settings bound, for whoever makes callbacks by their class.
+
+    A turn has this many steps, and a step this many clips over all ranks.
+    """
+    bound = {"address": address, "rank": rank, "steps": steps, "step_clips": step_clips}
+    return type("BoundTrainingTurns", (TrainingTurns,), bound)

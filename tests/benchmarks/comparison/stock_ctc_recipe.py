@@ -3,7 +3,7 @@
 Under torchrun: normalized samples by datasets.map, batches grouped by length and padded to their longest clip, the best
 path of each clip and jiwer for the evaluation. Nothing of Rayscribe is used.
 
-    python -m torch.distributed.run --nproc_per_node 2 -m tests.benchmarks.stock_ctc_recipe train …
+    python -m torch.distributed.run --nproc_per_node 2 -m tests.benchmarks.comparison.stock_ctc_recipe train …
 """
 
 import argparse
@@ -31,7 +31,7 @@ from transformers import (
     set_seed,
 )
 
-from tests.benchmarks.turns import Turns, training_turns
+from tests.benchmarks.comparison.turns import Turns, training_turns
 
 SAMPLING_RATE_HZ = 16_000
 IGNORED_LABEL = -100
@@ -79,7 +79,7 @@ def make_trainer(given: argparse.Namespace, training: TrainingArguments, callbac
         return {"wer": 100 * jiwer.wer(spoken, processor.tokenizer.batch_decode(ids))}
 
     with training.main_process_first(local=False):
-        train, score = (clips_of(given, given.speech / f"{name}.csv", processor) for name in ("train", "score"))
+        train, score = (clips_of(given, given.speech / f"{name}.csv", processor) for name in ("train", "score-short"))
     return Trainer(
         model=AutoModelForCTC.from_pretrained(given.model, mask_time_prob=0.0, layerdrop=0.0),
         args=training,
@@ -95,7 +95,9 @@ def make_trainer(given: argparse.Namespace, training: TrainingArguments, callbac
 
 def train(given: argparse.Namespace, training: TrainingArguments) -> None:
     """Trains a few steps a turn."""
-    make_trainer(given, training, [training_turns(given.turns, training.process_index, given.turn_steps)()]).train()
+    step_clips = given.batch * training.world_size
+    turns = training_turns(given.turns, training.process_index, given.turn_steps, step_clips)
+    make_trainer(given, training, [turns()]).train()
 
 
 def evaluate(given: argparse.Namespace, training: TrainingArguments) -> None:
@@ -107,7 +109,8 @@ def evaluate(given: argparse.Namespace, training: TrainingArguments) -> None:
         began = time.perf_counter()
         metrics = trainer.evaluate()
         seconds = time.perf_counter() - began
-        turns.done({"seconds": seconds, "wer": float(metrics["eval_wer"])})
+        clips = trainer.num_examples(trainer.get_eval_dataloader())
+        turns.done({"clips": clips, "seconds": seconds, "wer": float(metrics["eval_wer"])})
 
 
 def _parser() -> argparse.ArgumentParser:

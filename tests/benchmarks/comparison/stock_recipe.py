@@ -3,7 +3,7 @@
 Under torchrun: log-mel padded to 30 s by datasets.map on rank 0 first, stored in Arrow files that every rank maps;
 a collator that pads features and labels; generate and jiwer for the evaluation. Nothing of Rayscribe is used.
 
-    python -m torch.distributed.run --nproc_per_node 2 -m tests.benchmarks.stock_recipe prepare …
+    python -m torch.distributed.run --nproc_per_node 2 -m tests.benchmarks.comparison.stock_recipe prepare …
 """
 
 import argparse
@@ -30,7 +30,7 @@ from transformers import (
     set_seed,
 )
 
-from tests.benchmarks.turns import Turns, training_turns
+from tests.benchmarks.comparison.turns import Turns, training_turns
 
 SAMPLING_RATE_HZ = 16_000
 IGNORED_LABEL = -100
@@ -83,9 +83,15 @@ def prepare(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> No
         number += 1
 
 
+def start(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> None:
+    """Trains on stored features, all steps at once."""
+    make_trainer(given, training, []).train()
+
+
 def train(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> None:
     """Trains on stored features, a few steps a turn."""
-    turns = training_turns(given.turns, training.process_index, given.turn_steps)
+    step_clips = given.batch * training.world_size
+    turns = training_turns(given.turns, training.process_index, given.turn_steps, step_clips)
     make_trainer(given, training, [turns()]).train()
 
 
@@ -167,10 +173,10 @@ def map_features(given: argparse.Namespace, processor: Any, first: int, folder: 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=("prepare", "train", "evaluate"))
+    parser.add_argument("verb", choices=("prepare", "start", "train", "evaluate"))
     for name in ("model", "manifest", "features", "work"):
         parser.add_argument(f"--{name}", type=Path)
-    parser.add_argument("--turns", required=True, help="address of the benchmark")
+    parser.add_argument("--turns", help="address of the benchmark; of all but start")
     for name in ("clips", "num-proc", "batch", "steps", "turn-steps", "max-new-tokens"):
         parser.add_argument(f"--{name}", type=int, default=1)
     return parser
@@ -199,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     # Asking for the device starts the process group, which the verbs' barriers need.
     assert training.device is not None
-    {"prepare": prepare, "train": train, "evaluate": evaluate}[given.verb](given, training)
+    {"prepare": prepare, "start": start, "train": train, "evaluate": evaluate}[given.verb](given, training)
     torch.distributed.destroy_process_group()
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks.turns import GO, KEY, STOP
+from tests.benchmarks.comparison.turns import GO, KEY, STOP
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SAMPLE_EVERY_S = 0.2
 START_WITHIN_S = 300
 

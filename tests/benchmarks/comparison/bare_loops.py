@@ -1,0 +1,154 @@
+"""What the machine can do: the same shapes through the same model, and the same codecs, with nothing around them.
+
+Under torchrun, as the others: each rank computes batches that lie in its memory, steps over DistributedDataParallel and
+the Trainer's own optimizer; there is no reading, no feature, no metric, no callback.
+
+    python -m torch.distributed.run --nproc_per_node 2 -m tests.benchmarks.comparison.bare_loops train …
+"""
+
+import argparse
+import csv
+import io
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from transformers import AutoConfig, AutoModelForCTC, AutoModelForSpeechSeq2Seq, AutoTokenizer, WhisperFeatureExtractor
+
+from tests.benchmarks.comparison.turns import Turns
+from tests.benchmarks.sizes import FULL_CONTEXT_S
+from trainers.data.audio import SAMPLING_RATE_HZ
+from trainers.data.batch_plan import bucket_edges, bucket_of
+from trainers.data.features import LogMel
+from trainers.models.whisper.full_context_matching import input_frames
+
+FRAMES_PER_S = 100
+# The Trainer's defaults.
+MAX_GRAD_NORM = 1.0
+
+
+def train(given: argparse.Namespace, rank: int) -> None:
+    """Optimizer steps on random input, each batch of the length of a clip that is drawn: none is padded further."""
+    is_ctc = AutoConfig.from_pretrained(given.model).model_type == "wav2vec2"
+    network: Any = (AutoModelForCTC if is_ctc else AutoModelForSpeechSeq2Seq).from_pretrained(given.model)
+    network.train()
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    batches = ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins)
+
+    def steps() -> None:
+        for batch in islice(batches, given.turn_steps):
+            with nullcontext() if is_ctc else input_frames(network, batch["input_features"].shape[-1]):
+                model(**batch).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps()
+    clips = given.batch * given.turn_steps * torch.distributed.get_world_size()
+    turns = Turns(given.turns, rank)
+    while turns.wait():
+        began = time.perf_counter()
+        steps()
+        turns.done({"clips": clips, "seconds": time.perf_counter() - began})
+
+
+def rows_of(given: argparse.Namespace) -> list[dict[str, str]]:
+    """The clips of a manifest."""
+    with given.manifest.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def drawn(given: argparse.Namespace) -> Iterator[tuple[float, list[list[int]]]]:
+    """A duration in seconds and the labels of a batch, drawn alike on all ranks."""
+    rows, generator = rows_of(given), random.Random(0)
+    tokenizer = AutoTokenizer.from_pretrained(given.model)
+    while True:
+        chosen = generator.choices(rows, k=given.batch)
+        yield float(chosen[0]["duration"]), [tokenizer(row["text"]).input_ids for row in chosen]
+
+
+def ctc_batches(given: argparse.Namespace) -> Iterator[dict[str, torch.Tensor]]:
+    """Samples (B, T) of clips that are all of one length."""
+    for duration_s, labels in drawn(given):
+        samples = torch.randn(given.batch, round(duration_s * SAMPLING_RATE_HZ))
+        yield {"input_values": samples, "attention_mask": torch.ones_like(samples, dtype=torch.int64), **padded(labels)}
+
+
+def whisper_batches(given: argparse.Namespace, bins: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Log-mel frames of a clip's bucket."""
+    edges_s = bucket_edges(given.context or FULL_CONTEXT_S, bucketed=bool(given.context))
+    for duration_s, labels in drawn(given):
+        frames = round(FRAMES_PER_S * edges_s[int(bucket_of([duration_s], edges_s)[0])])
+        yield {"input_features": torch.randn(given.batch, bins, frames), **padded(labels)}
+
+
+def padded(labels: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
+    """Labels (B, L), -100 behind each."""
+    rows = [torch.tensor(row) for row in labels]
+    return {"labels": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)}
+
+
+def codecs(given: argparse.Namespace, rank: int) -> None:
+    """Reads and encodes clips, decodes them, computes their log-mel frames at 30 s; each rank its own half."""
+    log_mel = LogMel(WhisperFeatureExtractor.from_pretrained(given.model))
+    share = list(islice(rows_of(given), rank, given.clips, torch.distributed.get_world_size()))
+    paths = [given.manifest.parent / row["path"] for row in share]
+    frames = log_mel.frames(FULL_CONTEXT_S)
+    turns = Turns(given.turns, rank)
+    while turns.wait():
+        moments = [time.perf_counter()]
+        stored = [encoded(path) for path in paths]
+        torch.distributed.barrier()
+        moments.append(time.perf_counter())
+        clips = [soundfile.read(io.BytesIO(data), dtype="int16")[0] for data in stored]
+        torch.distributed.barrier()
+        moments.append(time.perf_counter())
+        for clip in clips:
+            log_mel(torch.from_numpy(clip), frames)
+        torch.distributed.barrier()
+        moments.append(time.perf_counter())
+        encode_s, decode_s, log_mel_s = np.diff(moments).tolist()
+        parts = {"encode_s": encode_s, "decode_s": decode_s, "log_mel_s": log_mel_s}
+        turns.done({"clips": given.clips, **parts})
+
+
+def encoded(path: Path) -> bytes:
+    """A recording as FLAC."""
+    samples, rate_hz = soundfile.read(path, dtype="int16")
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, format="FLAC", subtype="PCM_16")
+    return file.getvalue()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb", choices=("train", "codecs"))
+    for name in ("model", "manifest"):
+        parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--turns", required=True, help="address of the benchmark")
+    for name in ("clips", "batch", "steps", "turn-steps"):
+        parser.add_argument(f"--{name}", type=int, default=1)
+    parser.add_argument("--context", type=int, default=0, help="seconds of the bucketed context; 0: the full one")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one verb on every rank."""
+    given = _parser().parse_args(arguments)
+    torch.distributed.init_process_group("gloo")
+    torch.manual_seed(0)
+    {"train": train, "codecs": codecs}[given.verb](given, torch.distributed.get_rank())
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

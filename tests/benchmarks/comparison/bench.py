@@ -1,0 +1,100 @@
+"""What all comparisons share: how a side is started, and rows of what sides measured."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.comparison.sides import Side, alternate, running
+from tests.benchmarks.sizes import RANKS, Sizes
+from tests.benchmarks.speech import Speech
+from tests.benchmarks.table import Row
+
+SIDES = "tests.benchmarks.comparison"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The clips, the models, and the sides that work on them.
+
+    Attributes:
+        folder: Temporary folder of everything.
+        speech: The clips.
+        sizes: Counts.
+        say: Takes lines of progress and notes.
+    """
+
+    folder: Path
+    speech: Speech
+    sizes: Sizes
+    say: Callable[[str], None]
+
+    def ours(self, name: str, verb: str, *arguments: object, ranks: int = RANKS, model: str = "model") -> Side:
+        """Starts a side of Rayscribe."""
+        common = {"model": model, "cache": "cache", "work": "runs", "speech": "speech"}
+        return self._start(name, "our_recipe", verb, common, arguments, ranks)
+
+    def stock(self, name: str, verb: str, *arguments: object) -> Side:
+        """Starts a side of the stock recipe."""
+        common = {"model": "model", "work": "stock", "manifest": "speech/train.csv"}
+        return self._start(name, "stock_recipe", verb, common, arguments, RANKS)
+
+    def stock_ctc(self, name: str, verb: str, *arguments: object) -> Side:
+        """Starts a side of the stock recipe for CTC."""
+        common = {"model": "ctc-model", "work": "stock-ctc", "speech": "speech"}
+        return self._start(name, "stock_ctc_recipe", verb, common, arguments, RANKS)
+
+    def bare(self, name: str, verb: str, *arguments: object, model: str = "model") -> Side:
+        """Starts what computes the same with nothing around it."""
+        common = {"model": model, "manifest": "speech/train.csv"}
+        return self._start(name, "bare_loops", verb, common, arguments, RANKS)
+
+    def features(self) -> Path:
+        """Features that the stock recipe has stored, for what it trains on and scores."""
+        folder = self.folder / "features"
+        if not folder.exists():
+            sizes = self.sizes
+            clips = max(sizes.stock_clips, sizes.score_clips)
+            options = ("--num-proc", 2, "--clips", clips, "--batch", sizes.train_batch, "--features", folder)
+            side = self.stock("stock, features", "prepare", *options)
+            with running([side]):
+                side.turn()
+        return folder / "0"
+
+    def _start(
+        self, name: str, module: str, verb: str, paths: dict[str, str], arguments: Sequence[object], ranks: int
+    ) -> Side:
+        given = [verb, *(str(argument) for argument in arguments)]
+        for flag, path in paths.items():
+            given += [f"--{flag}", str(self.folder / path)]
+        return Side.start(name, f"{SIDES}.{module}", given, folder=self.folder, ranks=ranks)
+
+
+def step_arguments(sizes: Sizes, batch: int, turn_steps: int) -> tuple[object, ...]:
+    """Utterances of a forward pass, and steps: those of all turns, and as many before the first."""
+    return "--batch", batch, "--steps", (sizes.rounds + 1) * turn_steps, "--turn-steps", turn_steps
+
+
+def take_turns(bench: Bench, what: str, sides: Sequence[Side]) -> list[list[float]]:
+    """Clips a second of each turn of each side."""
+    with running(sides):
+        alternate(sides, bench.sizes.rounds)
+    found = [[turn["clips"] / turn["seconds"] for turn in side.turns] for side in sides]
+    for side, rates in zip(sides, found, strict=True):
+        score = f" · WER {side.turns[0]['wer']:.2f}" if "wer" in side.turns[0] else ""
+        clips = side.turns[0]["clips"]
+        bench.say(f"{what}, {side.name}: {clips} clips a turn · clips/s of each turn {shown(rates)}{score}")
+    return found
+
+
+def shown(figures: Sequence[float]) -> str:
+    """For a line of progress."""
+    return ", ".join(f"{figure:.2f}" for figure in figures)
+
+
+def memory_rows(stage: str, ours: Side, stock: Side) -> list[Row]:
+    """Peaks of resident memory."""
+    pairs = (
+        (f"{stage}, peak MB of the largest process", ours.largest_bytes, stock.largest_bytes),
+        (f"{stage}, peak MB of all processes", ours.sum_bytes, stock.sum_bytes),
+    )
+    return [Row(what, [mine / 1e6], [theirs / 1e6], better="low", digits=0) for what, mine, theirs in pairs]

@@ -1,0 +1,31 @@
+"""Optimizer steps and scores of the same wav2vec2, every weight trained."""
+
+from tests.benchmarks.comparison.bench import Bench, step_arguments, take_turns
+from tests.benchmarks.table import Row
+
+GOAL, LIMIT_GOAL = 1.2, 0.9
+
+
+def compare_ctc_training(bench: Bench) -> list[Row]:
+    """With the same batch; a turn has enough steps that the lengths of its clips are about those of all."""
+    sizes = bench.sizes
+    common = step_arguments(sizes, sizes.train_batch, sizes.ctc_turn_steps)
+    stock = bench.stock_ctc("stock", "train", *common, "--clips", sizes.ctc_clips)
+    ours = bench.ours("Rayscribe", "train", *common, model="ctc-model")
+    bare = bench.bare("bare loop", "train", *common, model="ctc-model")
+    theirs, mine, limit = take_turns(bench, "CTC, train", (stock, ours, bare))
+    what = "CTC, train, clips/s"
+    return [
+        Row(what, mine, theirs, least_ratio=GOAL, digits=2),
+        Row(f"{what} : bare loop", mine, limit, least_ratio=LIMIT_GOAL, digits=2),
+    ]
+
+
+def compare_ctc_scoring(bench: Bench) -> list[Row]:
+    """With the same batch over the same clips."""
+    sizes = bench.sizes
+    common = ("--batch", sizes.score_batch)
+    stock = bench.stock_ctc("stock", "evaluate", *common, "--clips", sizes.ctc_clips)
+    ours = bench.ours("Rayscribe", "evaluate", *common, "--score", "score-short", model="ctc-model")
+    theirs, mine = take_turns(bench, "CTC, evaluate", (stock, ours))
+    return [Row("CTC, evaluate, clips/s", mine, theirs, least_ratio=GOAL, digits=2)]
