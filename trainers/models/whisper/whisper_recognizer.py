@@ -10,7 +10,6 @@ import torch
 from transformers import (
     GenerationConfig,
     GenerationMixin,
-    LogitsProcessor,
     WhisperConfig,
     WhisperForConditionalGeneration,
     set_seed,
@@ -31,6 +30,7 @@ from trainers.models.recognizer import (
     Target,
 )
 from trainers.models.whisper.full_context_matching import FullContextMatching, input_frames
+from trainers.models.whisper.generation_processors import GenerationRecorder, NoTimestamps
 from trainers.models.whisper.whisper_generation import (
     allowing_text,
     is_multilingual,
@@ -40,34 +40,6 @@ from trainers.models.whisper.whisper_generation import (
 )
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import regularization
-
-
-class PromptRecorder(LogitsProcessor):
-    """Keeps what generation is given to begin with: the start, language and task tokens, (B × beams, P)."""
-
-    of_each: torch.Tensor
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if not hasattr(self, "of_each"):
-            self.of_each = input_ids.clone()
-        return scores
-
-
-class NoTimestamps(LogitsProcessor):
-    """Suppresses timestamps: after one, generation would go back to the audio.
-
-    They end the vocabulary. SuppressTokensLogitsProcessor looks for each token in a list at every step, which costs a
-    tenth of a generated token on a CPU.
-    """
-
-    def __init__(self, first: int):
-        self._first = first
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Gives the scores (B × beams, V) with minus infinity for each timestamp."""
-        kept = scores.clone()
-        kept[:, self._first :] = -torch.inf
-        return kept
 
 
 class WhisperRecognizer(Recognizer):
@@ -99,7 +71,7 @@ class WhisperRecognizer(Recognizer):
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        model, prompt = self.model, PromptRecorder()
+        model, recorder = self.model, GenerationRecorder()
         text = (
             allowing_text(model.generation_config, self.processor.tokenizer) if decoding.as_written else nullcontext()
         )
@@ -113,14 +85,20 @@ class WhisperRecognizer(Recognizer):
                 "max_new_tokens": max(1, min(decoding.max_length, most)),
                 "num_beams": decoding.num_beams,
                 "do_sample": False,
-                "logits_processor": [NoTimestamps(model.generation_config.no_timestamps_token_id + 1), prompt],
+                "logits_processor": [NoTimestamps(model.generation_config.no_timestamps_token_id + 1), recorder],
                 **self._languages(labels),
                 **cache_options(model.device),
             }
             # Each call has an output of its own: a beam search repeats the clips in the one that it is given.
-            tokens = model.generate(encoder_outputs=BaseModelOutput(encoded.last_hidden_state), **options)
-            prompts = prompt.of_each[:: decoding.num_beams]
-            best = self._alternatives(encoded, prompts, tokens, options["max_new_tokens"])
+            is_greedy = decoding.num_beams == 1
+            with recorder.listening(model.get_output_embeddings()) if is_greedy else nullcontext():
+                tokens = model.generate(encoder_outputs=BaseModelOutput(encoded.last_hidden_state), **options)
+            prompts = recorder.prompts[:: decoding.num_beams]
+            if is_greedy:
+                texts, ended = self._hypotheses(tokens, options["max_new_tokens"])
+                best = [Alternative(*each) for each in zip(texts, recorder.mean_logprobs(ended), strict=True)]
+            else:
+                best = self._alternatives(encoded, prompts, tokens, options["max_new_tokens"])
             nbest: list[tuple[Alternative, ...] | None] = [None] * len(losses)
             if decoding.nbest is not None:
                 nbest = [*self._nbest(encoded, prompts, decoding.nbest, options)]
@@ -162,15 +140,19 @@ class WhisperRecognizer(Recognizer):
 
     def _alternatives(self, encoded: Any, prompts: torch.Tensor, tokens: torch.Tensor, limit: int) -> list[Alternative]:
         """Hypotheses of their tokens, (R, T) and padded; `prompts` is (R, P), `limit` the most tokens generated."""
-        padding = {self.model.generation_config.pad_token_id, self.model.generation_config.eos_token_id}
-        texts = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        rows = [without_end(row, padding) for row in tokens.tolist()]
-        ended = [row if len(row) == limit else [*row, self.model.generation_config.eos_token_id] for row in rows]
+        texts, ended = self._hypotheses(tokens, limit)
         labels = pad_labels(ended, start_id=0, pad_id=self.model.config.pad_token_id)["labels"].to(prompts.device)
         inputs = torch.cat([prompts, labels[:, :-1].clamp(min=0)], dim=1)
         logits = self.model(encoder_outputs=encoded, decoder_input_ids=inputs).logits[:, prompts.shape[1] - 1 :]
         means = [-float(label_loss(row[None], target[None], None)) for row, target in zip(logits, labels, strict=True)]
-        return [Alternative(text.strip(), mean) for text, mean in zip(texts, means, strict=True)]
+        return [Alternative(*each) for each in zip(texts, means, strict=True)]
+
+    def _hypotheses(self, tokens: torch.Tensor, limit: int) -> tuple[list[str], list[list[int]]]:
+        """Texts of tokens (R, T), and the tokens that were generated of each, with its end token where it has one."""
+        end_id = self.model.generation_config.eos_token_id
+        rows = [without_end(row, {self.model.generation_config.pad_token_id, end_id}) for row in tokens.tolist()]
+        texts = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [text.strip() for text in texts], [row if len(row) == limit else [*row, end_id] for row in rows]
 
 
 def cache_options(device: torch.device) -> dict[str, Any]:
