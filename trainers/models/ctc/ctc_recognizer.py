@@ -19,6 +19,7 @@ from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import regularization
 from trainers.models.ctc.decoding.decode_files import local_files
 from trainers.models.ctc.decoding.rescoring import CausalScorer
+from trainers.models.ctc.sample_convolutions import with_sample_convolutions
 from trainers.models.decoder_labels import padded
 from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, from_pretrained
@@ -56,7 +57,8 @@ class CtcRecognizer(Recognizer):
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
         """By `ctc_loss_reduction`, over the frames of each clip without its padding."""
         labels = target.labels
-        losses = self._losses(outputs.logits, labels, target.lengths, zero_infinity=self.model.config.ctc_zero_infinity)
+        logprobs = outputs.logits.float().log_softmax(dim=-1)
+        losses = self._losses(logprobs, labels, target.lengths, zero_infinity=self.model.config.ctc_zero_infinity)
         sizes = labels.ne(IGNORED_LABEL).sum(dim=-1)
         if self.model.config.ctc_loss_reduction == "mean":
             losses = losses / sizes.clamp(min=1)
@@ -82,8 +84,8 @@ class CtcRecognizer(Recognizer):
         with decoding.precision(device):
             logits = self.model(**given).logits
         targets = pad_labels(labels)["labels"].to(device)
-        losses = self._losses(logits, targets, lengths, zero_infinity=True).tolist()
         logprobs = logits.float().log_softmax(dim=-1)
+        losses = self._losses(logprobs, targets, lengths, zero_infinity=True).tolist()
         own = [row[:size] for row, size in zip(logprobs, self._frames(lengths).tolist(), strict=True)]
         greedy = [self._best_path(row, loss) for row, loss in zip(own, losses, strict=True)]
         if decoding.beam is None:
@@ -128,15 +130,14 @@ class CtcRecognizer(Recognizer):
         return frames
 
     def _losses(
-        self, logits: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor | None, *, zero_infinity: bool
+        self, logprobs: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor | None, *, zero_infinity: bool
     ) -> torch.Tensor:
-        """The negative log-likelihood of each utterance's labels, nats, (B,)."""
-        logprobs = logits.float().log_softmax(dim=-1).transpose(0, 1)
+        """The negative log-likelihood of each utterance's labels (B, L) by outputs (B, T, V), nats, (B,)."""
         mask = labels.ne(IGNORED_LABEL)
         # cuDNN's loss is not deterministic, and bounded in length.
         with torch.backends.cudnn.flags(enabled=False):
             return torch.nn.functional.ctc_loss(
-                logprobs,
+                logprobs.transpose(0, 1),
                 labels.masked_select(mask),
                 self._frames(lengths),
                 mask.sum(dim=-1),
@@ -184,4 +185,5 @@ def load(
     frozen = model.freeze_feature_encoder
     if hasattr(network, "freeze_feature_encoder") and (model.init == "pretrained" if frozen is None else frozen):
         network.freeze_feature_encoder()
+    with_sample_convolutions(network)
     return CtcRecognizer(network, processor, codec)
