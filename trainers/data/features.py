@@ -41,7 +41,7 @@ class Features(Protocol):
         Args:
             clips: int16 stored samples of each clip, shape (T_i,), on the model's device, or on the CPU where it
                 computes there.
-            edge_s: Seconds that each is padded to. None: all are of one length, and none is padded.
+            edge_s: Seconds that each is padded to. None: the longest of them, and the others where they are shorter.
         """
 
     def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:

@@ -34,6 +34,11 @@ class Limits:
     has_bins: bool = True
     least_samples: int = 1
 
+    @property
+    def masks_padding(self) -> bool:
+        """Whether a clip's outputs are the same behind any padding."""
+        return not (self.full_context or self.padding_affects_output)
+
 
 class LabelCodec(ABC):
     """How the models of a family write transcripts.

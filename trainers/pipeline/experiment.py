@@ -45,6 +45,7 @@ RESOLVED = (
     "data.use_language_column",
     "checkpoint.checkpoint_score_attribute",
     "training.shuffle_window_shards",
+    "training.pad_to",
 )
 OUTSIDE_EXPERIMENT_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm", "report_to")
 
@@ -124,6 +125,8 @@ def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, An
     known.setdefault("data.use_language_column", False)
     known.setdefault("checkpoint.checkpoint_score_order", "min")
     known.setdefault("scoring.metrics", None)
+    # null was the bucket's edge.
+    known["training.pad_to"] = known["training.pad_to"] or "bucket"
     # null was the complete set.
     known["training.shuffle_window_shards"] = known["training.shuffle_window_shards"] or 0
     return known
@@ -136,10 +139,10 @@ def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any]
     """
     kind, languages = "auto", True
     rate = f"eval_{ranking_rate(config.model.language)}"
-    window = default_window_shards(cache_url) or 0
+    window, pad_to = default_window_shards(cache_url) or 0, "bucket" if config.training.torch_compile else "longest"
     if known is not None:
-        _, kind, languages, rate, window = (known[name] for name in RESOLVED)
-    for name, value in zip(RESOLVED, (_normalizer(config, known), kind, languages, rate, window), strict=True):
+        _, kind, languages, rate, window, pad_to = (known[name] for name in RESOLVED)
+    for name, value in zip(RESOLVED, (_normalizer(config, known), kind, languages, rate, window, pad_to), strict=True):
         part, field = name.split(".")
         fields = getattr(config, part)
         if getattr(fields, field) is None:

@@ -32,6 +32,7 @@ class ScoringOptions:
         batch_size: Utterances of one generate call. It never moves a score.
         edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of one length are recognized
             together, and none is padded.
+        to_longest: Pad each batch to its longest clip, not to the edge of its bucket.
         full_context_s: Seconds of the model's full context, where a second score is made of clips that are padded to
             it. None: no second score.
     """
@@ -40,6 +41,7 @@ class ScoringOptions:
     decoding: Decoding
     normalizer: str
     edges_s: tuple[float, ...] | None
+    to_longest: bool = False
     full_context_s: float | None = None
 
     @property
@@ -199,14 +201,13 @@ class Scorer:
 
     def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float | None]]:
         """This rank's batches: each of one bucket, the costliest first, dealt out in turn."""
-        own = options.edges_s is None
         edges_s = options.edges_s or tuple(np.unique(self._durations_s[self._rows]).tolist())
         buckets = bucket_of(self._durations_s[self._rows], edges_s)
         batches: list[tuple[np.ndarray, float | None]] = []
         for bucket in sorted(set(buckets.tolist()), reverse=True):
             members = self._rows[buckets == bucket]
             members = members[np.argsort(-self._durations_s[members], kind="stable")]
-            edge_s = None if own else edges_s[bucket]
+            edge_s = edges_s[bucket] if options.edges_s is not None and not options.to_longest else None
             for start in range(0, len(members), options.batch_size):
                 batches.append((members[start : start + options.batch_size], edge_s))
         return batches[self._session.rank :: self._session.world_size]

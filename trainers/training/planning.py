@@ -1,6 +1,7 @@
 """From a config to the batch plan of its training set, and to how its splits are scored."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from trainers.config.schema import TrainConfig
 from trainers.data.augmentation.augmenter import Augmenter
@@ -27,11 +28,13 @@ def plan_training(
     bounds = bounds_of(config, limits)
     labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
     rows = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds)
-    shape, speeds = batch_shape(config, workers), speeds_of(config, prepared, bounds)
+    to_longest = part.pad_to == "longest" and limits.masks_padding
+    shape = replace(batch_shape(config, workers), to_longest=to_longest)
+    speeds = speeds_of(config, prepared, bounds)
     plan = BatchPlan(
         rows.selection,
         shape,
-        edges_s=bucket_edges(bounds.context_s, bucketed=is_bucketed(config, limits)),
+        edges_s=bucket_edges(bounds.context_s, bucketed=is_bucketed(config, limits), fine=to_longest),
         seed=config.run.seed,
         window_shards=part.shuffle_window_shards or None,
         full_context_fraction=part.full_context_fraction,
@@ -165,7 +168,9 @@ def scoring_options(
     beam: Beam | None = None,
 ) -> ScoringOptions:
     """How a split is scored by a resolved config."""
-    edges_s = bucket_edges(context_of(config, limits.context_s), bucketed=is_bucketed(config, limits))
+    # Where padding moves nothing, all lengths are one bucket, whose clips are sorted.
+    is_split = is_bucketed(config, limits) and not limits.masks_padding
+    edges_s = bucket_edges(context_of(config, limits.context_s), bucketed=is_split)
     return ScoringOptions(
         batch_size=config.training.per_device_eval_batch_size,
         decoding=Decoding(
@@ -178,6 +183,7 @@ def scoring_options(
         ),
         normalizer=config.data.normalizer_name,
         edges_s=None if limits.padding_affects_output else edges_s,
+        to_longest=limits.masks_padding,
         full_context_s=limits.context_s if full_context else None,
     )
 

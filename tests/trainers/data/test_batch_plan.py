@@ -1,4 +1,5 @@
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.settings import examples
-from trainers.data.batch_plan import BUCKET_EDGES_S, BatchPlan, BatchShape, Selection, bucket_edges, bucket_of
+from trainers.data.batch_plan import (
+    BUCKET_EDGES_S,
+    FINE_EDGES_S,
+    BatchPlan,
+    BatchShape,
+    Selection,
+    bucket_edges,
+    bucket_of,
+)
+from trainers.models.ctc.ctc_frames import CONTEXT_S
 
 EDGES_S = bucket_edges(30.0, bucketed=True)
 
@@ -52,7 +62,8 @@ dynamic_shapes = st.builds(
     accumulation=st.integers(1, 3),
     max_batch_duration_s=st.floats(1.0, 200.0),
 )
-shapes = st.one_of(fixed_shapes, dynamic_shapes)
+shapes = st.builds(replace, st.one_of(fixed_shapes, dynamic_shapes), to_longest=st.booleans())
+bucketed_shapes = st.one_of(fixed_shapes, dynamic_shapes)
 plans = st.builds(
     BatchPlan,
     selections,
@@ -86,8 +97,21 @@ class TestAnyPlan:
         durations_s = durations_of(selection)
         plan = BatchPlan(selection, shape, edges_s=EDGES_S, seed=seed, full_context_fraction=fraction)
         for batch in plan.epoch(0):
-            assert batch.edge_s in EDGES_S
+            assert shape.to_longest or batch.edge_s in EDGES_S
             assert max(durations_s[row] for row in batch.rows.tolist()) <= batch.edge_s
+
+    @settings(deadline=None)
+    @given(selections, bucketed_shapes, st.integers(0, 99))
+    def test_a_batch_that_is_padded_to_its_longest_is_the_same_but_for_its_length(
+        self, selection: Selection, shape: BatchShape, seed: int
+    ) -> None:
+        durations_s = durations_of(selection)
+        bucketed, longest = (
+            BatchPlan(selection, each, edges_s=EDGES_S, seed=seed) for each in (shape, replace(shape, to_longest=True))
+        )
+        for batch, shorter in zip(bucketed.epoch(0), longest.epoch(0), strict=True):
+            assert batch.rows.tolist() == shorter.rows.tolist()
+            assert shorter.edge_s == max(durations_s[row] for row in batch.rows.tolist()) <= batch.edge_s
 
     @settings(deadline=None)
     @given(plans)
@@ -113,7 +137,7 @@ class TestAnyPlan:
             assert (batch.rows.tolist(), batch.edge_s) == expected[step]
 
     @settings(deadline=None)
-    @given(selections, shapes, st.integers(0, 99), st.one_of(st.none(), st.integers(1, 4)))
+    @given(selections, bucketed_shapes, st.integers(0, 99), st.one_of(st.none(), st.integers(1, 4)))
     def test_only_what_is_left_over_at_the_end_is_a_smaller_batch(
         self, selection: Selection, shape: BatchShape, seed: int, window: int | None
     ) -> None:
@@ -230,6 +254,10 @@ class TestBuckets:
         assert bucket_edges(7, bucketed=True)[-2:] == (6.0, 7.0)
         assert bucket_edges(30, bucketed=False) == (30.0,)
 
+    def test_fine_edges_ascend_beyond_the_longest_context(self) -> None:
+        assert list(FINE_EDGES_S) == sorted(set(FINE_EDGES_S))
+        assert FINE_EDGES_S[-1] > CONTEXT_S
+
     def test_a_duration_on_an_edge_belongs_below_it(self) -> None:
         assert bucket_of([0.01, 0.5, 0.500001, 30.0], EDGES_S).tolist() == [0, 0, 1, len(EDGES_S) - 1]
 
@@ -255,6 +283,16 @@ class TestOrder:
         edges = [batch.edge_s for batch in self.plan().epoch(0)]
         assert edges != sorted(edges)
         assert len(set(edges[:10])) > 3
+
+    def test_fine_buckets_padded_to_the_longest_clip_leave_little_padding(self) -> None:
+        edges_s, shape = bucket_edges(30.0, bucketed=True, fine=True), replace(self.SHAPE, to_longest=True)
+        fine = BatchPlan(self.SELECTION, shape, edges_s=edges_s, seed=1)
+        padded, coarse = (
+            sum(len(batch.rows) * batch.edge_s for batch in plan.epoch(0)) / self.SELECTION.durations_s.sum() - 1
+            for plan in (fine, self.plan())
+        )
+        assert padded < 0.04
+        assert coarse > 2 * padded
 
     @pytest.mark.parametrize(("fraction", "least", "most"), [(0.0, 0, 0), (0.25, 0.2, 0.3), (1.0, 1, 1)])
     def test_the_asked_fraction_of_batches_is_widened(self, fraction: float, least: float, most: float) -> None:

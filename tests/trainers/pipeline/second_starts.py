@@ -109,6 +109,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "training.save_steps": (Outcome.EXACT, (2, 6)),
     "training.logging_steps": (Outcome.EXACT, (1, 3)),
     "training.shuffle_window_shards": (Outcome.REFUSED, (3,)),
+    "training.pad_to": (Outcome.REFUSED, ("bucket",)),
     "training.fp16": (Outcome.REFUSED, (True,)),
     "training.bf16": (Outcome.REFUSED, (True,)),
     "training.gradient_checkpointing": (Outcome.ROUNDED, (True,)),

@@ -106,6 +106,11 @@ class TestResolvedFields:
         assert made.data.use_language_column is True
         assert made.checkpoint.checkpoint_score_attribute == "eval_wer"
         assert made.training.shuffle_window_shards == 0
+        assert made.training.pad_to == "longest"
+
+    def test_few_lengths_are_compiled(self) -> None:
+        compiled = config({**FIRST, "training.torch_compile": True})
+        assert decide(URL, State(), None, compiled, keys(compiled)).config.training.pad_to == "bucket"
 
     def test_a_language_without_spaces_is_ranked_by_cer(self) -> None:
         thai = config({**FIRST, "model.language": "Thai"})
@@ -122,6 +127,7 @@ class TestResolvedFields:
             "data.normalizer": "whisper_basic",
             "checkpoint.checkpoint_score_attribute": "eval_wer",
             "training.shuffle_window_shards": 0,
+            "training.pad_to": "bucket",
         }
         first = config({**thai, **explicit})
         state = started(first)
@@ -129,6 +135,7 @@ class TestResolvedFields:
         description = dict(state.experiment["experiment"])
         del description["data.normalizer"], description["run.resume"], description["data.use_language_column"]
         description |= {"data.do_normalize_eval": True, "training.shuffle_window_shards": None}
+        del description["training.pad_to"]
         description["training.gradient_checkpointing"] = False
         description["training.training_args.torch_compile"] = True
         earlier = replace(state, experiment={**state.experiment, "experiment": description})
@@ -140,6 +147,7 @@ class TestResolvedFields:
         assert second.config.data.use_language_column is False
         assert second.config.checkpoint.checkpoint_score_attribute == "eval_wer"
         assert second.config.training.shuffle_window_shards == 0
+        assert second.config.training.pad_to == "bucket"
 
 
 def test_a_run_of_a_version_without_adaptation_trained_all_weights() -> None:

@@ -53,6 +53,12 @@ class TrainingPart(Part):
         description="Shuffle utterances within this many shards at a time. 0: all of the set. null: all of the set, or "
         "64 shards for sets on s3://; a run that began with another window keeps it.",
     )
+    pad_to: Literal["bucket", "longest"] | None = Field(
+        None,
+        description="Length of a batch. longest: of its longest clip, and buckets are finer, where the model masks "
+        "padding; else as bucket. bucket: of its bucket, so that there are few lengths. null: longest, or bucket with "
+        "torch_compile; a run that began otherwise goes on so.",
+    )
     fp16: bool = Field(False, description="16-bit floats with loss scaling (CUDA).")
     bf16: bool = Field(False, description="bfloat16 (newer CUDA GPUs, and CPUs).")
     gradient_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
