@@ -19,8 +19,10 @@ class SampleConvolution(torch.nn.Conv1d):
     @classmethod
     def of(cls, convolution: torch.nn.Conv1d) -> "SampleConvolution":
         """The same with the same parameters."""
-        sizes: Any = (convolution.in_channels, convolution.out_channels, convolution.kernel_size, convolution.stride)
-        made = cls(*sizes, bias=convolution.bias is not None, device="meta")
+        sizes: Any = {
+            name: getattr(convolution, name) for name in ("in_channels", "out_channels", "kernel_size", "stride")
+        }
+        made = cls(**sizes, bias=convolution.bias is not None, device="meta")
         made.weight, made.bias = convolution.weight, convolution.bias
         return made
 
@@ -29,9 +31,11 @@ class SampleConvolution(torch.nn.Conv1d):
         is_plain = inputs.device.type != "cpu" or inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
         if is_plain:
             return super().forward(inputs)
-        frames = _Product.apply(inputs.transpose(1, 2).contiguous(), self.weight, self.bias, self.stride[0])
-        outputs: torch.Tensor = frames.transpose(1, 2)  # type: ignore[no-untyped-call]
-        return outputs
+        product: Any = _Product
+        frames: torch.Tensor = product.apply(
+            inputs.transpose(1, 2).contiguous(), self.weight, self.bias, self.stride[0]
+        )
+        return frames.transpose(1, 2)
 
 
 def with_sample_convolutions(network: Any) -> None:
