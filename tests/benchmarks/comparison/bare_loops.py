@@ -39,6 +39,10 @@ def train(given: argparse.Namespace, rank: int) -> None:
     """Optimizer steps on random input, each batch of the length of a clip that is drawn: none is padded further."""
     is_ctc = AutoConfig.from_pretrained(given.model).model_type == "wav2vec2"
     network: Any = (AutoModelForCTC if is_ctc else AutoModelForSpeechSeq2Seq).from_pretrained(given.model)
+    if is_ctc:
+        network.config.update({"mask_time_prob": 0.0, "layerdrop": 0.0})
+        # Where nothing is masked, it has no gradient.
+        network.wav2vec2.masked_spec_embed.requires_grad_(False)
     network.train()
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
