@@ -17,6 +17,7 @@ from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.ctc.ctc_part import CtcArchitecture, CtcPart
 from trainers.models.ctc.ctc_recognizer import CtcRecognizer, pad_labels
+from trainers.models.ctc.sample_convolutions import SampleConvolution
 from trainers.models.families import family_of, family_of_folder, refuse_unsupported, resolve_model
 from trainers.models.family import Family
 from trainers.models.recognizer import IGNORED_LABEL, Decoding, Recognition, Target
@@ -246,6 +247,9 @@ class TestFolders:
         FAMILY.write_legacy_processor_files(saved)
         again = family_of_folder(saved).open_exported(saved)
         assert isinstance(again, CtcRecognizer)
+        for each in (recognizer, again):
+            exchanged = any(isinstance(module, SampleConvolution) for module in each.model.modules())
+            assert exchanged == (architecture == "wav2vec2")
         inputs = recognizer.new_features().inputs([clip(0.8)], None)
         labels = recognizer.encode_labels(TEXTS[:1])
         ours = recognizer.recognize(inputs, labels, Decoding(10, 1))

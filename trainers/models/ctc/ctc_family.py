@@ -151,8 +151,10 @@ class CtcFamily(Family[CtcPart]):
 
     def open_exported(self, folder: Path) -> Recognizer:
         from trainers.models.ctc.ctc_recognizer import CtcRecognizer  # noqa: PLC0415
+        from trainers.models.ctc.sample_convolutions import with_sample_convolutions  # noqa: PLC0415
 
         network = self.auto_class().from_pretrained(folder, dtype="float32")
+        with_sample_convolutions(network)
         return CtcRecognizer(network, _open_processor_of(folder), self)
 
 

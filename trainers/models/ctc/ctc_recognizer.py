@@ -39,9 +39,6 @@ from trainers.models.recognizer import (
 class CtcRecognizer(Recognizer):
     """A model of AutoModelForCTC and its processor."""
 
-    def __post_init__(self) -> None:
-        with_sample_convolutions(self.model)
-
     @property
     def limits(self) -> Limits:
         return limits_of(self.model.config)
@@ -188,4 +185,5 @@ def load(
     frozen = model.freeze_feature_encoder
     if hasattr(network, "freeze_feature_encoder") and (model.init == "pretrained" if frozen is None else frozen):
         network.freeze_feature_encoder()
+    with_sample_convolutions(network)
     return CtcRecognizer(network, processor, codec)
