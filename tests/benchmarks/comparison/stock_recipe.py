@@ -83,11 +83,6 @@ def prepare(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> No
         number += 1
 
 
-def start(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> None:
-    """Trains on stored features, all steps at once."""
-    make_trainer(given, training, []).train()
-
-
 def train(given: argparse.Namespace, training: Seq2SeqTrainingArguments) -> None:
     """Trains on stored features, a few steps a turn."""
     step_clips = given.batch * training.world_size
@@ -173,10 +168,10 @@ def map_features(given: argparse.Namespace, processor: Any, first: int, folder: 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=("prepare", "start", "train", "evaluate"))
+    parser.add_argument("verb", choices=("prepare", "train", "evaluate"))
     for name in ("model", "manifest", "features", "work"):
         parser.add_argument(f"--{name}", type=Path)
-    parser.add_argument("--turns", help="address of the benchmark; of all but start")
+    parser.add_argument("--turns", required=True, help="address of the benchmark")
     for name in ("clips", "num-proc", "batch", "steps", "turn-steps", "max-new-tokens"):
         parser.add_argument(f"--{name}", type=int, default=1)
     return parser
@@ -205,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     # Asking for the device starts the process group, which the verbs' barriers need.
     assert training.device is not None
-    {"prepare": prepare, "start": start, "train": train, "evaluate": evaluate}[given.verb](given, training)
+    {"prepare": prepare, "train": train, "evaluate": evaluate}[given.verb](given, training)
     torch.distributed.destroy_process_group()
 
 
