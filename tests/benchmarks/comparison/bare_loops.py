@@ -28,6 +28,7 @@ from tests.benchmarks.sizes import FULL_CONTEXT_S
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features import LogMel
+from trainers.models.decoder_labels import padded
 from trainers.models.whisper.full_context_matching import input_frames
 
 FRAMES_PER_S = 100
@@ -84,7 +85,11 @@ def ctc_batches(given: argparse.Namespace) -> Iterator[dict[str, torch.Tensor]]:
     """Samples (B, T) of clips that are all of one length."""
     for duration_s, labels in drawn(given):
         samples = torch.randn(given.batch, round(duration_s * SAMPLING_RATE_HZ))
-        yield {"input_values": samples, "attention_mask": torch.ones_like(samples, dtype=torch.int64), **padded(labels)}
+        yield {
+            "input_values": samples,
+            "attention_mask": torch.ones_like(samples, dtype=torch.int64),
+            "labels": padded(labels),
+        }
 
 
 def whisper_batches(given: argparse.Namespace, bins: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -92,13 +97,7 @@ def whisper_batches(given: argparse.Namespace, bins: int) -> Iterator[dict[str, 
     edges_s = bucket_edges(given.context or FULL_CONTEXT_S, bucketed=bool(given.context))
     for duration_s, labels in drawn(given):
         frames = round(FRAMES_PER_S * edges_s[int(bucket_of([duration_s], edges_s)[0])])
-        yield {"input_features": torch.randn(given.batch, bins, frames), **padded(labels)}
-
-
-def padded(labels: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
-    """Labels (B, L), -100 behind each."""
-    rows = [torch.tensor(row) for row in labels]
-    return {"labels": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)}
+        yield {"input_features": torch.randn(given.batch, bins, frames), "labels": padded(labels)}
 
 
 def codecs(given: argparse.Namespace, rank: int) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import psutil
@@ -123,10 +122,6 @@ class Side:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self.listener.close()
-
-    def typical(self, name: str) -> float:
-        """Median of a figure over its turns: one that another job disturbed does not move it."""
-        return float(median(turn[name] for turn in self.turns))
 
     def total(self, name: str) -> float:
         """Sum of a figure over its turns."""
