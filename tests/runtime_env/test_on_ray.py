@@ -130,9 +130,9 @@ def test_a_private_index_is_asked_once_and_its_credentials_leave_no_trace(
 
 
 def test_uv_builds_from_source_without_showing_credentials(repository: Repository, index: PackageIndex) -> None:
-    code, before = "import tiny_built; print('said', tiny_built.VALUE)", index.downloads("tiny-tool")
+    code = "import tiny_built; print('said', tiny_built.VALUE)"
     assert said(repository.run(code, uv=["tiny-built==2.0"], **repository.private)) == "said 7"
-    assert index.downloads("tiny-tool") - before <= 1
+    # How often it is fetched is uv's: twice where the index has no metadata apart, not at all from its cache.
     assert any("tiny-tool" in request.path for request in index.requests)
     assert index.shown == []
     assert traces(repository.node, index.user, index.password) == []
