@@ -17,6 +17,7 @@ from tests.benchmarks.comparison.ctc import compare_ctc_scoring, compare_ctc_tra
 from tests.benchmarks.comparison.preparation import compare_preparation
 from tests.benchmarks.comparison.scoring import compare_scoring
 from tests.benchmarks.comparison.sides import SideError
+from tests.benchmarks.comparison.starts import compare_starts
 from tests.benchmarks.comparison.training import compare_short_training, compare_training
 from tests.benchmarks.sizes import FULL, QUICK, RANKS, SMOKE
 from tests.benchmarks.speech import make_speech
@@ -30,12 +31,13 @@ COMPARISONS = {
     "evaluate": compare_scoring,
     "ctc-train": compare_ctc_training,
     "ctc-evaluate": compare_ctc_scoring,
+    "starts": compare_starts,
 }
 LEGEND = (
     "ratio: more than 1 favors Rayscribe; the median of all turns, and from the lowest to the highest. A goal is met\n"
     "or missed by all turns, else the table says that their spread crosses it. Rates are read from inside, imports\n"
     "left out. The peer is the stock recipe, or what stands behind a colon: the same work with nothing around it.\n"
-    "Memory is resident memory, with pages of mapped files and what processes share, and with Ray's own processes."
+    "Memory is resident memory, with pages of mapped files, and what processes share in each of them."
 )
 
 

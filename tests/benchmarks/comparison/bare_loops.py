@@ -1,7 +1,8 @@
 """What the machine can do: the same shapes through the same model, and the same codecs, with nothing around them.
 
 Under torchrun, as the others: each rank computes batches that lie in its memory, steps over DistributedDataParallel and
-the Trainer's own optimizer; there is no reading, no feature, no metric, no callback.
+the Trainer's own optimizer, or scores by the encoder and greedy steps of the decoder; there is no reading, no feature,
+no metric, no callback.
 
     python -m torch.distributed.run --nproc_per_node 2 -m tests.benchmarks.comparison.bare_loops train …
 """
@@ -28,18 +29,20 @@ from tests.benchmarks.sizes import FULL_CONTEXT_S
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features import LogMel
+from trainers.models.ctc.sample_convolutions import with_sample_convolutions
 from trainers.models.decoder_labels import padded
 from trainers.models.whisper.full_context_matching import input_frames
 
 FRAMES_PER_S = 100
-# The Trainer's defaults.
+# The Trainer's default.
 MAX_GRAD_NORM = 1.0
+# Start, language, task, no timestamps.
+PROMPT_TOKENS = 4
 
 
 def train(given: argparse.Namespace, rank: int) -> None:
     """Optimizer steps on random input, each batch of the length of a clip that is drawn: none is padded further."""
-    is_ctc = AutoConfig.from_pretrained(given.model).model_type == "wav2vec2"
-    network: Any = (AutoModelForCTC if is_ctc else AutoModelForSpeechSeq2Seq).from_pretrained(given.model)
+    network, is_ctc = opened(given)
     if is_ctc:
         network.config.update({"mask_time_prob": 0.0, "layerdrop": 0.0})
         # Where nothing is masked, it has no gradient.
@@ -64,6 +67,51 @@ def train(given: argparse.Namespace, rank: int) -> None:
         began = time.perf_counter()
         steps()
         turns.done({"clips": clips, "seconds": time.perf_counter() - began})
+
+
+def score(given: argparse.Namespace, rank: int) -> None:
+    """Forward passes of CTC, or hypotheses of Whisper that are all of `--max-new-tokens` after a prompt of four."""
+    network, is_ctc = opened(given)
+    network.eval()
+    batches = ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins)
+
+    @torch.inference_mode()
+    def scored() -> None:
+        for batch in islice(batches, given.turn_steps):
+            del batch["labels"]
+            if is_ctc:
+                network(**batch).logits.argmax(dim=-1)
+            else:
+                with input_frames(network, batch["input_features"].shape[-1]):
+                    greedy(network, batch["input_features"], given.max_new_tokens)
+
+    scored()
+    clips = given.batch * given.turn_steps * torch.distributed.get_world_size()
+    turns = Turns(given.turns, rank)
+    while turns.wait():
+        began = time.perf_counter()
+        scored()
+        torch.distributed.barrier()
+        turns.done({"clips": clips, "seconds": time.perf_counter() - began})
+
+
+def greedy(network: Any, features: torch.Tensor, steps: int) -> None:
+    """Steps of the decoder with its cache, from the encoder's states of features (B, mel bins, frames) on."""
+    states = network.get_encoder()(features)
+    tokens = torch.full((len(features), PROMPT_TOKENS), network.config.decoder_start_token_id)
+    cache = None
+    for _ in range(steps):
+        output = network(decoder_input_ids=tokens, encoder_outputs=states, past_key_values=cache, use_cache=True)
+        tokens, cache = output.logits[:, -1:].argmax(dim=-1), output.past_key_values
+
+
+def opened(given: argparse.Namespace) -> tuple[Any, bool]:
+    """The network, and whether it is one of CTC, which has the package's convolutions: a limit has the fastest ones."""
+    is_ctc = AutoConfig.from_pretrained(given.model).model_type == "wav2vec2"
+    network = (AutoModelForCTC if is_ctc else AutoModelForSpeechSeq2Seq).from_pretrained(given.model)
+    if is_ctc:
+        with_sample_convolutions(network)
+    return network, is_ctc
 
 
 def rows_of(given: argparse.Namespace) -> list[dict[str, str]]:
@@ -134,11 +182,11 @@ def encoded(path: Path) -> bytes:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=("train", "codecs"))
+    parser.add_argument("verb", choices=("train", "score", "codecs"))
     for name in ("model", "manifest"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--turns", required=True, help="address of the benchmark")
-    for name in ("clips", "batch", "steps", "turn-steps"):
+    for name in ("clips", "batch", "steps", "turn-steps", "max-new-tokens"):
         parser.add_argument(f"--{name}", type=int, default=1)
     parser.add_argument("--context", type=int, default=0, help="seconds of the bucketed context; 0: the full one")
     return parser
@@ -149,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parser().parse_args(arguments)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(0)
-    {"train": train, "codecs": codecs}[given.verb](given, torch.distributed.get_rank())
+    {"train": train, "score": score, "codecs": codecs}[given.verb](given, torch.distributed.get_rank())
     torch.distributed.destroy_process_group()
 
 

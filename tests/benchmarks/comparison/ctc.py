@@ -1,6 +1,7 @@
 """Optimizer steps and scores of the same wav2vec2, every weight trained."""
 
 from tests.benchmarks.comparison.bench import Bench, step_arguments, take_turns
+from tests.benchmarks.comparison.scoring import bare_steps
 from tests.benchmarks.table import Row
 
 GOAL, LIMIT_GOAL = 1.2, 0.9
@@ -27,5 +28,12 @@ def compare_ctc_scoring(bench: Bench) -> list[Row]:
     common = ("--batch", sizes.score_batch)
     stock = bench.stock_ctc("stock", "evaluate", *common, "--clips", sizes.ctc_clips)
     ours = bench.ours("Rayscribe", "evaluate", *common, "--score", "score-short", model="ctc-model")
-    theirs, mine = take_turns(bench, "CTC, evaluate", (stock, ours))
-    return [Row("CTC, evaluate, clips/s", mine, theirs, least_ratio=GOAL, digits=2)]
+    bare = bench.bare(
+        "bare loop", "score", *common, *bare_steps(sizes.short_score_clips, sizes.score_batch), model="ctc-model"
+    )
+    theirs, mine, limit = take_turns(bench, "CTC, evaluate", (stock, ours, bare))
+    what = "CTC, evaluate, clips/s"
+    return [
+        Row(what, mine, theirs, least_ratio=GOAL, digits=2),
+        Row(f"{what} : bare loop", mine, limit, digits=2),
+    ]

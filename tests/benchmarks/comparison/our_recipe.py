@@ -20,7 +20,9 @@ import transformers.trainer
 from transformers import WhisperProcessor
 
 from tests.benchmarks.comparison.turns import Turns, training_turns
+from tests.benchmarks.scale.object_server import BUCKET
 from tests.benchmarks.sizes import FULL_CONTEXT_S, RANKS
+from tests.s3 import AWS_VARIABLES
 from trainers.config.family_table import part_for
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.run_part import RunPart
@@ -62,7 +64,7 @@ def start_ray() -> None:
 
 def config_of(given: argparse.Namespace) -> TrainConfig:
     """The config of a run; training and evaluation at full context unless `--context` says otherwise."""
-    folder = given.speech
+    folder = f"s3://{BUCKET}" if given.endpoint else str(given.speech)
     part, fields = part_for(
         {
             "name_or_path": str(given.model),
@@ -72,11 +74,16 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
         }
     )
     config = TrainConfig(
-        run=RunPart(name=f"run-{time.time_ns()}", storage_path=str(given.work), resume="never"),
+        run=RunPart(
+            name=f"run-{time.time_ns()}",
+            storage_path=str(given.work),
+            s3_endpoint_url=given.endpoint,
+            resume="never",
+        ),
         data=DataPart(
-            train=str(folder / "train.csv"),
-            validation=str(folder / "warm.csv"),
-            test=str(folder / f"{given.score}.csv") if given.verb == "evaluate" else None,
+            train=f"{folder}/train.csv",
+            validation=f"{folder}/warm.csv",
+            test=f"{folder}/{given.score}.csv" if given.verb == "evaluate" else None,
             cache_dir=str(given.cache / "first"),
             normalizer="none",
         ),
@@ -98,6 +105,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
 
 def prepare(given: argparse.Namespace) -> None:
     """Prepares the training split on a Ray that is started here, anew in each turn; Ray's start is timed apart."""
+    os.environ.update(AWS_VARIABLES)
     config = config_of(given)
     turns, number = Turns(given.turns, 0), 0
     while turns.wait():
@@ -239,6 +247,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--turns", required=True, help="address of the benchmark")
     parser.add_argument("--score", default="score", help="name of the manifest to score")
+    parser.add_argument("--endpoint", help="of the S3 whose bucket has the clips, in place of their folder")
     for name in ("batch", "steps", "turn-steps", "max-new-tokens"):
         parser.add_argument(f"--{name}", type=int, default=1)
     parser.add_argument("--context", type=int, default=0, help="seconds of the bucketed context; 0: the full one")

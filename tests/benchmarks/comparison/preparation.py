@@ -4,9 +4,10 @@ from statistics import median
 
 from tests.benchmarks.comparison.bench import Bench, memory_rows
 from tests.benchmarks.comparison.sides import Side, alternate, running
+from tests.benchmarks.scale.object_server import serving
 from tests.benchmarks.table import Row
 
-PREPARE_GOAL, FIRST_GOAL, LIMIT_GOAL, STORED_GOAL_GB = 15, 10, 0.7, 0.08
+PREPARE_GOAL, FIRST_GOAL, BUCKET_GOAL, LIMIT_GOAL, STORED_GOAL_GB = 15, 10, 0.7, 0.7, 0.08
 
 
 def compare_preparation(bench: Bench) -> list[Row]:
@@ -21,16 +22,22 @@ def compare_preparation(bench: Bench) -> list[Row]:
     prepare = bench.ours("preparation", "prepare", ranks=1)
     read = bench.ours("reading", "read", "--batch", sizes.train_batch)
     bare = bench.bare("codecs and log-mel alone", "codecs", "--clips", sizes.stock_clips)
-    sides = [prepare, read, both, single, bare]
-    with running(sides):
-        alternate(sides, sizes.rounds)
+    with serving(bench.speech.folder) as endpoint:
+        bucket = bench.ours("preparation from a bucket", "prepare", "--endpoint", endpoint, ranks=1)
+        sides = [prepare, bucket, read, both, single, bare]
+        with running(sides):
+            alternate(sides, sizes.rounds)
     for side in (both, single):
         bench.say(f"{side.name}: " + _parts(side, "map_s", "read_s"))
-    bench.say(f"{prepare.name}: Ray's start {prepare.turns[0]['ray_s']:.1f} s · {_parts(prepare, 'prepare_s')}")
+    for side in (prepare, bucket):
+        bench.say(f"{side.name}: Ray's start {side.turns[0]['ray_s']:.1f} s · {_parts(side, 'prepare_s')}")
     bench.say(f"{read.name}: {_parts(read, 'read_s', 'bucketed_s')}")
     bench.say(f"{bare.name}: {_parts(bare, 'encode_s', 'decode_s', 'log_mel_s')}")
     stock = max((_stock_rates(both), _stock_rates(single)), key=median)
     limit = [turn["clips"] / (turn["encode_s"] + turn["decode_s"] + turn["log_mel_s"]) for turn in bare.turns]
+    disk_rates, bucket_rates = (
+        [turn["clips"] / turn["prepare_s"] for turn in side.turns[1:]] for side in (prepare, bucket)
+    )
     ours = [
         turn["clips"] / (turn["prepare_s"] + reading["read_s"])
         for turn, reading in zip(prepare.turns, read.turns, strict=True)
@@ -43,10 +50,11 @@ def compare_preparation(bench: Bench) -> list[Row]:
         Row(f"{what} (Ray up, first use)", ours[:1], stock[:1], least_ratio=FIRST_GOAL),
         Row(f"{what} (Ray up, in use)", ours[1:], stock[1:], least_ratio=PREPARE_GOAL),
         Row(f"{what}, in use : codecs and log-mel alone", ours[1:], limit[1:], least_ratio=LIMIT_GOAL),
+        Row("prepare, clips/s stored from a bucket : from disk", bucket_rates, disk_rates, least_ratio=BUCKET_GOAL),
     ]
     gb_ours, gb_stock = (side.total("stored_bytes") / 1e9 / (side.total("audio_s") / 3600) for side in (prepare, both))
     rows.append(Row("stored, GB an hour of speech", [gb_ours], [gb_stock], "low", most=STORED_GOAL_GB, digits=3))
-    return [*rows, *memory_rows("prepare", prepare, both)]
+    return [*rows, *memory_rows(bench, "prepare", prepare, both)]
 
 
 def _stock_rates(side: Side) -> list[float]:

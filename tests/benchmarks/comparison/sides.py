@@ -20,6 +20,20 @@ from tests.benchmarks.comparison.turns import GO, KEY, STOP
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE_EVERY_S = 0.2
 START_WITHIN_S = 300
+# Its processes on one node: the beginnings of their names.
+RAYS_OWN = (
+    "raylet",
+    "gcs_server",
+    "log_monitor.py",
+    "monitor.py",
+    "dashboard.py",
+    "agent.py",
+    "main.py",
+    "ray-dashboard",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
+    "ray::IDLE",
+)
 
 
 class SideError(Exception):
@@ -37,8 +51,8 @@ class Side:
         listener: Where rank 0 comes to.
         line: Its line, once it came.
         turns: AttemptTotals of each turn.
-        largest_bytes: Peak resident memory of its largest process.
-        sum_bytes: Peak of the sum over its processes; what several share counts in each.
+        peak: Resident bytes of its processes, (name, bytes), when their sum without Ray's own was at its peak; what
+            several share counts in each.
     """
 
     name: str
@@ -47,8 +61,7 @@ class Side:
     listener: Listener
     line: Connection | None = None
     turns: list[dict[str, Any]] = field(default_factory=list)
-    largest_bytes: int = 0
-    sum_bytes: int = 0
+    peak: list[tuple[str, int]] = field(default_factory=list)
 
     @classmethod
     def start(cls, name: str, module: str, arguments: Sequence[str], *, folder: Path, ranks: int) -> "Side":
@@ -60,14 +73,12 @@ class Side:
         start = [sys.executable, "-m"]
         if ranks > 1:
             start += ["torch.distributed.run", f"--master-port={_free_port()}", f"--nproc-per-node={ranks}", "-m"]
-        variables = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
         log = folder / f"{slug}.log"
         with log.open("wb") as file:
             process = psutil.Popen(
                 [*start, module, *arguments, "--turns", str(listener.address)],
                 cwd=ROOT,
-                env={**environment, **variables},
+                env=environment_of_sides(),
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
@@ -142,9 +153,8 @@ class Side:
 
         def watch() -> None:
             while not done.wait(SAMPLE_EVERY_S):
-                sizes = [_resident_bytes(process) for process in self._tree()]
-                self.largest_bytes = max([self.largest_bytes, *sizes])
-                self.sum_bytes = max(self.sum_bytes, sum(sizes))
+                sizes = [size for process in self._tree() if (size := _resident_memory(process)) is not None]
+                self.peak = max(self.peak, sizes, key=without_rays_own)
 
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
@@ -153,6 +163,12 @@ class Side:
         finally:
             done.set()
             thread.join()
+
+
+def environment_of_sides() -> dict[str, str]:
+    """This process's, with one thread a rank, and neither network nor another Ray."""
+    variables = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    return {**{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}, **variables}
 
 
 @contextlib.contextmanager
@@ -182,8 +198,28 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _resident_bytes(process: psutil.Process) -> int:
+def without_rays_own(sizes: Sequence[tuple[str, int]]) -> int:
+    """Bytes of all processes that a program brings itself."""
+    return sum(size for name, size in sizes if not is_rays_own(name))
+
+
+def is_rays_own(name: str) -> bool:
+    """Whether a process runs nothing but Ray: what every Ray of one node has."""
+    return name.startswith(RAYS_OWN)
+
+
+def _resident_memory(process: psutil.Process) -> tuple[str, int] | None:
     try:
-        return int(process.memory_info().rss)
+        return _name_of(process.cmdline()), int(process.memory_info().rss)
     except psutil.Error:  # it has just ended
-        return 0
+        return None
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """What a process is called: its title, its program, or the module or script that its Python runs."""
+    words = " ".join(command).split()
+    program = Path(words[0]).name if words else ""
+    if not program.startswith("python"):
+        return program
+    scripts = [word for word in words[1:] if not word.startswith("-")]
+    return Path(scripts[0]).name if scripts else program

@@ -20,7 +20,7 @@ def compare_training(bench: Bench) -> list[Row]:
         what = f"train, clips/s at 30 s ({side.name})"
         rows.append(Row(what, rates, theirs, least_ratio=FULL_GOAL, digits=2))
         rows.append(Row(f"{what} : bare loop", rates, limit, least_ratio=LIMIT_GOAL, digits=2))
-    return [*rows, *memory_rows("train", on_ray, stock)]
+    return [*rows, *memory_rows(bench, "train", on_ray, stock)]
 
 
 def compare_short_training(bench: Bench) -> list[Row]:

@@ -1,7 +1,7 @@
 """Serves a folder's files as the objects of a bucket, over HTTP on loopback, in a process of its own.
 
-It knows GET and HEAD, checks no signature, and keeps connections open, as S3 does. It costs a tenth of the computing of
-moto's server, which would take more of this machine than what is measured.
+It knows GET, HEAD and ListObjectsV2 of a flat folder, checks no signature, and keeps connections open, as S3 does. It
+costs a tenth of the computing of moto's server, which would take more of this machine than what is measured.
 """
 
 import asyncio
@@ -9,17 +9,19 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from email.utils import formatdate
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.s3 import LOOPBACK
 
 BUCKET = "bench"
 # The object that says how often each other one was read, as JSON.
 COUNTS = "counts.json"
+KEYS_PER_PAGE = 1000
 
 
 @contextmanager
@@ -49,7 +51,15 @@ class _Objects(asyncio.Protocol):
         while b"\r\n\r\n" in self._received:
             head, _, self._received = self._received.partition(b"\r\n\r\n")
             method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
-            self._answer(method, unquote(urlsplit(target).path).removeprefix(f"/{BUCKET}/"))
+            path, query = urlsplit(target).path, dict(parse_qsl(urlsplit(target).query))
+            if "list-type" in query:
+                self._respond(listing(self._folder, query), "application/xml")
+            else:
+                self._answer(method, unquote(path).removeprefix(f"/{BUCKET}/"))
+
+    def _respond(self, body: bytes, content_type: str, also: str = "", *, sends_body: bool = True) -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nContent-Type: {content_type}\r\n{also}\r\n"
+        self._transport.write(head.encode() + (body if sends_body else b""))
 
     def _answer(self, method: str, key: str) -> None:
         if key == COUNTS:
@@ -60,12 +70,33 @@ class _Objects(asyncio.Protocol):
         if not path.is_file():
             self._transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return
-        status = path.stat()
-        head = (
-            f"HTTP/1.1 200 OK\r\nContent-Length: {status.st_size}\r\nContent-Type: application/octet-stream\r\n"
-            f'Last-Modified: {formatdate(status.st_mtime, usegmt=True)}\r\nETag: "{status.st_mtime_ns}"\r\n\r\n'
-        )
-        self._transport.write(head.encode() + (path.read_bytes() if method == "GET" else b""))
+        modified = formatdate(path.stat().st_mtime, usegmt=True)
+        also = f"Last-Modified: {modified}\r\nETag: {etag(path)}\r\n"
+        self._respond(path.read_bytes(), "application/octet-stream", also, sends_body=method == "GET")
+
+
+def listing(folder: Path, query: Mapping[str, str]) -> bytes:
+    """A page of ListObjectsV2."""
+    after = query.get("continuation-token") or query.get("start-after", "")
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    found = [name for name in names if name > after and name.startswith(query.get("prefix", ""))]
+    page = found[:KEYS_PER_PAGE]
+    more = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if len(found) > len(page) else ""
+    entries = "".join(_listed(folder / name) for name in page)
+    is_truncated = "true" if more else "false"
+    return f"<ListBucketResult><IsTruncated>{is_truncated}</IsTruncated>{more}{entries}</ListBucketResult>".encode()
+
+
+def _listed(path: Path) -> str:
+    status = path.stat()
+    modified = datetime.fromtimestamp(status.st_mtime, UTC).isoformat()
+    fields = {"Key": path.name, "LastModified": modified, "ETag": etag(path), "Size": status.st_size}
+    return f"<Contents>{''.join(f'<{name}>{value}</{name}>' for name, value in fields.items())}</Contents>"
+
+
+def etag(path: Path) -> str:
+    """Changes with the file."""
+    return f'"{path.stat().st_mtime_ns}"'
 
 
 async def _serve(folder: Path) -> None:

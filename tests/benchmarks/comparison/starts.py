@@ -1,0 +1,160 @@
+"""From a command to the end of its first optimizer step, with prepared data: Rayscribe's commands next to bare ones.
+
+Each start is a process of its own; the clock runs from its command line to the first line of metrics.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.benchmarks.comparison.bench import Bench, shown, step_arguments
+from tests.benchmarks.comparison.sides import ROOT, START_WITHIN_S, SideError, environment_of_sides
+from tests.benchmarks.sizes import RANKS
+from tests.benchmarks.table import Row
+from trainers.distributed.local_ray import local_ray, ray_command
+
+TRAIN_GOAL, SUBMIT_GOAL = 1.5, 1.2
+RAYSCRIBE = str(Path(sys.executable).parent / "rayscribe")
+POLL_S = 0.05
+
+
+def compare_starts(bench: Bench) -> list[Row]:
+    """`rayscribe train` next to the stock recipe under torchrun, and `rayscribe submit` next to `ray job submit`."""
+    starts = Starts(bench)
+    starts.prepare()
+    ours, theirs = in_turns(
+        bench, "rayscribe train", lambda: starts.first_step([RAYSCRIBE, "train"]), "torchrun", starts.torchrun
+    )
+    with local_ray(num_cpus=2 * RANKS, environment=starts.environment) as ray:
+        ray.wait_for_agent()
+        submit = [RAYSCRIBE, "submit", "--no-preflight", "--address", ray.dashboard]
+        job = ray_command("job", "submit", "--no-wait", "--address", ray.dashboard, "--working-dir", str(ROOT))
+        task = [*job, "--", "python", "task.py", "--config"]
+        submitted, bare = in_turns(
+            bench,
+            "rayscribe submit",
+            lambda: starts.first_step(submit),
+            "ray job submit",
+            lambda: starts.first_step(task),
+        )
+    what = "start to the first step, s"
+    return [
+        Row(f"{what} (rayscribe train : torchrun)", ours, theirs, "low", least_ratio=round(1 / TRAIN_GOAL, 2)),
+        Row(f"{what} (submit : ray job submit)", submitted, bare, "low", least_ratio=round(1 / SUBMIT_GOAL, 2)),
+    ]
+
+
+def in_turns(
+    bench: Bench, name: str, ours: Callable[[], float], peer_name: str, peer: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    """Seconds of each turn of both; every other round goes backwards."""
+    mine: list[float] = []
+    theirs: list[float] = []
+    for number in range(bench.sizes.rounds):
+        for found, start in ((mine, ours), (theirs, peer))[:: 1 if number % 2 == 0 else -1]:
+            found.append(start())
+    bench.say(f"start, {name}: s of each turn {shown(mine)} · {peer_name}: {shown(theirs)}")
+    return mine, theirs
+
+
+class Starts:
+    """One recipe of one optimizer step, and the ways to start it."""
+
+    def __init__(self, bench: Bench):
+        self.bench = bench
+        self.runs = bench.folder / "starts"
+        self.runs.mkdir()
+        self.environment = environment_of_sides() | {"RAYSCRIBE_HOME": str(bench.folder / "home")}
+        self._numbers = count()
+
+    def prepare(self) -> None:
+        """Prepares what all starts train on."""
+        with self._command([RAYSCRIBE, "prepare", "--no-ray"], "prepare") as process:
+            process.wait()
+
+    def first_step(self, command: Sequence[str]) -> float:
+        """Seconds from a command to the first line of its run's metrics; comes back once the run has ended."""
+        name = f"start-{next(self._numbers)}"
+        began = time.monotonic()
+        with self._command(command, name) as process:
+            run = self.runs / name
+
+            def wait_for(pattern: str) -> None:
+                while not any(path.stat().st_size for path in run.glob(pattern)):
+                    if process.poll() or time.monotonic() > began + START_WITHIN_S:
+                        raise self._failure(name)
+                    time.sleep(POLL_S)
+
+            wait_for("attempts/*/metrics-*.jsonl")
+            seconds = time.monotonic() - began
+            wait_for("result.json")
+            process.wait()
+        return seconds
+
+    def torchrun(self) -> float:
+        """Seconds to the first step of the stock recipe, which calls then."""
+        bench = self.bench
+        arguments = (*step_arguments(bench.sizes, 1, 1), "--features", bench.features())
+        began = time.monotonic()
+        side = bench.stock("torchrun", "train", *arguments)
+        try:
+            side.ready()
+            return time.monotonic() - began
+        finally:
+            side.close()
+
+    @contextmanager
+    def _command(self, command: Sequence[str], name: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """A command with its recipe; it has to end well."""
+        recipe = self.runs / f"{name}.yaml"
+        recipe.write_text(yaml.safe_dump(self._recipe(name)), encoding="utf-8")
+        with self._log(name).open("wb") as log:
+            process = subprocess.Popen(
+                [*command, str(recipe)], cwd=ROOT, env=self.environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            yield process
+        finally:
+            # Ends the Ray that it has started, too.
+            process.terminate()
+            process.wait()
+        if process.returncode:
+            raise self._failure(name)
+
+    def _recipe(self, name: str) -> dict[str, Any]:
+        folder = self.bench.folder
+        train, validation = (str(folder / "speech" / f"{name}.csv") for name in ("score", "warm"))
+        return {
+            "run": {"name": name, "storage_path": str(self.runs), "resume": "never"},
+            "data": {
+                "train": train,
+                "validation": validation,
+                "cache_dir": str(folder / "cache"),
+                "normalizer": "none",
+            },
+            "model": {"name_or_path": str(folder / "model"), "language": "english", "max_context_s": None},
+            "training": {
+                "max_steps": 1,
+                "per_device_train_batch_size": 1,
+                "per_device_eval_batch_size": self.bench.sizes.score_batch,
+                "learning_rate": 1e-4,
+                "logging_steps": 1,
+                "generation_max_length": 2,
+                "report_to": [],
+            },
+            "scaling": {"num_workers": RANKS},
+            "job": {},
+        }
+
+    def _log(self, name: str) -> Path:
+        return self.runs / f"{name}.log"
+
+    def _failure(self, name: str) -> SideError:
+        return SideError(f"{name} did not come to its end:\n{self._log(name).read_text(errors='replace')[-3000:]}")
