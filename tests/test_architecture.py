@@ -83,6 +83,7 @@ LIGHT = (
     "jobs.api.server.app",
     "trainers.pipeline.on_ray.failure_watch",
     "trainers.pipeline.on_ray.worker_checks",
+    "trainers.training.tasks",
     "task",
     *(part.partition(":")[0] for part in FAMILIES.values()),
 )

@@ -31,8 +31,8 @@ from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.run_folder.layout import RunFolder
 from trainers.training.loop import Loop
+from trainers.training.tasks import TrainTask
 from trainers.training.worker import run_training_worker
-from trainers.training.worker_context import TrainTask
 
 SPLITS = ("train", "valid", "test")
 NEW_SPEAKER, SHORT_S = "theo", 1

@@ -35,7 +35,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import named_checkpoint
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.training.planning import bounds_of, cut_references, label_sizes
-from trainers.training.worker_context import TrainTask
+from trainers.training.tasks import TrainTask
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from trainers.run_folder.journal import State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, CONFIG, RESULT, RunFolder
 from trainers.run_folder.resume import FROM
 from trainers.run_folder.staging import staged_checkpoints_of_run
-from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END, Length
+from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END
+from trainers.training.tasks import Length
 
 # Free to change, but sums are then made in another order or by other kernels: equal up to rounding only.
 ROUNDING = {

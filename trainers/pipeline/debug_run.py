@@ -34,8 +34,8 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import FROM
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop
+from trainers.training.tasks import TrainTask
 from trainers.training.worker import run_training_worker
-from trainers.training.worker_context import TrainTask
 
 BATCH, STEPS = 2, 2
 # Clips of each split: two batches of two forward passes each, and some that may be too long or too short.

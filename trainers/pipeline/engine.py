@@ -10,9 +10,9 @@ from trainers.errors import ConfigError
 from trainers.pipeline.root_cause import converting_errors
 from trainers.run_folder.layout import RunFolder
 from trainers.storage.full_disk import naming_full_disk
-from trainers.training.scoring_worker import ScoreTask, score_task
+from trainers.training.scoring_worker import score_task
+from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.worker import run_training_worker
-from trainers.training.worker_context import TrainTask
 
 Made = TypeVar("Made")
 

@@ -23,7 +23,7 @@ from trainers.scoring.ranking import rates_of, score_line
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.storage import open_storage
 from trainers.training.callbacks import VALIDATION
-from trainers.training.scoring_worker import ScoreTask
+from trainers.training.tasks import ScoreTask
 
 _CHOICE = (
     "decode's weights are chosen on it: name one (--set data.validation=my/valid.csv), or give one value each for "

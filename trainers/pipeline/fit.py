@@ -12,7 +12,7 @@ from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import FinalStatus, StatusWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
-from trainers.training.worker_context import TrainTask
+from trainers.training.tasks import TrainTask
 
 
 def fit(

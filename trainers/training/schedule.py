@@ -3,10 +3,9 @@
 A run has one length, or several after `training.extend`: each goes on from the end of the one before it.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate.scheduler import AcceleratedScheduler
@@ -14,41 +13,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainingArguments, get_scheduler
 
 from trainers.errors import ConfigError
+from trainers.training.tasks import Length
 
 # Names of transformers' schedules that know no last step, and of those that have come to 0 at it.
 ENDLESS = {"constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "greedy"}
 ZERO_AT_THE_END = {"linear", "cosine", "cosine_with_restarts"}
 # Step → factor of the peak learning rate.
 Factor = Callable[[int], float]
-
-
-@dataclass(frozen=True)
-class Length:
-    """A length of a run, as the config gives it: in optimizer steps or in passes over the data.
-
-    Attributes:
-        max_steps: Optimizer steps. None: by `num_train_epochs`.
-        num_train_epochs: Passes over the data. None: by `max_steps`.
-        extend: How the learning rate goes on where the length before it ends. None: it is the first.
-    """
-
-    max_steps: int | None
-    num_train_epochs: float | None
-    extend: Literal["restart", "constant"] | None = None
-
-    @property
-    def amount(self) -> float:
-        """Steps or passes."""
-        return self.max_steps if self.max_steps is not None else float(self.num_train_epochs or 0)
-
-    @property
-    def text(self) -> str:
-        """`max_steps 100`, for messages."""
-        return f"max_steps {self.max_steps}" if self.max_steps is not None else f"num_train_epochs {self.amount:g}"
-
-    def steps(self, steps_per_epoch: int) -> int:
-        """The last optimizer step."""
-        return self.max_steps if self.max_steps is not None else math.ceil(self.amount * steps_per_epoch)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +28,7 @@ from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
 from trainers.training.callbacks import VALIDATION
 from trainers.training.planning import cache_bytes, cut_references, has_full_context, scored_clips, scoring_options
-
-
-@dataclass(frozen=True)
-class ScoreTask:
-    """Everything that the driver passes to a scoring worker.
-
-    Attributes:
-        model: Folder or URL of a model, or a Hub id.
-        nbest: Hypotheses that are given of each utterance. None: only the best.
-        validation: What weights of a beam search are chosen on. None: there is nothing to choose.
-    """
-
-    config: TrainConfig
-    prepared: PreparedSet
-    split: str
-    model: str
-    folder_url: str
-    nbest: int | None = None
-    validation: PreparedSet | None = None
+from trainers.training.tasks import ScoreTask
 
 
 def score_task(task: ScoreTask, session: Session) -> None:

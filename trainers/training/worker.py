@@ -27,7 +27,8 @@ from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import Loop, build, train, upload_tensorboard
 from trainers.training.scoring_worker import opened_beam, score_split
 from trainers.training.strategies.sharding import sharding_process
-from trainers.training.worker_context import ResumePoint, TrainTask, WorkerContext
+from trainers.training.tasks import TrainTask
+from trainers.training.worker_context import ResumePoint, WorkerContext
 
 
 def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:

@@ -11,7 +11,7 @@ from trainers.errors import ResumeError
 from trainers.pipeline.continuation import decide
 from trainers.pipeline.experiment import upgrade
 from trainers.run_folder.journal import State
-from trainers.training.schedule import Length
+from trainers.training.tasks import Length
 
 
 class TestLength:

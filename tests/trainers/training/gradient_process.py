@@ -17,7 +17,8 @@ from trainers.models.families import family_of
 from trainers.training.arguments import silence_libraries, training_arguments
 from trainers.training.callbacks import Reseed
 from trainers.training.planning import plan_training
-from trainers.training.schedule import Length, Schedule
+from trainers.training.schedule import Schedule
+from trainers.training.tasks import Length
 from trainers.training.trainer.planned_batches import PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 

@@ -11,7 +11,8 @@ from transformers import TrainerControl, TrainerState, get_scheduler
 from tests.trainers.synthetic import config
 from trainers.errors import ConfigError
 from trainers.training.arguments import training_arguments
-from trainers.training.schedule import ApplyConfig, Length, Schedule, new_scheduler
+from trainers.training.schedule import ApplyConfig, Schedule, new_scheduler
+from trainers.training.tasks import Length
 
 PEAK = 1e-3
 WARMUP = 2

@@ -45,8 +45,7 @@ from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs
 from trainers.training.on_ray.process_group import NodeAddressTorchConfig
 from trainers.training.on_ray.ray_workers import evaluate_per_worker, train_loop_per_worker
-from trainers.training.scoring_worker import ScoreTask
-from trainers.training.worker_context import TrainTask
+from trainers.training.tasks import ScoreTask, TrainTask
 
 Made = TypeVar("Made")
 # Seconds between two looks at the cluster's nodes.
