@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
         RayscribeError: what stopped it.
     """
     # Only now: a problem in the config is reported in a second, and torch, transformers and Ray take several to load.
+    # The first two are loaded while a Ray of this machine starts.
     if given.debug:
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
@@ -225,29 +227,42 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
         subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
         return check(subject, given.only, light=given.light)
-    from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
-
-    if given.verb == "train":
-        from trainers.training.arguments import check_arguments, check_trackers  # noqa: PLC0415
-
-        check_arguments(config)
-        check_trackers(config)
     if given.no_ray:
-        return _run(given, config, changed, LocalEngine(config.scaling.backend))
+        _load(given, config)
+        return _run(given, config, changed, _local_engine(config))
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
-    from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
 
     # Again inside, since Ray takes SIGTERM for itself when it connects.
-    with connected(config, given.address), STOP_SIGNAL.on_signals():
+    with connected(config, given.address, meanwhile=partial(_load, given, config)), STOP_SIGNAL.on_signals():
+        from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
+
         if given.demo:
             placement = demo_run.place_demo(config, driver_node())
             print(placement.message, flush=True)
             changed = [*changed, *(f"{'.'.join(path)}={value}" for path, value in placement.overrides)]
-            engine = (
-                RayEngine(placement.node_resources) if placement.num_workers else LocalEngine(config.scaling.backend)
-            )
+            engine = RayEngine(placement.node_resources) if placement.num_workers else _local_engine(config)
             return _run(given, demo_run.apply_placement(config, placement), changed, engine)
         return _run(given, config, changed, RayEngine())
+
+
+def _load(given: TaskArguments, config: TrainConfig) -> None:
+    """Loads torch, transformers and what runs with them, and has a training's arguments checked by them.
+
+    Raises:
+        ConfigError: what they say of the arguments.
+    """
+    from trainers.training.arguments import check_arguments, check_trackers  # noqa: PLC0415
+
+    if given.verb == "train":
+        check_arguments(config)
+        check_trackers(config)
+    from trainers.pipeline import evaluate, fit  # noqa: F401, PLC0415
+
+
+def _local_engine(config: TrainConfig) -> Any:
+    from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
+
+    return LocalEngine(config.scaling.backend)
 
 
 def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engine: Any) -> int:

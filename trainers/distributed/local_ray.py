@@ -102,12 +102,13 @@ def start_ray(
     dashboard_port: int | None = None,
     usual_dashboard_port: int | None = None,
     announce: Callable[[Path], None] = lambda folder: None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> LocalRay:
     """Starts a head on loopback, with all logical CPUs and any port of the dashboard where none are given.
 
     The token is in its environment. Where it does not outlive this process, it ends with it, however that ends. The
     usual port is taken where any will do, and this one is free. `announce` is called with its temporary folder before
-    its first process starts.
+    its first process starts, and `meanwhile` while it starts; where that fails, nothing is left.
 
     Raises:
         ResourceError: it did not start; names the port that is taken and by what, or has the last lines of its log.
@@ -124,6 +125,7 @@ def start_ray(
         try:
             announce(folder)
             process = _launch(folder, ports, num_cpus, environment, outlives_us=outlives_us)
+            meanwhile()
             if _comes_up(process, ports):
                 dashboard = f"http://{LOOPBACK}:{ports['dashboard-port']}"
                 return LocalRay(f"{LOOPBACK}:{ports['port']}", dashboard, folder, ports)
@@ -131,6 +133,7 @@ def start_ray(
             stop_ray(folder)
         except BaseException:
             stop_ray(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         # Another program was faster, or the machine is loaded; where the log says otherwise, another try is in vain.
         if left == 0 or ("is taken by" not in reason and LATE not in reason):
@@ -362,15 +365,17 @@ def with_parent(parent: int, command: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def local_ray(*, num_cpus: int, environment: Mapping[str, str]) -> Iterator[LocalRay]:
+def local_ray(
+    *, num_cpus: int, environment: Mapping[str, str], meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[LocalRay]:
     """A Ray that ends with the block; its folder stays where the block fails, for its logs.
 
-    A stop on request is no failure.
+    A stop on request is no failure. `meanwhile` is called while it starts.
 
     Raises:
         ResourceError: it did not start.
     """
-    ray = start_ray(num_cpus=num_cpus, environment=environment)
+    ray = start_ray(num_cpus=num_cpus, environment=environment, meanwhile=meanwhile)
     failed = False
     try:
         yield ray

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -52,16 +52,20 @@ CPUS = "RAYSCRIBE_CPUS"
 
 
 @contextlib.contextmanager
-def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]:
+def connected(
+    config: TrainConfig, address: str | None = None, *, meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Joins the cluster at `address` or RAY_ADDRESS, or starts a Ray on this machine that fits the config.
 
     One that was started here is shut down at the end; one that this process had joined before is left as it is. An
-    address is host:port, or the URL of the dashboard of a Ray on this host.
+    address is host:port, or the URL of the dashboard of a Ray on this host. `meanwhile` is called while a Ray starts,
+    or before a cluster is joined.
 
     Raises:
         ResourceError: no cluster answers at the address, or Ray does not start.
     """
     if ray.is_initialized():
+        meanwhile()
         yield
         return
     address = _gcs_address(address or os.environ.get("RAY_ADDRESS"))
@@ -78,9 +82,10 @@ def connected(config: TrainConfig, address: str | None = None) -> Iterator[None]
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", start_timeout_s(config))
     with contextlib.ExitStack() as stack:
         if address:
+            meanwhile()
             _join(address, quiet)
         else:
-            _join_own(stack.enter_context(_own_ray(config)), quiet)
+            _join_own(stack.enter_context(_own_ray(config, meanwhile)), quiet)
         stack.callback(ray.shutdown)
         yield
 
@@ -136,14 +141,15 @@ def start_timeout_s(config: TrainConfig) -> str:
     return ELASTIC_START_TIMEOUT_S if config.scaling.is_elastic else FIXED_START_TIMEOUT_S
 
 
-def _own_ray(config: TrainConfig) -> contextlib.AbstractContextManager[LocalRay]:
+def _own_ray(config: TrainConfig, meanwhile: Callable[[], None]) -> contextlib.AbstractContextManager[LocalRay]:
     """Starts a Ray on this machine that fits the config, closed to others."""
     wanted = config.scaling.worker_resources["CPU"] * config.scaling.max_workers + CPUS_FOR_DATA
     set_own_token()
     # Also for this process, whose Ray has read the environment when it was imported.
     logging.getLogger(enable_token_auth_by_default.__module__).setLevel(logging.ERROR)
     enable_token_auth_by_default()
-    return local_ray(num_cpus=max(_cpus_here(), math.ceil(wanted)), environment=os.environ)
+    cpus = max(_cpus_here(), math.ceil(wanted))
+    return local_ray(num_cpus=cpus, environment=os.environ, meanwhile=meanwhile)
 
 
 def _cpus_here() -> int:

@@ -16,7 +16,16 @@ import requests
 
 from tests.trainers.synthetic import config
 from trainers.distributed import local_ray
-from trainers.distributed.local_ray import MARK, free_ports, gcs_address_at, holder_of, is_own_host, start_ray, stop_ray
+from trainers.distributed.local_ray import (
+    MARK,
+    free_ports,
+    gcs_address_at,
+    holder_of,
+    is_own_host,
+    processes_of,
+    start_ray,
+    stop_ray,
+)
 from trainers.distributed.ray_connection import connected
 from trainers.errors import DataError, Interruption, ResourceError, StoppedError
 
@@ -31,6 +40,20 @@ def test_a_taken_port_is_refused_with_its_holder_s_process() -> None:
         ) as error:
             start_ray(num_cpus=1, environment=os.environ, dashboard_port=port)
         assert holder_of(port) in str(error.value)
+
+
+def test_what_fails_while_it_starts_ends_it_and_leaves_nothing() -> None:
+    folders: list[Path] = []
+
+    def fail() -> None:
+        assert processes_of(folders[0])
+        raise DataError("no such data")
+
+    with pytest.raises(DataError, match="no such data"):
+        start_ray(num_cpus=1, environment=os.environ, announce=folders.append, meanwhile=fail)
+    assert len(folders) == 1
+    assert not folders[0].exists()
+    assert not processes_of(folders[0])
 
 
 def test_free_ports_differ_and_nobody_listens_there() -> None:

@@ -56,15 +56,15 @@ def test_a_job_says_how_many_cpus_of_the_machine_are_its_own(monkeypatch: pytest
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     two = config({"scaling.num_workers": 2})
-    ray_connection._own_ray(two)
+    ray_connection._own_ray(two, lambda: None)
     assert started["num_cpus"] == 64
     for given, counted in (("5", 5), ("2", 3)):
         monkeypatch.setenv("RAYSCRIBE_CPUS", given)
-        ray_connection._own_ray(two)
+        ray_connection._own_ray(two, lambda: None)
         assert started["num_cpus"] == counted, "two workers and Ray Data fit in any case"
     monkeypatch.setenv("RAYSCRIBE_CPUS", "many")
     with pytest.raises(ConfigError, match=r"RAYSCRIBE_CPUS must be a number of CPUs from 1 \(got 'many'\)"):
-        ray_connection._own_ray(two)
+        ray_connection._own_ray(two, lambda: None)
 
 
 class TestOwnRay:
@@ -83,7 +83,7 @@ class TestOwnRay:
                 raise ConnectionError("Failed to connect to Ray cluster")
 
         monkeypatch.setattr(ray, "init", init)
-        monkeypatch.setattr(ray_connection, "_own_ray", lambda config: contextlib.nullcontext(self.OWN))
+        monkeypatch.setattr(ray_connection, "_own_ray", lambda config, meanwhile: contextlib.nullcontext(self.OWN))
         monkeypatch.setattr(ray_connection, "POLL_S", 0.001)
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         return tried
