@@ -258,6 +258,9 @@ def _load(given: TaskArguments, config: TrainConfig) -> None:
         check_trackers(config)
     from trainers.pipeline import evaluate, fit  # noqa: F401, PLC0415
 
+    if not given.no_ray:
+        from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
+
 
 def _local_engine(config: TrainConfig) -> Any:
     from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415

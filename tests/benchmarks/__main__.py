@@ -36,8 +36,9 @@ COMPARISONS = {
 LEGEND = (
     "ratio: more than 1 favors Rayscribe; the median of all turns, and from the lowest to the highest. A goal is met\n"
     "or missed by all turns, else the table says that their spread crosses it. Rates are read from inside, imports\n"
-    "left out. The peer is the stock recipe, or what stands behind a colon: the same work with nothing around it.\n"
-    "Memory is resident memory, with pages of mapped files, and what processes share in each of them."
+    "left out. The peer is the stock recipe, or what stands behind a colon; bare loops and codecs alone do the same\n"
+    "work with nothing around it. Memory is resident memory, with pages of mapped files, and what processes share in\n"
+    "each of them."
 )
 
 

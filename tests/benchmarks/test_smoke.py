@@ -16,8 +16,18 @@ def test_the_comparison_with_the_stock_recipe(capsys: pytest.CaptureFixture[str]
     assert stock.main(["--smoke"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     judged = tuple(f" {word} |" for word in (MET, MISSED, UNDECIDED))
-    for stage in ("prepare,", "train,", "evaluate,", "CTC,", "start to"):
-        assert [row for row in rows if row.startswith(f"| {stage} ") and row.endswith(judged)], stage
+    for row in (
+        "prepare, clips/s",
+        "train, clips/s at 30 s (Ray TorchTrainer)",
+        "train, clips/s, buckets",
+        "train, peak MB",
+        "evaluate, clips/s at 30 s",
+        "CTC, train",
+        "CTC, evaluate",
+        "start to the first step, s (rayscribe train",
+        "start to the first step, s (submit",
+    ):
+        assert [line for line in rows if line.startswith(f"| {row}") and line.endswith(judged)], row
 
 
 def test_one_comparison_alone(capsys: pytest.CaptureFixture[str]) -> None:

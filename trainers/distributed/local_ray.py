@@ -108,7 +108,7 @@ def start_ray(
 
     The token is in its environment. Where it does not outlive this process, it ends with it, however that ends. The
     usual port is taken where any will do, and this one is free. `announce` is called with its temporary folder before
-    its first process starts, and `meanwhile` while it starts; where that fails, nothing is left.
+    its first process starts, and `meanwhile` while it starts, at its first try; where that fails, nothing is left.
 
     Raises:
         ResourceError: it did not start; names the port that is taken and by what, or has the last lines of its log.
@@ -125,7 +125,8 @@ def start_ray(
         try:
             announce(folder)
             process = _launch(folder, ports, num_cpus, environment, outlives_us=outlives_us)
-            meanwhile()
+            if left == TRIES - 1:
+                meanwhile()
             if _comes_up(process, ports):
                 dashboard = f"http://{LOOPBACK}:{ports['dashboard-port']}"
                 return LocalRay(f"{LOOPBACK}:{ports['port']}", dashboard, folder, ports)

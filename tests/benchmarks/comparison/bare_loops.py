@@ -41,7 +41,7 @@ PROMPT_TOKENS = 4
 
 
 def train(given: argparse.Namespace, rank: int) -> None:
-    """Optimizer steps on random input, each batch of the length of a clip that is drawn: none is padded further."""
+    """Optimizer steps on random input, each batch of the length of one clip: none is padded further."""
     network, is_ctc = opened(given)
     if is_ctc:
         network.config.update({"mask_time_prob": 0.0, "layerdrop": 0.0})
@@ -50,10 +50,10 @@ def train(given: argparse.Namespace, rank: int) -> None:
     network.train()
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    batches = ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins)
+    batches = list(ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins))
 
     def steps() -> None:
-        for batch in islice(batches, given.turn_steps):
+        for batch in batches:
             with nullcontext() if is_ctc else input_frames(network, batch["input_features"].shape[-1]):
                 model(**batch).loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
@@ -73,14 +73,13 @@ def score(given: argparse.Namespace, rank: int) -> None:
     """Forward passes of CTC, or hypotheses of Whisper that are all of `--max-new-tokens` after a prompt of four."""
     network, is_ctc = opened(given)
     network.eval()
-    batches = ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins)
+    batches = list(ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins))
 
     @torch.inference_mode()
     def scored() -> None:
-        for batch in islice(batches, given.turn_steps):
-            del batch["labels"]
+        for batch in batches:
             if is_ctc:
-                network(**batch).logits.argmax(dim=-1)
+                network(batch["input_values"], batch["attention_mask"]).logits.argmax(dim=-1)
             else:
                 with input_frames(network, batch["input_features"].shape[-1]):
                     greedy(network, batch["input_features"], given.max_new_tokens)
@@ -121,12 +120,15 @@ def rows_of(given: argparse.Namespace) -> list[dict[str, str]]:
 
 
 def drawn(given: argparse.Namespace) -> Iterator[tuple[float, list[list[int]]]]:
-    """A duration in seconds and the labels of a batch, drawn alike on all ranks."""
-    rows, generator = rows_of(given), random.Random(0)
+    """A duration in seconds and labels of each batch of a turn, alike on all ranks, over all durations of the clips."""
+    rows, generator = sorted(rows_of(given), key=lambda row: float(row["duration"])), random.Random(0)
     tokenizer = AutoTokenizer.from_pretrained(given.model)
-    while True:
-        chosen = generator.choices(rows, k=given.batch)
-        yield float(chosen[0]["duration"]), [tokenizer(row["text"]).input_ids for row in chosen]
+    for number in range(given.turn_steps):
+        row = rows[int((number + 0.5) / given.turn_steps * len(rows))]
+        yield (
+            float(row["duration"]),
+            [tokenizer(each["text"]).input_ids for each in generator.choices(rows, k=given.batch)],
+        )
 
 
 def ctc_batches(given: argparse.Namespace) -> Iterator[dict[str, torch.Tensor]]:

@@ -103,5 +103,5 @@ def memory_rows(bench: Bench, stage: str, ours: Side, stock: Side) -> list[Row]:
     mine, theirs = (without_rays_own(side.peak) / 1e6 for side in (ours, stock))
     rays_own = sum(size for name, size in ours.peak if is_rays_own(name)) / 1e6
     what = f"{stage}, peak MB of all processes"
-    apart = f" (Ray's own apart: {rays_own:.0f})" if rays_own else ""
+    apart = f" (Ray's own apart, no dashboard: {rays_own:.0f})" if rays_own else ""
     return [Row(f"{what}{apart}", [mine], [theirs], better="low", least_ratio=MEMORY_GOAL, digits=0)]

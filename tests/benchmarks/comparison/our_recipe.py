@@ -47,7 +47,7 @@ from trainers.training.trainer.planned_batches import Clips, Collator, SampleRef
 
 
 def start_ray() -> None:
-    """Starts a Ray of this process as `ray_connection.connected` does, once; it ends with the process.
+    """Starts a Ray of this process, once, without a dashboard; it ends with the process.
 
     `address="local"`: never another Ray of this machine, which would be measured in its place.
     """

@@ -20,7 +20,7 @@ from tests.benchmarks.comparison.turns import GO, KEY, STOP
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE_EVERY_S = 0.2
 START_WITHIN_S = 300
-# Its processes on one node: the beginnings of their names.
+# Ray's processes on one node that run no code of its users: the beginnings of their names.
 RAYS_OWN = (
     "raylet",
     "gcs_server",
@@ -32,7 +32,6 @@ RAYS_OWN = (
     "ray-dashboard",
     "ray::DashboardAgent",
     "ray::RuntimeEnvAgent",
-    "ray::IDLE",
 )
 
 
@@ -199,12 +198,12 @@ def _free_port() -> int:
 
 
 def without_rays_own(sizes: Sequence[tuple[str, int]]) -> int:
-    """Bytes of all processes that a program brings itself."""
+    """Bytes of all processes that run a program's code, workers that wait for more of it among them."""
     return sum(size for name, size in sizes if not is_rays_own(name))
 
 
 def is_rays_own(name: str) -> bool:
-    """Whether a process runs nothing but Ray: what every Ray of one node has."""
+    """Whether a process runs nothing but Ray."""
     return name.startswith(RAYS_OWN)
 
 

@@ -3,22 +3,24 @@
 Each start is a process of its own; the clock runs from its command line to the first line of metrics.
 """
 
+import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from tests.benchmarks.comparison.bench import Bench, shown, step_arguments
 from tests.benchmarks.comparison.sides import ROOT, START_WITHIN_S, SideError, environment_of_sides
 from tests.benchmarks.sizes import RANKS
 from tests.benchmarks.table import Row
-from trainers.distributed.local_ray import local_ray, ray_command
+from trainers.distributed.local_ray import LocalRay, local_ray, processes_of, ray_command
 
 TRAIN_GOAL, SUBMIT_GOAL = 1.5, 1.2
 RAYSCRIBE = str(Path(sys.executable).parent / "rayscribe")
@@ -34,15 +36,16 @@ def compare_starts(bench: Bench) -> list[Row]:
     )
     with local_ray(num_cpus=2 * RANKS, environment=starts.environment) as ray:
         ray.wait_for_agent()
-        submit = [RAYSCRIBE, "submit", "--no-preflight", "--address", ray.dashboard]
+        starts.wait_until_ready(ray.dashboard)
+        submit = [RAYSCRIBE, "submit", "--address", ray.dashboard]
         job = ray_command("job", "submit", "--no-wait", "--address", ray.dashboard, "--working-dir", str(ROOT))
         task = [*job, "--", "python", "task.py", "--config"]
         submitted, bare = in_turns(
             bench,
             "rayscribe submit",
-            lambda: starts.first_step(submit),
+            lambda: starts.first_step(submit, ray),
             "ray job submit",
-            lambda: starts.first_step(task),
+            lambda: starts.first_step(task, ray),
         )
     what = "start to the first step, s"
     return [
@@ -64,6 +67,15 @@ def in_turns(
     return mine, theirs
 
 
+def has_driver(ray: LocalRay) -> bool:
+    """Whether a Ray runs a job."""
+    for process in processes_of(ray.folder):
+        with suppress(psutil.Error):
+            if "task.py" in process.cmdline():
+                return True
+    return False
+
+
 class Starts:
     """One recipe of one optimizer step, and the ways to start it."""
 
@@ -71,7 +83,11 @@ class Starts:
         self.bench = bench
         self.runs = bench.folder / "starts"
         self.runs.mkdir()
-        self.environment = environment_of_sides() | {"RAYSCRIBE_HOME": str(bench.folder / "home")}
+        self.environment = environment_of_sides() | {
+            "RAYSCRIBE_HOME": str(bench.folder / "home"),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
         self._numbers = count()
 
     def prepare(self) -> None:
@@ -79,8 +95,19 @@ class Starts:
         with self._command([RAYSCRIBE, "prepare", "--no-ray"], "prepare") as process:
             process.wait()
 
-    def first_step(self, command: Sequence[str]) -> float:
-        """Seconds from a command to the first line of its run's metrics; comes back once the run has ended."""
+    def wait_until_ready(self, dashboard: str) -> None:
+        """Waits until a Ray passes the checks of a submission."""
+        end = time.monotonic() + START_WITHIN_S
+        command = [RAYSCRIBE, "preflight", "--address", dashboard]
+        while subprocess.run(command, check=False, env=self.environment, capture_output=True).returncode:
+            if time.monotonic() > end:
+                raise SideError(f"{dashboard} is not ready: see {' '.join(command)}")
+
+    def first_step(self, command: Sequence[str], ray: LocalRay | None = None) -> float:
+        """Seconds from a command to the first line of its run's metrics.
+
+        Comes back once the run has ended, and its driver where that is a job of a Ray.
+        """
         name = f"start-{next(self._numbers)}"
         began = time.monotonic()
         with self._command(command, name) as process:
@@ -96,6 +123,8 @@ class Starts:
             seconds = time.monotonic() - began
             wait_for("result.json")
             process.wait()
+            while ray is not None and has_driver(ray):
+                time.sleep(POLL_S)
         return seconds
 
     def torchrun(self) -> float:

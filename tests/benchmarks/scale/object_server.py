@@ -1,6 +1,6 @@
 """Serves a folder's files as the objects of a bucket, over HTTP on loopback, in a process of its own.
 
-It knows GET, HEAD and ListObjectsV2 of a flat folder, checks no signature, and keeps connections open, as S3 does. It
+It knows GET, HEAD and ListObjectsV2 without folders, checks no signature, and keeps connections open, as S3 does. It
 costs a tenth of the computing of moto's server, which would take more of this machine than what is measured.
 """
 
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
+from xml.sax.saxutils import escape
 
 from tests.s3 import LOOPBACK
 
@@ -78,19 +79,19 @@ class _Objects(asyncio.Protocol):
 def listing(folder: Path, query: Mapping[str, str]) -> bytes:
     """A page of ListObjectsV2."""
     after = query.get("continuation-token") or query.get("start-after", "")
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     found = [name for name in names if name > after and name.startswith(query.get("prefix", ""))]
     page = found[:KEYS_PER_PAGE]
     more = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if len(found) > len(page) else ""
-    entries = "".join(_listed(folder / name) for name in page)
+    entries = "".join(_listed(name, folder / name) for name in page)
     is_truncated = "true" if more else "false"
     return f"<ListBucketResult><IsTruncated>{is_truncated}</IsTruncated>{more}{entries}</ListBucketResult>".encode()
 
 
-def _listed(path: Path) -> str:
+def _listed(key: str, path: Path) -> str:
     status = path.stat()
     modified = datetime.fromtimestamp(status.st_mtime, UTC).isoformat()
-    fields = {"Key": path.name, "LastModified": modified, "ETag": etag(path), "Size": status.st_size}
+    fields = {"Key": escape(key), "LastModified": modified, "ETag": etag(path), "Size": status.st_size}
     return f"<Contents>{''.join(f'<{name}>{value}</{name}>' for name, value in fields.items())}</Contents>"
 
 

@@ -67,6 +67,19 @@ def test_a_job_says_how_many_cpus_of_the_machine_are_its_own(monkeypatch: pytest
         ray_connection._own_ray(two, lambda: None)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_is_to_be_done_meanwhile_is_done_before_a_cluster_is_joined(
+    joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: joined)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_connection, "_join", lambda address, quiet: calls.append(address))
+    with connected(config({}), "10.0.0.1:6379", meanwhile=lambda: calls.append("meanwhile")):
+        calls.append("in it")
+    assert calls == ["meanwhile", *([] if joined else ["10.0.0.1:6379"]), "in it"]
+
+
 class TestOwnRay:
     OWN = LocalRay("127.0.0.1:1", "http://127.0.0.1:2", Path("/tmp/rs-own"))
 
