@@ -12,7 +12,7 @@ import csv
 import io
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -60,12 +60,17 @@ def train(given: argparse.Namespace, rank: int) -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    steps()
+    take_turns(given, rank, steps)
+
+
+def take_turns(given: argparse.Namespace, rank: int, work: Callable[[], None]) -> None:
+    """Does the work of a turn once, uncounted, and then in every turn."""
+    work()
     clips = given.batch * given.turn_steps * torch.distributed.get_world_size()
     turns = Turns(given.turns, rank)
     while turns.wait():
         began = time.perf_counter()
-        steps()
+        work()
         turns.done({"clips": clips, "seconds": time.perf_counter() - began})
 
 
@@ -83,15 +88,9 @@ def score(given: argparse.Namespace, rank: int) -> None:
             else:
                 with input_frames(network, batch["input_features"].shape[-1]):
                     greedy(network, batch["input_features"], given.max_new_tokens)
-
-    scored()
-    clips = given.batch * given.turn_steps * torch.distributed.get_world_size()
-    turns = Turns(given.turns, rank)
-    while turns.wait():
-        began = time.perf_counter()
-        scored()
         torch.distributed.barrier()
-        turns.done({"clips": clips, "seconds": time.perf_counter() - began})
+
+    take_turns(given, rank, scored)
 
 
 def greedy(network: Any, features: torch.Tensor, steps: int) -> None:
