@@ -16,8 +16,10 @@ class Sizes:
         score_clips: Clips scored in a turn; a multiple of ranks × `score_batch`, so that no rank pads its share.
         rounds: Turns of each side.
         train_batch: Utterances of one forward pass of one rank.
-        turn_steps: Optimizer steps in a turn at 30 s; as many go before the first, uncounted.
-        ctc_turn_steps: The same of CTC; enough that the lengths of a turn's clips are about those of all.
+        turn_steps: Optimizer steps in a turn at 30 s.
+        short_turn_clips: Clips in a turn of training in buckets.
+        short_score_batches: Batches of each rank in a turn of scoring in buckets, where they have as many seconds.
+        ctc_turn_steps: Steps in a turn of CTC; enough that the lengths of a turn's clips are about those of all.
         ctc_clips: Clips that the stock recipe trains and scores of CTC.
         score_batch: Utterances of one generate call of one rank.
         max_new_tokens: Tokens of each hypothesis; new weights end few of them earlier.
@@ -34,6 +36,8 @@ class Sizes:
     rounds: int = 3
     train_batch: int = 4
     turn_steps: int = 1
+    short_turn_clips: int = 240
+    short_score_batches: int = 2
     ctc_turn_steps: int = 16
     ctc_clips: int = 512
     score_batch: int = 8
@@ -51,7 +55,7 @@ class Sizes:
 
     def short_turn_steps(self, batch: int) -> int:
         """Optimizer steps in a turn in buckets, of about as many clips whatever the batch is."""
-        return max(1, 4 * self.turn_steps * self.short_batch // batch)
+        return max(1, self.short_turn_clips // (RANKS * batch))
 
     @property
     def short_score_batch(self) -> int:
@@ -61,7 +65,7 @@ class Sizes:
     @property
     def short_score_clips(self) -> int:
         """Clips scored in a turn in buckets: enough that the ranks' shares are about equal."""
-        return min(self.our_clips, 2 * RANKS * self.short_score_batch)
+        return min(self.our_clips, RANKS * self.short_score_batches * self.short_score_batch)
 
     def with_clips(self, count: int) -> "Sizes":
         """The same with another number of clips to prepare."""
@@ -70,7 +74,15 @@ class Sizes:
 
 # Whisper tiny, see its published config.json.
 FULL = Sizes()
-QUICK = Sizes(our_clips=2000, stock_clips=96, score_clips=32, rounds=2, ctc_turn_steps=8, ctc_clips=256)
+QUICK = Sizes(
+    our_clips=2000,
+    stock_clips=96,
+    rounds=2,
+    short_turn_clips=64,
+    short_score_batches=1,
+    ctc_turn_steps=4,
+    ctc_clips=256,
+)
 # Whether it runs at all; its figures mean nothing.
 SMOKE = Sizes(
     our_clips=16,
@@ -78,6 +90,7 @@ SMOKE = Sizes(
     score_clips=4,
     rounds=2,
     train_batch=1,
+    short_turn_clips=16,
     ctc_turn_steps=1,
     ctc_clips=4,
     score_batch=2,

@@ -52,25 +52,28 @@ def train(given: argparse.Namespace, rank: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     batches = list(ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins))
 
-    def steps() -> None:
-        for batch in batches:
-            with nullcontext() if is_ctc else input_frames(network, batch["input_features"].shape[-1]):
-                model(**batch).loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
-            optimizer.step()
-            optimizer.zero_grad()
+    def step(batch: dict[str, torch.Tensor]) -> None:
+        with nullcontext() if is_ctc else input_frames(network, batch["input_features"].shape[-1]):
+            model(**batch).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
 
-    take_turns(given, rank, steps)
+    take_turns(given, rank, batches, step)
 
 
-def take_turns(given: argparse.Namespace, rank: int, work: Callable[[], None]) -> None:
-    """Does the work of a turn once, uncounted, and then in every turn."""
-    work()
-    clips = given.batch * given.turn_steps * torch.distributed.get_world_size()
+def take_turns(
+    given: argparse.Namespace, rank: int, batches: Sequence[dict[str, torch.Tensor]], work: Callable[..., None]
+) -> None:
+    """Works on all batches in every turn; on one before the first, uncounted."""
+    work(batches[0])
+    clips = given.batch * len(batches) * torch.distributed.get_world_size()
     turns = Turns(given.turns, rank)
     while turns.wait():
         began = time.perf_counter()
-        work()
+        for batch in batches:
+            work(batch)
+        torch.distributed.barrier()
         turns.done({"clips": clips, "seconds": time.perf_counter() - began})
 
 
@@ -81,16 +84,14 @@ def score(given: argparse.Namespace, rank: int) -> None:
     batches = list(ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins))
 
     @torch.inference_mode()
-    def scored() -> None:
-        for batch in batches:
-            if is_ctc:
-                network(batch["input_values"], batch["attention_mask"]).logits.argmax(dim=-1)
-            else:
-                with input_frames(network, batch["input_features"].shape[-1]):
-                    greedy(network, batch["input_features"], given.max_new_tokens)
-        torch.distributed.barrier()
+    def scored(batch: dict[str, torch.Tensor]) -> None:
+        if is_ctc:
+            network(batch["input_values"], batch["attention_mask"]).logits.argmax(dim=-1)
+        else:
+            with input_frames(network, batch["input_features"].shape[-1]):
+                greedy(network, batch["input_features"], given.max_new_tokens)
 
-    take_turns(given, rank, scored)
+    take_turns(given, rank, batches, scored)
 
 
 def greedy(network: Any, features: torch.Tensor, steps: int) -> None:

@@ -72,8 +72,8 @@ class Bench:
 
 
 def step_arguments(sizes: Sizes, batch: int, turn_steps: int) -> tuple[object, ...]:
-    """Utterances of a forward pass, and steps: those of all turns, and as many before the first."""
-    return "--batch", batch, "--steps", (sizes.rounds + 1) * turn_steps, "--turn-steps", turn_steps
+    """Utterances of a forward pass, and steps: one before the first turn, and those of all turns."""
+    return "--batch", batch, "--steps", 1 + sizes.rounds * turn_steps, "--turn-steps", turn_steps
 
 
 def take_turns(bench: Bench, what: str, sides: Sequence[Side]) -> list[list[float]]:

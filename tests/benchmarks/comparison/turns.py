@@ -37,7 +37,7 @@ class Turns:
 
 
 class TrainingTurns(TrainerCallback):
-    """Lets a Trainer of any kind take its optimizer steps in turns."""
+    """Lets a Trainer of any kind take its optimizer steps in turns; one step goes before the first, uncounted."""
 
     address = ""
     rank = 0
@@ -49,7 +49,7 @@ class TrainingTurns(TrainerCallback):
         self._began_s = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step % self.steps:
+        if (state.global_step - 1) % self.steps:
             return
         if self._turns is None:
             self._turns = Turns(self.address, self.rank)
