@@ -84,7 +84,7 @@ class LogMel(torch.nn.Module):
         filters = self.mel_filters.T
         # Of a GPU not in TF32, which a model's own products may be in.
         mel = (filters.double() @ power.double()).float() if power.is_cuda else filters @ power
-        return torch.clamp(mel, min=10**POWER_FLOOR_LOG10).log10()
+        return mel.clamp_(min=10**POWER_FLOOR_LOG10).log10_()
 
     def frames(self, edge_s: float) -> int:
         """Frames of an utterance that is padded to `edge_s` seconds; even, as the encoder halves them."""
@@ -98,17 +98,20 @@ class LogMel(torch.nn.Module):
             # One transform of all, equal up to rounding; behind a shorter clip are zeros, as in the reference.
             together = torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True)
             return {"input_features": self(together, frames)}
-        return {"input_features": torch.stack([self(clip, frames) for clip in clips])}
+        features = torch.empty(len(clips), len(self.mel_filters.T), frames)
+        for row, clip in zip(features, clips, strict=True):
+            self(clip, frames, out=row)
+        return {"input_features": features}
 
     def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         return list(inputs["input_features"])
 
     @torch.no_grad()
-    def forward(self, samples: torch.Tensor, frames: int) -> torch.Tensor:
+    def forward(self, samples: torch.Tensor, frames: int, out: torch.Tensor | None = None) -> torch.Tensor:
         """Features of int16 stored samples (T,) or (B, T), T ≤ n_samples, on this module's device.
 
         Returns:
-            float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale.
+            float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale; `out`, where given.
         """
         waveform = samples.to(torch.float32) / 32768.0
         # One window of zeros lets every frame that touches a real sample see what it sees in the reference; beyond
@@ -118,9 +121,10 @@ class LogMel(torch.nn.Module):
         log_mel = self._log_mel(torch.nn.functional.pad(waveform, (0, length - longest)))
         floor = torch.clamp(log_mel.amax(dim=(-2, -1), keepdim=True) - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
         kept = min(frames, log_mel.shape[-1])
-        features = floor.expand(*log_mel.shape[:-1], frames).clone()
-        features[..., :kept] = torch.maximum(log_mel[..., :kept], floor)
-        return features.add_(4.0).div_(4.0)
+        features = log_mel.new_empty(*log_mel.shape[:-1], frames) if out is None else out
+        features[..., :kept] = torch.maximum(log_mel, floor).add_(4.0).div_(4.0)[..., :kept]
+        features[..., kept:] = (floor + 4.0) / 4.0
+        return features
 
 
 class ExtractorFeatures:

@@ -40,6 +40,9 @@ from trainers.storage import Storage, open_storage
 FORMAT_VERSION = 1
 ROWS_PER_SHARD = 256
 MOST_SHARDS_PER_BLOCK = 8
+# How often Ray Data asks what it may use of the cluster. It begins with nothing, which is one task at a time, and would
+# ask again after a second.
+RESOURCES_EVERY_S = 0.1
 # A recording that differs from its manifest's duration by more than any rounding is a segment's, was cut short where
 # its format does not show it, or is another one.
 FROM_DECLARED_S = 1.0
@@ -207,11 +210,13 @@ def run_on_ray(
     """
     # Only here, so that the core runs on a machine without Ray.
     import ray.data  # noqa: PLC0415
+    from ray.data._internal.execution.resource_manager import ResourceManager  # noqa: PLC0415
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    ResourceManager.GLOBAL_LIMITS_UPDATE_INTERVAL_S = RESOURCES_EVERY_S  # type: ignore[assignment]
     with_secrets = partial(_with_secrets, task)
     rows = ray.data.from_arrow(blocks).map_batches(
         with_secrets,

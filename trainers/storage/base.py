@@ -18,6 +18,7 @@ T = TypeVar("T")
 # The suffix of a file that is still being written; it is never listed, uploaded or read.
 PART_SUFFIX = ".rayscribe-part"
 _PARALLEL_FILES = 8
+_HASHED_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -236,12 +237,17 @@ def in_parallel(action: Callable[[T], None], items: Iterable[T]) -> None:
 def sha256_of(path: str | Path) -> str:
     """The SHA-256 of a local file, as 64 hexadecimal digits, read in blocks.
 
+    Of small files, hashlib.file_digest takes half of its time to clear its buffer.
+
     Raises:
         StorageError: The file cannot be read.
     """
     try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        with Path(path).open("rb", buffering=0) as file:
+            while block := file.read(_HASHED_BYTES):
+                digest.update(block)
+        return digest.hexdigest()
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}; check that it is a file you may read") from error
 

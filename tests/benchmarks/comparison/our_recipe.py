@@ -163,9 +163,8 @@ def read_share(reader: ClipReader, log_mel: LogMel, edges_s: np.ndarray, session
 
 def features(log_mel: LogMel, batch: dict[str, Any]) -> torch.Tensor:
     """input_features (B, mel bins, frames), as SpeechTrainer makes them of a collated batch."""
-    frames = log_mel.frames(batch["edge_s"])
-    pairs = zip(batch["samples"], batch["sizes"], strict=True)
-    return torch.stack([log_mel(clip[:length], frames) for clip, length in pairs])
+    clips = [clip[:length] for clip, length in zip(batch["samples"], batch["sizes"], strict=True)]
+    return log_mel.inputs(clips, batch["edge_s"])["input_features"]
 
 
 def train_in_turns(turns: dict[str, Any], loop_config: dict[str, Any]) -> str | None:

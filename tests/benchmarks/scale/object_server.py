@@ -40,8 +40,8 @@ def serving(folder: Path) -> Iterator[str]:
 class _Objects(asyncio.Protocol):
     """One connection; requests without a body come one after the other."""
 
-    def __init__(self, folder: Path, counts: Counter[str]) -> None:
-        self._folder, self._counts, self._received = folder, counts, b""
+    def __init__(self, folder: Path, counts: Counter[str], listings: "_Listings") -> None:
+        self._folder, self._counts, self._listings, self._received = folder, counts, listings, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -54,13 +54,14 @@ class _Objects(asyncio.Protocol):
             method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
             path, query = urlsplit(target).path, dict(parse_qsl(urlsplit(target).query))
             if "list-type" in query:
-                self._respond(listing(self._folder, query), "application/xml")
+                self._respond(self._listings.page(query), "application/xml")
             else:
                 self._answer(method, unquote(path).removeprefix(f"/{BUCKET}/"))
 
-    def _respond(self, body: bytes, content_type: str, also: str = "", *, sends_body: bool = True) -> None:
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nContent-Type: {content_type}\r\n{also}\r\n"
-        self._transport.write(head.encode() + (body if sends_body else b""))
+    def _respond(self, body: bytes, content_type: str, also: str = "", size_bytes: int | None = None) -> None:
+        length = len(body) if size_bytes is None else size_bytes
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nContent-Type: {content_type}\r\n{also}\r\n"
+        self._transport.write(head.encode() + body)
 
     def _answer(self, method: str, key: str) -> None:
         if key == COUNTS:
@@ -71,21 +72,30 @@ class _Objects(asyncio.Protocol):
         if not path.is_file():
             self._transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return
-        modified = formatdate(path.stat().st_mtime, usegmt=True)
+        status = path.stat()
+        modified = formatdate(status.st_mtime, usegmt=True)
         also = f"Last-Modified: {modified}\r\nETag: {etag(path)}\r\n"
-        self._respond(path.read_bytes(), "application/octet-stream", also, sends_body=method == "GET")
+        self._respond(path.read_bytes() if method == "GET" else b"", "application/octet-stream", also, status.st_size)
 
 
-def listing(folder: Path, query: Mapping[str, str]) -> bytes:
-    """A page of ListObjectsV2."""
-    after = query.get("continuation-token") or query.get("start-after", "")
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    found = [name for name in names if name > after and name.startswith(query.get("prefix", ""))]
-    page = found[:KEYS_PER_PAGE]
-    more = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if len(found) > len(page) else ""
-    entries = "".join(_listed(name, folder / name) for name in page)
-    is_truncated = "true" if more else "false"
-    return f"<ListBucketResult><IsTruncated>{is_truncated}</IsTruncated>{more}{entries}</ListBucketResult>".encode()
+class _Listings:
+    """Pages of ListObjectsV2; the names of a listing are those of its first page's time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: list[str] = []
+
+    def page(self, query: Mapping[str, str]) -> bytes:
+        after, folder = query.get("continuation-token"), self._folder
+        if after is None:
+            self._names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        after = after or query.get("start-after", "")
+        found = [name for name in self._names if name > after and name.startswith(query.get("prefix", ""))]
+        page = found[:KEYS_PER_PAGE]
+        more = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if len(found) > len(page) else ""
+        entries = "".join(_listed(name, folder / name) for name in page)
+        is_truncated = "true" if more else "false"
+        return f"<ListBucketResult><IsTruncated>{is_truncated}</IsTruncated>{more}{entries}</ListBucketResult>".encode()
 
 
 def _listed(key: str, path: Path) -> str:
@@ -102,7 +112,8 @@ def etag(path: Path) -> str:
 
 async def _serve(folder: Path) -> None:
     counts: Counter[str] = Counter()
-    server = await asyncio.get_running_loop().create_server(lambda: _Objects(folder, counts), LOOPBACK, 0)
+    listings = _Listings(folder)
+    server = await asyncio.get_running_loop().create_server(lambda: _Objects(folder, counts, listings), LOOPBACK, 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

@@ -23,6 +23,8 @@ MOST_ASKED_FOR = 10_000
 # Folder next to the prepared sets.
 FOLDER = "recordings"
 _PARALLEL_READS = 16
+# More threads would wait for each other. Each is given so many recordings at once: a hand-over takes as long as one.
+_PARALLEL_HASHES, _HASHED_AT_ONCE = 4, 64
 # Columns of what is known of contents.
 _CONTENTS = ("audio", "size_bytes", "modified_ns", "sha256")
 # A thousand a request, at each start.
@@ -167,8 +169,15 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
         read[stamp] = found
         return found
 
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        digests = dict(zip(names := list(dict.fromkeys(paths)), pool.map(digest_of, names), strict=True))
+    def digests_of(some: list[str]) -> dict[str, str | None]:
+        return {path: digest_of(path) for path in some}
+
+    names = list(dict.fromkeys(paths))
+    groups = [names[start : start + _HASHED_AT_ONCE] for start in range(0, len(names), _HASHED_AT_ONCE)]
+    digests: dict[str, str | None] = {}
+    with ThreadPoolExecutor(_PARALLEL_HASHES) as pool:
+        for group in pool.map(digests_of, groups):
+            digests |= group
     if fingerprint_cache is not None and read.keys() - known.keys():
         rows = [dict(zip(_CONTENTS, (*stamp, digest), strict=True)) for stamp, digest in read.items()]
         fingerprint_cache.write_bytes(name, _parquet(pa.Table.from_pylist(rows)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ray._private.state import state
+from ray.data._internal.execution.resource_manager import ResourceManager
 from ray.scripts.scripts import cli
 from transformers import Seq2SeqTrainer, Trainer
 
@@ -83,3 +84,7 @@ def test_ray_s_command_drains_a_node() -> None:
 
 def test_ray_s_global_state_knows_how_far_the_cluster_may_grow() -> None:
     assert parameters(state.get_max_resources_from_cluster_config) == []
+
+
+def test_ray_data_asks_for_its_resources_anew_after_an_interval_of_its_class() -> None:
+    assert "self.GLOBAL_LIMITS_UPDATE_INTERVAL_S" in inspect.getsource(ResourceManager.get_global_limits)
